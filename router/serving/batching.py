@@ -1,4 +1,4 @@
-"""Micro-batching: requests that arrive during a batch form the next one, with one forward pass and one transaction.
+"""Micro-batching: requests that arrive during a batch form the next batch, with one forward pass and one transaction.
 
 With several callers, the next batch starts up to 3 ms later, so that callers that just got an answer can join it.
 Otherwise the callers split into two groups that take turns, which costs a fifth of the throughput.
@@ -20,12 +20,12 @@ from ragbandit.shared.types import Receipt
 
 #: number of first batches that are not measured, because they load, connect and warm up
 WARM_UP: Final = 3
-#: weight of a measurement above the prediction, and of one below: predictions rise faster than they fall
+#: weight of a batch that took longer than predicted, and of a faster one: predictions rise faster than they fall
 RISE, FALL = 0.5, 0.2
 #: seconds for which a tenant counts as active after a request
 TENANT_S: Final = 60.0
 MAX_RETRY_S: Final = 60.0
-#: longest wait for callers that just got an answer: share of the last batch's time, and seconds
+#: longest wait for the next items of callers that just got results: share of the last batch's duration, and seconds
 GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
 
 
@@ -37,7 +37,7 @@ class QueueState:
     expected_wait_s: float
     #: reason ("wait", "count" or "tenant") -> number of refused items
     refused: Mapping[str, int]
-    #: reason ("gone": its caller left, "expired": it waited too long) -> number of accepted items that were not served
+    #: reason ("gone": the caller left, "expired": waited too long) -> number of accepted items that were not served
     dropped: Mapping[str, int]
 
 
@@ -126,13 +126,13 @@ class MicroBatcher(Generic[Item, Result]):
         self.batch_time = BatchTime()
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
-        # Tenant and time of the latest request, and of the latest request of any other tenant.
+        # (tenant, time) of the latest request, and of the latest request by another tenant: shows who is active
         self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
-        #: callers at the end of the last batch, and longest wait for their next items, seconds
-        self._callers, self._gather_s = 0, 0.0
+        #: number of callers at the end of the last batch
+        self._callers = 0
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -140,20 +140,20 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded, or NotReady after `close`. admitted: True after `check_admission`."""
+        """Submit an item. Raises Overloaded unless `admitted` (see `check_admission`), and NotReady after `close`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
-        """Submit all items or none, depending on the admission of the first one. Raises as `submit`."""
+        """Submit all items if the first one is admitted, otherwise none. Raises as `submit`."""
         with self._changed:
             if not admitted:
                 self._admit(tenant)
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit items; the Future of a refused item raises the reason.
+        """Submit each item that is admitted; the Future of a refused item raises Overloaded.
 
-        Raises Overloaded if the queue is full at the first item, and NotReady after `close`.
+        Raises Overloaded itself if the queue is full at the first item, and NotReady after `close`.
         """
         futures: list[Future[Result]] = []
         with self._changed:
@@ -169,14 +169,14 @@ class MicroBatcher(Generic[Item, Result]):
         return futures
 
     def check_admission(self) -> None:
-        """Raises Overloaded, and counts it, if the queue accepts no further item of any tenant."""
+        """Raises Overloaded, and counts the refusal, if the queue accepts no further item from any tenant."""
         limits = self._limits
         with self._changed:
             waiting, wait_s = len(self._queue), self._expected_wait_s()
             if waiting >= limits.max_waiting:
                 self._refused["count"] += 1
                 raise _refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=wait_s)
-            # One item may always wait. Otherwise a slow batch would refuse everything until the queue is idle.
+            # One item may always wait. Otherwise all items would be refused during a slow batch, even if none waits.
             if waiting and wait_s > limits.max_wait_s:
                 self._refused["wait"] += 1
                 bound = f"server.max_wait_s ({limits.max_wait_s:g} s)"
@@ -222,11 +222,11 @@ class MicroBatcher(Generic[Item, Result]):
             raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
 
     def _expected_wait_s(self, ahead: int | None = None) -> float:
-        """Seconds until the batch of a new item begins. ahead: number of items before it; None for all in the queue."""
+        """Seconds until the batch of a new item begins. ahead: number of queued items before it; None for all."""
         running_s = 0.0
         if self._running is not None:
-            # A late batch is expected to need its delay once more, but no more than a whole batch. So a stall of the
-            # database does not refuse requests while the queue has room.
+            # A late batch is expected to need its delay once more, but not longer than a whole batch. So requests are
+            # not refused during a stall of the database while the queue has room.
             began, size = self._running
             batch_s = self.batch_time.of(size)
             running_s = min(batch_s, abs(batch_s - (self._clock() - began)))
@@ -249,16 +249,15 @@ class MicroBatcher(Generic[Item, Result]):
                 self._serve(batch)
                 with self._changed:
                     seconds = self._clock() - began
-                    self._gather_s = min(GATHER_SHARE * seconds, MAX_GATHER_S)
                     self.batch_time.record(seconds, size=size)
                     self._running = None
-                    self._gather()
+                    self._gather(min(GATHER_SHARE * seconds, MAX_GATHER_S))
 
-    def _gather(self) -> None:
+    def _gather(self, longest_s: float) -> None:
         """Wait a moment for the callers of the last batch to submit their next items."""
         callers = min(self._callers, self._limit)
         if callers > 1:
-            self._changed.wait_for(lambda: len(self._queue) >= callers or self._closed, self._gather_s)
+            self._changed.wait_for(lambda: len(self._queue) >= callers or self._closed, longest_s)
 
     def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
         """Take the next items whose callers still wait. Returns None if the queue is closed and empty."""
@@ -279,8 +278,8 @@ class MicroBatcher(Generic[Item, Result]):
                     expired.append(first)
                 else:
                     batch.append(first)
-        message = f"not served within {self._expire_s:g} s, and dropped"
-        for late in expired:  # without the lock, because the Future calls its callbacks here
+        message = f"the request was not served within {self._expire_s:g} s, and was dropped"
+        for late in expired:  # outside the lock, because the Future calls its callbacks here
             late.future.set_exception(NotReady(message, remedy="try again with the same id"))
         return batch
 
@@ -288,7 +287,7 @@ class MicroBatcher(Generic[Item, Result]):
         results: Sequence[Result | Exception]
         try:
             results = self._work([waiting.item for waiting in batch])
-            if len(results) != len(batch):  # otherwise some callers would wait for ever
+            if len(results) != len(batch):  # without this check, some callers would wait for ever
                 raise ValueError(f"{len(results)} results for {len(batch)} items")
         except Exception as error:
             results = [error] * len(batch)
@@ -307,9 +306,6 @@ def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str 
     return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
 
 
-MAX_WRITES: Final = 500
-
-
 def writes(
     write: Callable[[Sequence[Item]], Sequence[Result | Exception]],
     *,
@@ -317,13 +313,13 @@ def writes(
     notifier: Notifier,
     limits: ServerSettings,
 ) -> MicroBatcher[Item, Result]:
-    """Make the queue for outcomes or for feedback. It notifies the learner of new items."""
+    """Make the queue for outcomes or for feedback. The queue wakes the learner after new items."""
 
     def notify(results: Sequence[Result | Exception]) -> None:
         if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):
             notifier.notify_learner()
 
-    return MicroBatcher(write, name=name, limit=MAX_WRITES, limits=limits, after=notify)
+    return MicroBatcher(write, name=name, limit=500, limits=limits, after=notify)
 
 
 def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:
@@ -333,5 +329,5 @@ def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:
     except FutureTimeout as error:
         future.cancel()  # drops the item, unless its batch has begun
         remedy = "send it again with the same id: nothing is stored twice"
-        message = f"no reply within {timeout_s:g} s, so whether it is stored is not known"
+        message = f"no reply within {timeout_s:g} s, so it is not known whether the request is stored"
         raise NotReady(message, remedy=remedy) from error

@@ -1,6 +1,6 @@
-"""Conversations: from chat messages to a question, its rewrite, and turns that keep the arm of an earlier turn.
+"""Conversations: makes a question of chat messages, rewrites it, and lets turns keep the arm of an earlier turn.
 
-After a failed rewrite the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
+If a rewrite fails, the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
 `connection`, `http_500` (or another status), `malformed` or `empty` (the model's answer), `too_long` (the rewrite),
 `question_long` (the question), `busy` (too many rewrites at once), or `down` (the model failed several times in a row).
 """
@@ -39,11 +39,11 @@ _GAP: Final = " [...] "
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """The query with the question of a chat: its last message that is neither blank nor a system message, a user's.
+    """Returns the query with the question and the history of a chat. messages: oldest first.
 
-    messages: oldest first. `text` is the question, and so is `asked` if a user or an assistant spoke before.
-    `request.history` counts messages that were left out or shortened: {"left_out": 12, "shortened": 1}. Raises
-    InvalidInput.
+    The question is the last message that is neither blank nor a system message. Raises InvalidInput unless a user wrote
+    it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts
+    messages that were left out or shortened: {"left_out": 12, "shortened": 1}.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -67,8 +67,8 @@ def _trimmed(
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
     """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
 
-    The system message gets at most half of `conversation.chars`, then come the last `conversation.turns` messages. A
-    message that does not fit loses its middle; the oldest messages are left out.
+    The system message gets at most half of the `conversation.chars` characters. The last `conversation.turns` messages
+    share the rest: the newest come first, and a message that does not fit loses its middle.
     """
     instructions, shortened = [], 0
     room = settings.chars
@@ -109,8 +109,6 @@ MOST_UNDER_WAY: Final = 64
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
-#: beginnings of reasons which show that the server may be down
-_DOWN: Final = ("timeout", "connection", "http_5")
 
 _INSTRUCTIONS: Final = (
     "You prepare questions for a search engine that knows nothing of the conversation they come from.\n"
@@ -123,7 +121,7 @@ _INSTRUCTIONS: Final = (
 
 
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
-    """The chat that asks for one rewrite. System messages are left out, because they are about answers."""
+    """The messages that ask a model for one rewrite, without system messages, since these concern only answers."""
     turns = [{"role": turn.role, "text": turn.text} for turn in history if turn.role != "system"]
     material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
@@ -149,7 +147,7 @@ def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model, from one event loop, with a time limit. store: has the texts of repeated requests."""
+    """Asks one chat model, with a time limit; use it from one event loop. store: has rewrites of repeated requests."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings, store: DecisionStore) -> None:
         self.model = chosen.model
@@ -167,10 +165,11 @@ class Rewriter:
         self.tokens: Counter[str] = Counter()
 
     async def rewritten(self, query: Query) -> Query:
-        """The query with a question that needs no context, or unchanged if the rewrite failed. Raises nothing.
+        """Returns the query with a question that needs no context, or unchanged if the rewrite failed. Never raises.
 
-        `request.rewrite` has the known facts: {"by": model, "seconds": 0.4, "prompt_tokens": 210, "completion_tokens":
-        12, "dollars": 0.0001, "failed": the reason, "repeated": true for a repeated request}.
+        `request.rewrite` has facts about the rewrite, as far as they are known: {"by": model, "seconds": 0.4,
+        "prompt_tokens": 210, "completion_tokens": 12, "dollars": 0.0001, "failed": the reason of a failure,
+        "repeated": true for a repeated request}.
         """
         text, facts = None, dict[str, Json](by=self.model)
         if len(query.text) > MAX_QUESTION:
@@ -196,12 +195,12 @@ class Rewriter:
         began, before = time.monotonic(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
-                if query.id is not None and self._store.text == "full":  # otherwise the store has no texts
-                    with suppress(Exception):  # the decision will report a store that cannot be read
+                if query.id is not None and self._store.text == "full":  # other stores contain no texts
+                    with suppress(Exception):  # if the store cannot be read, deciding reports the error
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
                 if before is not None:
                     return before, {"repeated": True}
-                for package in ("openai", "aiohttp"):  # they take a second, and must not block the event loop
+                for package in ("openai", "aiohttp"):  # imports take a second, and must not block the event loop
                     await asyncio.to_thread(__import__, package)
                 reply = await self._server.complete(self._fields(query.messages, question=query.text))
         except TimeoutError:
@@ -231,8 +230,8 @@ class Rewriter:
         return {name: value for name, value in {**fields, **options.fields}.items() if value is not None}
 
     def _note_health(self, failed: str | None) -> None:
-        """Pause rewrites while the server is down, since each one would delay its question by the time limit."""
-        down = failed is not None and failed.startswith(_DOWN)
+        """Pause rewrites while the server is down, since each attempt would delay a question by the time limit."""
+        down = failed is not None and failed.startswith(("timeout", "connection", "http_5"))
         self._failed_in_row = self._failed_in_row + 1 if down else 0
         if self._failed_in_row >= _FAILURES:
             self._rest_until = time.monotonic() + _REST_S
@@ -241,7 +240,7 @@ class Rewriter:
             log.warning(message, extra=fields)
 
     async def _book(self, query: Query, dollars: Json) -> None:
-        """Add the dollars of a rewrite to the budgets, even if its question is not decided."""
+        """Charge the dollars of a rewrite to the budgets at once, since its question may never be decided."""
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
             try:
@@ -256,12 +255,12 @@ class Rewriter:
 
 
 def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter; None if the settings turn it off, or its model cannot be asked."""
+    """The rewriter; None if the settings turn rewriting off, or the model cannot be called."""
     rewrite = settings.conversation.rewrite
     chosen = rewrite.generator or settings.generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
-    # OpenAI without a key would refuse every call; workers with such settings do not start.
+    # Without a base URL the server is OpenAI's, which refuses calls without a key.
     usable = chosen.openai.base_url or any(map(os.environ.get, ("OPENAI_BASE_URL", chosen.openai.api_key_env)))
     return Rewriter(chosen, settings=rewrite, store=store) if usable else None
 
@@ -274,7 +273,7 @@ class ConversationQueries:
         self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
-        """The query with the question of these messages; a repeated id gets the same rewrite. Raises InvalidInput."""
+        """Make the query of a chat, with a rewritten question if `rewriter` is set. Raises InvalidInput."""
         query = with_chat(query, messages, settings=self.settings)
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
@@ -285,7 +284,7 @@ class ConversationQueries:
 
 
 def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: Database) -> None:
-    """Let turns of sticky sessions keep the arm of the draw, if it is still offered. Raises StoreError."""
+    """Let turns of a sticky session keep the arm that the session drew, if it is still offered. Raises StoreError."""
     limits = [(question, _sticky_turns(question.query, settings=settings)) for question in questions]
     sticky = [(question, turns) for question, turns in limits if turns and not question.fail_open]
     if not sticky:
@@ -295,7 +294,7 @@ def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: 
         query, last = question.query, newest.get(_session_of(question.query))
         if last is None or last.turn >= turns:
             continue
-        # Arms that the last turn did not allow, perhaps for a caller with another key, had no part in the draw.
+        # Draw again if this turn allows arms that the last turn did not, perhaps because it came with another key.
         if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
             continue
         if last.arm in question.arms or last.arm in question.added:
@@ -304,7 +303,7 @@ def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: 
 
 
 def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Turns for which a session keeps a drawn arm; 0 if every turn is drawn, or the caller forces the arm."""
+    """Number of turns for which a session keeps a drawn arm; 0 if every turn is drawn or forced."""
     if query.session is None or query.forced or settings.policy.incumbent is not None:
         return 0
     turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns
@@ -331,7 +330,7 @@ def saved_per_token(settings: Settings) -> dict[ArmName, float]:
 def keep_prefixes(
     questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
 ) -> None:
-    """Let turns keep the arm of the turn before if its cached prompt saves more than another arm gains."""
+    """Let a turn keep the previous turn's arm if its cached prompt saves at least what the best arm would gain."""
     rate = settings.reward.cost.get("dollars", 0.0)
     drawn = [question for question in questions if question.stay is None and not question.query.forced]
     turns_drawn = [question for question in drawn if question.query.session is not None]

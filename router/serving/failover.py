@@ -1,7 +1,8 @@
 """Failover: when an arm fails before its first content, the next arm answers the question.
 
-One transaction stores the failed outcome and a second decision, which is linked as `made_by.successor`. Its arm is
-forced, without a draw or an update of the policy. The decision waits in the answer queue, so a crash loses nothing.
+One transaction stores the failed outcome and a second decision, which the outcome names in `made_by.successor`. The arm
+of the second decision is forced: it is not drawn, and the policy learns nothing from it. The decision waits in the
+answer queue, so a crash loses nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,13 +17,13 @@ from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_a
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
 
-#: least time left to ask another arm, seconds
+#: seconds of the budget that must be left to ask another arm
 LEAST_S: Final = 0.5
 _PREFIX: Final = "resp_"
 
 
 def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the decision's arm fails, the policy's favourite first. chat: the request."""
+    """The arms that may answer if the decision's arm fails, the policy's favourite first. chat: the chat request."""
     query, link = decision.query, link_of(decision.query.request)
     if link:
         if link["attempt"] > settings.server.failover:
@@ -35,12 +36,12 @@ def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settin
     lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing_arms(settings)) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
-    lowest = min(values) - 1.0  # for arms that were not offered
+    lowest = min(values) - 1.0  # arms that were not offered come last
     return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -value_of.get(arm, lowest))
 
 
 def may_hand_over(outcome: Outcome) -> bool:
-    """Whether another arm may be asked after this outcome. A refused request would be refused again."""
+    """Whether another arm may be asked after this outcome: not if the request was refused, as it would be again."""
     failure = failure_of(outcome.made_by)
     return outcome.status == "failed" and failure is not None and failure.kind != "refused"
 
@@ -55,7 +56,7 @@ def next_decision(
     settings: Settings,
     secret: bytes,
 ) -> Decision | None:
-    """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: tried last."""
+    """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: arms to try last."""
     budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)

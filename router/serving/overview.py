@@ -204,10 +204,7 @@ MINUTE_S: Final = 60
 
 
 def with_minutes(database: Database, *, history: Overview, weight: float, now: float) -> Overview:
-    """Replace the points by points of the last 60 minutes, unless these minutes have too many rows.
-
-    weight: cost weight
-    """
+    """Replace the points by points of the last 60 minutes, unless these have too many rows. weight: cost weight."""
     last = int(now // MINUTE_S) + 1
     with database.read() as connection:
         rows = minutes_of(connection, policy=history.policy, since=last - 60, weight=weight, limit=MOST_ROWS)
@@ -219,9 +216,10 @@ def with_minutes(database: Database, *, history: Overview, weight: float, now: f
 
 def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
-        raise InvalidInput(f'"since" is {since}, "until" is {until}', field="since", remedy="send an earlier since")
+        message = f'"since" ({since}) is not a time before "until" ({until})'
+        raise InvalidInput(message, field="since", remedy="send an earlier since")
     if step < HOUR_S or step % HOUR_S:
-        raise InvalidInput(f'"step" is {step}', field="step", remedy="send a multiple of 3600, seconds")
+        raise InvalidInput(f'"step" cannot be {step}', field="step", remedy="send a multiple of 3600, seconds")
     first, last = hour_of(since), hour_of(math.ceil(until) + HOUR_S - 1)
     if last - first > KEPT or (last - first) * HOUR_S > MOST_POINTS * step:
         remedy = f"ask for at most {KEPT // 24} days and {MOST_POINTS} steps"
@@ -254,11 +252,8 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
-_KEPT_S: Final = 60.0
-
-
 class Savings:
-    """The mean dollars of an answer by the holdback's arm. One thread calls `refresh`; all may call `of`."""
+    """Compares the dollars of answers with the holdback's arm. One thread calls `refresh`; all may call `of`."""
 
     def __init__(
         self, database: Database, *, policy: PolicySettings, clock: Callable[[], float] = time.monotonic
@@ -266,11 +261,11 @@ class Savings:
         self._database, self._policy = database, policy
         self._clock = clock
         self._read_at = float("-inf")
-        #: None without a holdback, or if too few outcomes of its arm have dollars
+        #: mean dollars of an answer by the holdback's arm; None without a holdback, or with too few outcomes or dollars
         self.mean: float | None = None
 
     def refresh(self) -> None:
-        if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
+        if self._policy.holdback is None or self._clock() - self._read_at < 60.0:
             return
         with self._database.read() as connection:
             arms = totals_ever(connection, policy=PolicyLabel(self._policy.label))
@@ -279,5 +274,5 @@ class Savings:
         self.mean = totals.dollars / totals.ended if totals.ended >= FEWEST_EFFECTIVE and totals.dollars > 0.0 else None
 
     def of(self, cost: Cost) -> float | None:
-        """Mean dollars of an answer by the holdback's arm, minus this cost's dollars; None if the mean is unknown."""
+        """Dollars saved: the mean of the holdback's arm minus the dollars of this cost; None if the mean is unknown."""
         return None if self.mean is None else self.mean - cost.dollars

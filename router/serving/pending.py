@@ -31,7 +31,6 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-MAX_BATCH = 64
 #: most decisions without a waiting caller that one poll looks up
 POLLED = 500
 #: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
@@ -44,7 +43,7 @@ class InlineRuns(Protocol):
     """Runs arms in the service's own process. Safe to use from several threads, except `begin`."""
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
-        """Choose the decisions to run in this process. Returns decision -> key of this process."""
+        """Choose the decisions that this process will run. Returns id of a chosen decision -> key of this process."""
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
         """Forget these decisions: they were not stored, or another request made them."""
@@ -52,7 +51,8 @@ class InlineRuns(Protocol):
     def begin(self, decision: Decision, *, live: bool) -> "tuple[Future[Outcome], ReadStream | None] | None":
         """Run a claimed decision. Call it on the service's event loop.
 
-        Returns (Future of its outcome, stream of its pieces if `live`), or None if it is not claimed, or runs already.
+        Returns (Future of the outcome, stream of the answer's pieces if `live`), or None if the decision is not claimed
+        here or runs already.
         """
 
     def stop(self, decision_id: DecisionId) -> bool:
@@ -70,7 +70,7 @@ class PendingAnswers:
         self._server = server
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
-        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting), in the order of lookups
+        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting); looked up longest ago first
         self._unanswered: dict[str, tuple[str, float]] = {}
         self._deciding = 0
         #: tenant -> number of its decisions in `_unanswered` and of its questions that are being decided
@@ -78,7 +78,7 @@ class PendingAnswers:
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
-            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=server
+            self._request_batch, name="ragbandit-requests", limit=64, limits=server
         )
 
     def start(self) -> None:
@@ -107,7 +107,7 @@ class PendingAnswers:
                 self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
-        """`request` without waiting. Call it inside `place`."""
+        """Like `request`, without waiting for the database. Call it inside `place`."""
         return self._requests.submit(decision, admitted=True)
 
     def request(self, decision: Decision) -> "Future[Outcome]":
@@ -161,7 +161,7 @@ class PendingAnswers:
         return decision_id in self._futures
 
     def poll(self) -> None:
-        """Look for outcomes whose notification was missed: all awaited ones, and some of the others."""
+        """Look up outcomes whose notification may have been missed: all awaited ones, and up to POLLED others."""
         with self._lock:
             awaited = list(self._futures)
             others = [key for key in islice(self._unanswered, POLLED) if key not in self._futures]
@@ -176,7 +176,7 @@ class PendingAnswers:
             self.answered(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
-        """Pass outcomes to waiting callers. After a failed arm these wait for the decision that replaces it."""
+        """Pass outcomes to waiting callers. If a failed decision was replaced, its callers wait for the replacement."""
         moved = self._moved(outcomes)
         self.answered(outcomes)
         with self._lock:
@@ -249,14 +249,14 @@ class PendingAnswers:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cancellation:
     decision_id: DecisionId
-    #: None until a worker has ended the run
+    #: whether the answer was cancelled; None until the run has ended
     cancelled: bool | None
-    #: None if there is no outcome yet
+    #: status of the outcome; None if there is no outcome yet
     status: OutcomeStatus | None
 
 
 def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Cancel an answer, or its replacement's answer, if there is no outcome yet. Raises NotFound, Conflict."""
+    """Cancel an answer that has no outcome yet, also after a failover. Raises NotFound, Conflict."""
     with database.write() as connection:
         query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
         decision = connection.execute(query).first()
@@ -272,7 +272,7 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
             insert_new(connection, cancellations, [row], key="decision_id")
             if answer_queue.move_to_front(connection, decision_id):
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
-    if outcome is None:  # the decision is in no queue
+    if outcome is None:  # the decision was closed without an outcome, and no worker will write one
         error = "cancelled by the caller after it had closed unanswered"
         closed = unrun_outcome(decision_id, stop_reason=CANCELLED, error=error, now=now)
         DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(closed)
@@ -300,9 +300,9 @@ LIMIT = 1000
 
 
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Send missing wake-ups to Redis, so that there is one per waiting decision, and end waits that are too old.
+    """Send missing wake-ups, so that Redis has one per waiting decision, and delete jobs that waited too long.
 
-    Returns the number of wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
+    Returns the number of sent wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
     """
     expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():

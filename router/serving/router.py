@@ -185,7 +185,7 @@ class Router(AbstractContextManager["Router"]):
         return self.following.ledger
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
-        """Draw an arm that the caller's own stack runs. The decision is committed when it returns.
+        """Draw an arm that the caller's own stack runs. When this method returns, the decision is committed.
 
         Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (no reply within
         timeout_s) and Overloaded (the expected wait is longer than server.max_wait_s).
@@ -197,7 +197,7 @@ class Router(AbstractContextManager["Router"]):
         """`route` without waiting. run_by="worker" offers only arms that our workers run.
 
         Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many questions of the tenant wait. The
-        Future raises Conflict if the id was used for another request. If cancelled in time, nothing is stored.
+        Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
         question = self.service.question(query, run_by=run_by)
         return self.service.batcher.submit(question, tenant=question.query.tenant)
@@ -286,9 +286,9 @@ class Router(AbstractContextManager["Router"]):
     ) -> bool:
         """Report the outcome of a decision that the caller ran. False if the same outcome is stored already.
 
-        steps: rounds of retrieval and generation; None counts as 0. cost: fields of Cost -> amounts; without steps,
-        `reward.cost` must charge for one of them: otherwise the arm would look free. Raises InvalidInput, NotFound,
-        Conflict.
+        steps: rounds of retrieval and generation; None counts as 0. cost: names of fields of Cost -> amounts. Without
+        steps, `reward.cost` must charge for one of these fields, since otherwise the arm would look free. Raises
+        InvalidInput, NotFound, Conflict.
         """
         fields: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
         fields |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
@@ -386,7 +386,7 @@ class Router(AbstractContextManager["Router"]):
         `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes (a warm start).
         Raises InvalidInput, ConfigError.
         """
-        module = import_module("ragbandit.workers.evaluation.advise")  # by name: the router imports no workers
+        module = import_module("ragbandit.workers.evaluation.advise")  # by name: router must not import workers
         options: dict[str, Any] = {"budget": budget, "family": family, "apply": apply}
         advice: Advice = module.advise_pipelines(pipelines, questions, router=self, **options)
         return advice
@@ -396,7 +396,7 @@ class Router(AbstractContextManager["Router"]):
         return state_of(self)
 
     def queues(self) -> Mapping[str, QueueState]:
-        """Queue -> its state, and counts of refused and dropped items since the start."""
+        """Name of a queue -> its state, with counts of refused and dropped items since the start."""
         return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
 
     def refresh(self) -> bool:
@@ -404,7 +404,7 @@ class Router(AbstractContextManager["Router"]):
         return self.following.refresh()
 
     def redis_fault(self) -> str | None:
-        """Why this process cannot use Redis; None if it can."""
+        """Why this process cannot use Redis; None if it can use Redis."""
         listener = None if self.listener is None else self.listener.fault()
         return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
 
@@ -418,7 +418,7 @@ class Router(AbstractContextManager["Router"]):
         with suppress(QueueError):  # the part "redis" reports it
             fault = self.jobs.learner_fault(PolicyLabel(self.settings.policy.label))
             if fault is not None:
-                raise NotReady(f"learning is late, the learner cannot use its store: {fault}")
+                raise NotReady(f"learning is late, because the learner cannot use its store: {fault}")
 
     def _hear(self, notification: str) -> None:
         """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""

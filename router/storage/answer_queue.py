@@ -1,11 +1,12 @@
 """Answer queue: decisions that wait for a worker or are run by one.
 
-The transaction that stores a decision inserts its row; the one that stores its outcome, or closes it, deletes the row.
-So no decision is lost or answered twice. Worker processes claim the row with the lowest turn (leases.Claims).
+The transaction that stores a decision inserts the decision's row. The transaction that stores its outcome, or closes
+the decision, deletes the row. So no decision is lost or answered twice. Worker processes claim the row with the lowest
+turn (leases.Claims).
 
-Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): the turn of a
-new decision is the next turn, or the turn after its tenant's last one if that is later. So a tenant with a thousand
-decisions delays the first decision of another tenant by one. Every step reads a few rows of an index.
+Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): a new decision
+gets the turn that is next in the queue, or the turn after its tenant's last decision if that is later. So a tenant with
+a thousand decisions delays the first decision of another tenant by one. Every step reads a few rows of an index.
 """
 
 import json
@@ -26,9 +27,10 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
-#: turn of decisions that were moved to the front; ignored when turns are assigned
+#: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
-#: upcoming: lowest waiting turn, or highest claimed turn if none waits, or 1. last: highest turn of a tenant, or 0
+#: query for two turns. upcoming: the lowest waiting turn, else the highest claimed turn, else 1. last: the highest turn
+#: of a tenant, else 0
 _TURNS: Final = f"""
     SELECT coalesce(
         (SELECT turn FROM answer_queue WHERE claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
@@ -48,7 +50,7 @@ def enqueue(
 ) -> None:
     """Insert decisions, in the transaction that stores them.
 
-    in_front: whether these decisions are next
+    in_front: whether workers take these decisions next
     claims: decision id -> key of the process that runs the decision; other decisions wait for a worker
     """
     claimed_until = now_of(connection) + CLAIM_S if claims else None
@@ -77,9 +79,9 @@ def enqueue(
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete rows, in the transaction that stores outcomes or closes decisions. running: False to keep claimed rows."""
+    """Delete rows, in the transaction that stores outcomes or closes decisions. running: delete claimed rows, too."""
     if ids:
-        overwrite_freed(connection)  # the column `chat` contains texts of users
+        overwrite_freed(connection)  # the column `chat` contains texts of users, which must not stay in free pages
         unclaimed = "" if running else " AND claimed_by IS NULL"
         run(connection, f"DELETE FROM answer_queue WHERE decision_id IN ?{unclaimed}", sorted(ids))  # noqa: S608 # text of ours
 
@@ -123,7 +125,7 @@ class AnswerQueue(Claims):
     ) -> ClaimedDecision | None:
         """Claim the next decision that meets all conditions, and count a try. Returns None if no decision does.
 
-        tries: only decisions with fewer tries. without, within: only decisions without, or with, one of these arms.
+        tries: the decision has fewer tries. without, within: the drawn arm is none, or one, of these arms.
         """
         where: list[ColumnElement[bool]] = []
         if tries is not None:

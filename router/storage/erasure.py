@@ -38,12 +38,12 @@ class Selection:
 
     decision: str | None = None
     tenant: str | None = None
-    #: made_at < before, seconds since 1970
+    #: upper bound: made_at < before, seconds since 1970
     before: float | None = None
 
     def __post_init__(self) -> None:
         if all(value is None for value in asdict(self).values()):
-            raise InvalidInput("nothing says what to erase", remedy="give --decision, --tenant or --before")
+            raise InvalidInput("no condition selects what to erase", remedy="give --decision, --tenant or --before")
 
     def own_rows(self) -> ColumnElement[bool]:
         """Condition on `decisions` for the selected rows, without the other turns of their tool loops."""
@@ -53,7 +53,7 @@ class Selection:
             json_id = json.dumps(self.decision)
             made_by = select(outcomes.c.made_by).where(outcomes.c.decision_id == decisions.c.id).scalar_subquery()
             marks = [(made_by, f'"{SUCCESSOR}":{json_id}'), (decisions.c.request, f'"first":{json_id},"left":')]
-            # `replace` instead of LIKE, in which _ matches any character, and SQLite ignores case.
+            # `replace` finds exact matches. In LIKE, _ would match any character, and SQLite would ignore case.
             same = [func.replace(column, mark, "") != column for column, mark in marks]
             conditions.append(or_(decisions.c.id == self.decision, *same))
         if self.tenant is not None:
@@ -150,7 +150,7 @@ def _erase_batch(
             return None
         columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
         chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], is_selected)
-        # With key_share others can insert rows that refer to a decision; they have locked its row of `waiting` before.
+        # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
         waited = 0

@@ -18,14 +18,12 @@ from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
-#: jobs that one transaction deletes
-_BATCH: Final = 500
 _LONGEST_PAUSE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayBudget:
-    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the tokens and dollars."""
+    """Limits of judging per UTC day; None for no limit. Calls under way may exceed the limits of tokens and dollars."""
 
     judgements: int | None = None
     tokens: int | None = None
@@ -39,9 +37,6 @@ class Spent:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     dollars: float = 0.0
-
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(**{name: getattr(self, name) + amount for name, amount in asdict(other).items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +54,7 @@ class ScoreJob:
     attempt: int
     #: number of earlier tries that failed because the judge's server failed
     failures: int
-    #: share of decisions that were sampled for the judge at the time of this one
+    #: share of decisions that were sampled for the judge when this one was sampled
     share: float
     #: time of the claim; costs count for the day of this time
     claimed_at: float
@@ -96,11 +91,11 @@ class ScoreQueue:
         self._budget = budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if there is none."""
+        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
         if not self.claims.wait(jobs.c.due_at <= now):
             return None
         with counting(self.database) as (connection, moves):
-            day = self._count(connection, now=now)  # locks the row, since all judges share the budget
+            day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
             row = self.claims.take(connection, jobs.c.due_at <= now)
             if row is None:
                 return None
@@ -209,7 +204,7 @@ class _NotWaitingError(Exception):
 
 
 def _began(spent: Spent) -> int:
-    """Correction of the day's number of judgements: -1 if the try had no cost, since it then does not count."""
+    """Correction of the day's number of judgements: -1 if the try had no cost, since such a try does not count."""
     return 0 if any(asdict(spent).values()) else -1
 
 
@@ -218,11 +213,11 @@ def _pause(pause_s: float, tries: int) -> float:
 
 
 def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
-    """Delete a batch of jobs whose outcomes came before `before`. Returns the number deleted."""
+    """Delete up to 500 jobs whose outcomes came before `before`. Returns the number of deleted jobs."""
     with database.read() as connection:
         if not waiting_jobs(connection, kind=kind):
             return 0
-    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(_BATCH)
+    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(500)
     with counting(database) as (connection, moves):
         if kind == "judge":
             move_day(connection, now=now)  # locks the day's row first, as judges do

@@ -45,7 +45,7 @@ _VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
-    """The kill switch, and the number of changes of all versions: 0 if there are none. Reads one row by its key."""
+    """The kill switch, and the revision: the number of changes of versions and switch. Reads one row by its key."""
     rows = run(connection, _CONTROL, base)
     return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
@@ -191,5 +191,5 @@ def _bump(
 
 
 def _same(seen: PolicyVersion) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Condition for the row of a version, if the row has not changed since `seen` was read."""
+    """Condition that matches the row of a version only if it has not changed since `seen` was read."""
     return policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision

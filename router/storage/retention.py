@@ -66,7 +66,7 @@ class Retention:
         self._last_seqs: dict[str, int] = {}
 
     def step(self) -> float | None:
-        """Delete decisions for STEP_S. Returns 0 if more may be due; None if not, or if another process deletes."""
+        """Delete decisions for STEP_S. Returns 0.0 if more may be due; None if not, or if another process deletes."""
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return None
         with self.database.read() as connection:
@@ -99,7 +99,7 @@ class Retention:
             if row.retired_at is None:
                 ends.append(int(position_of(connection, rewards_reader(row.label)).get("seq", 0)))
             self._last_seqs[row.label] = min(*ends, ledger.last_seq(connection=connection) - 1)
-        # Decisions of hours that the totals have not compared with their rows yet are still needed.
+        # The totals still need the decisions of hours that they have not rechecked yet.
         self._made_before = min(position.get("decisions", [-math.inf])[0], 3600.0 * position.get("checked", 0))
         self._ended_before = position.get("outcomes", [-math.inf])[0]
         stored = kept(connection, label=ALL)["decided"] - gone(connection, label=ALL)["decided"]
@@ -114,7 +114,7 @@ class Retention:
         ((made_at, id) of the last decision that was read, or None; number of deleted decisions).
         """
         order = decisions.c.made_at, decisions.c.id
-        # Because of the first condition the database uses the index, which has no ids.
+        # The first condition lets the database use the index, which has no ids.
         span = order[0] >= self._after[0], order[0] < before, tuple_(*order) > tuple_(*self._after)
         query = select(*order).where(*span, ~exists().where(policies.c.inheriting.is_not(None)))
         rows = connection.execute(query.order_by(*order).limit(limit).with_for_update(skip_locked=True)).all()

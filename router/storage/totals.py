@@ -1,4 +1,4 @@
-"""Hourly totals of the arms, so that pages and metrics need not count rows. Every row is read once to add to them."""
+"""Hourly totals of the arms, so that pages and metrics need not count rows. Each row is read once, to be added."""
 
 import json
 import math
@@ -125,7 +125,7 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
         connection.execute(insert, [dict(zip(names, (*key, canonical(sums[key])), strict=True)) for key in page])
 
 
-#: total -> function that merges two amounts; other totals are added
+#: name of a total -> function that merges two amounts; amounts of other totals are added
 _MERGE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "latency": lambda counts, added: [x + y for x, y in zip(counts, added, strict=True)],
     "fastest": min,
@@ -156,7 +156,7 @@ def _updates_of(label: str) -> Select[Any]:
 
 
 def rewards_reader(label: str) -> str:
-    """The ledger's key in `reading_positions`."""
+    """Key in `reading_positions` for the updates of a ledger."""
     return f"arm_hours:{label}"
 
 
@@ -179,13 +179,13 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
     sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
     kind = "learned" if row["source"] == "explicit" else "defaulted"
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums)
-    # If another ledger decided, this ledger's policy did not draw the arm.
+    # If another ledger decided, this ledger's policy did not draw the arm, so the draw is not compared with its pmf.
     if row["policy"] == label and kind == "learned":
         add_excess(deltas, row, policy=label, hour=hour, stage="judged")
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """Like `hours_of`, but with minutes since the epoch. Returns [] for `limit` or more decisions or outcomes."""
+    """Like `hours_of`, but `hour` counts minutes since the epoch. Returns [] for `limit` or more rows of a table."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)

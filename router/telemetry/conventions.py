@@ -31,13 +31,13 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 RESPONSE_ID: Final = "gen_ai.response.id"
 EVALUATION: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
-# texts: only if the capture of texts is turned on
+# The next four attributes contain texts. They are set only if the capture of texts is turned on.
 QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
 DOCUMENTS: Final = "gen_ai.retrieval.documents"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 
-#: event of a judgement: a log record in the trace of its decision
+#: name of the event that reports a judgement, a log record in the trace of the judged decision
 EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
 
 # ------------------------------------------------------------------------------------------------------- OpenInference

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from ragbandit.shared.redaction import without_secrets
 
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
-#: white space, which would end a key=value pair or the line, so that the value is quoted
+#: values with white space are quoted, since a space ends a key=value pair, and a line break ends the line
 _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
@@ -30,7 +30,7 @@ def bound(*, request: str | None = None, decision: str | None = None, trace: str
 
 
 class WithIds(logging.Filter):
-    """Adds the bound ids to records without them."""
+    """Adds the ids of `bound` to log records that lack them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in _bound.get().items():

@@ -1,4 +1,4 @@
-"""Tracing with OpenTelemetry's SDK. The global providers are not changed, so that libraries do not send their spans."""
+"""Tracing with OpenTelemetry's SDK. Its global providers stay unset, so that libraries do not send their own spans."""
 
 import os
 import threading
@@ -30,15 +30,12 @@ _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "ragbandit"
 #: longest time to send the remaining records when the process ends, seconds; further records are lost
 _CLOSE_S: Final = 3.0
-#: most characters of a stored tracestate; W3C demands at least 512
-_TRACESTATE: Final = 512
-_LONGEST_TEXT: Final = 20_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
 def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
     return {
-        name: value[:_LONGEST_TEXT] if isinstance(value, str) else value
+        name: value[:20_000] if isinstance(value, str) else value
         for name, value in attributes.items()
         if value is not None
     }
@@ -52,7 +49,7 @@ class _OtelSpan(Span):
     def carrier(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}
         _PROPAGATOR.inject(headers, context=trace.set_span_in_context(self.span))
-        if len(headers.get("tracestate", "")) > _TRACESTATE:
+        if len(headers.get("tracestate", "")) > 512:  # W3C demands that at least 512 characters are passed on
             del headers["tracestate"]
         return headers
 
@@ -101,8 +98,8 @@ class OpenTelemetry(Tracing):
         self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
 
     def close(self) -> None:
-        # The SDK has no reliable time limit: if the receiver hangs, it waits 10 s for each batch, longer than a process
-        # may take to end. Daemon threads do not delay the end of the process.
+        # The SDK has no reliable time limit: if the receiver hangs, the SDK waits 10 s for each batch, longer than a
+        # process may take to end. Daemon threads do not delay the end of the process.
         endings = [
             threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
             for provider in self._providers

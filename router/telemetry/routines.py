@@ -58,7 +58,8 @@ class StoreOutage:
 class Routine:
     """A thread that repeats `do` until it is closed. Exceptions are logged, and `do` is tried again.
 
-    `do` returns the seconds until the next run, or None for `every_s`. at_once: whether the first run is at the start.
+    `do` returns the seconds until the next run, or None for `every_s`. at_once: whether the first run is at the start,
+    not after `every_s`.
     """
 
     def __init__(

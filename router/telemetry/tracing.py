@@ -24,33 +24,29 @@ class SpanOptions(TypedDict, total=False):
 
 
 class Span:
-    """A span that records nothing."""
-
     @property
     def carrier(self) -> Mapping[str, str]:
         """W3C headers that pass the trace on; {} without a trace."""
         return {}
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
-        """Add attributes that are not None."""
+        """Add the attributes whose values are not None."""
 
     def rename(self, name: str) -> None:
-        """Change the name."""
+        pass
 
     def fail(self, error_type: str) -> None:
-        """Mark as failed. error_type: a class or code; not a message, since messages may contain users' texts."""
+        """Mark the span as failed. error_type: a class or code; no message, since that may contain users' texts."""
 
     def current(self) -> AbstractContextManager[object]:
         """Returns a context manager that makes this the current span."""
         return nullcontext()
 
     def end(self) -> None:
-        """End the span. Spans of `Tracing.span` end by themselves."""
+        """End a span of `Tracing.begin`. Spans of `Tracing.span` end by themselves."""
 
 
 class Tracing:
-    """Creates spans and events. This class records nothing."""
-
     enabled: bool = False
     #: whether spans may contain texts: questions, prompts, answers, passages
     texts_in_spans: bool = False

@@ -1,1 +1,1 @@
-"""Checks of input: the library, HTTP and the command line refuse the same, naming the field and the remedy."""
+"""Checks of input, shared by the library, HTTP and the command line. Errors name the field and the remedy."""

@@ -33,7 +33,7 @@ def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: s
 
 
 def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str = "", blank: bool = False) -> str:
-    """Refuse blank (unless `blank`) or long texts, NUL and invalid Unicode. advice: how to shorten a long text."""
+    """Refuse long texts, NUL, invalid Unicode and, unless `blank`, blank texts. advice: how to shorten a long text."""
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
     if not blank and not text.strip():
@@ -63,7 +63,7 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
     """Check a finite number in [low, high]. Raises InvalidInput. hint: added to the remedy of a number out of range."""
     value = plain(value)
     remedy = f"send a number in [{low}, {high}]"
-    # `isfinite` would overflow for a very large int, which the range below refuses.
+    # `isfinite` raises OverflowError for a very large int. The check of the range below refuses such a number.
     is_infinite = isinstance(value, float) and not math.isfinite(value)
     if is_infinite or isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{value!r:.80} is not a finite number", field=field, remedy=remedy)
@@ -77,14 +77,14 @@ MAX_SESSION: Final = 128
 MAX_MESSAGES: Final = 64
 #: largest value of the settings conversation.sticky_turns and conversation.max_sticky_turns
 MAX_STICKY_TURNS: Final = 1000
-#: aim -> its largest value; a question has either an aim or a cost weight
+#: name of an aim -> largest value to aim at; a question may have an aim or a cost weight, not both
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()  # made once, because every question is compared with it
 
 
 def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
-    """Check a query. Returns it with an id and a sorted context. arms: those that may be drawn. Raises InvalidInput."""
+    """Returns the checked query, with an id and a sorted context. arms: the arms on offer. Raises InvalidInput."""
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
@@ -122,7 +122,7 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
         for arm in arms:
             checked_type(arm, str, field="arms", wanted="a list of names")
         if not arms:
-            raise InvalidInput("no arm is allowed", field="arms", remedy="name at least one, or leave it out")
+            raise InvalidInput("`arms` is empty", field="arms", remedy="name at least one arm, or leave `arms` out")
         if len(set(arms)) != len(arms):
             raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
         for arm in arms:
@@ -133,7 +133,7 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
             if arm not in known:
                 raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
     if query.forced and (arms is None or len(arms) != 1):
-        raise InvalidInput("an arm is forced, but `arms` is not one arm", field="arms", remedy="name the one arm")
+        raise InvalidInput("a forced question needs exactly one arm", field="arms", remedy="name one arm in `arms`")
 
 
 def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
@@ -141,7 +141,7 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
     if isinstance(weight, str):
         if weight not in prices:
             remedy = f"{did_you_mean(weight, prices)}use a name of the setting `cost_weights` ({names}), or a number"
-            raise InvalidInput(f"unknown price {weight!r:.80}", field="cost_weight", remedy=remedy)
+            raise InvalidInput(f"unknown weight of cost {weight!r:.80}", field="cost_weight", remedy=remedy)
     elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
         remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `cost_weights` ({names})"
         raise InvalidInput(f"{weight!r:.80} is not a weight of cost", field="cost_weight", remedy=remedy)
@@ -168,7 +168,7 @@ def _check_budget(budget: Budget) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int if is_count else int | float) or not value > 0:
             message = f"{value!r:.80} is not a {'whole number' if is_count else 'number'} above 0"
-            raise InvalidInput(message, field=f"budget.{cap}", remedy="leave it out for no cap")
+            raise InvalidInput(message, field=f"budget.{cap}", remedy="send a number above 0, or leave the cap out")
         checked_number(value, field=f"budget.{cap}")
 
 

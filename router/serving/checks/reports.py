@@ -48,7 +48,7 @@ def made_feedback(
 
     rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is stored as a number in [0, 1]
     event: a name of the setting feedback_events
-    source: human (also None), label, judge or code; None for an event
+    source: "human", "label", "judge" or "code"; None means "human", and is required for an event
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
     """
     label, rating, reward, rater = map(plain, (label, rating, reward, rater))
@@ -83,7 +83,7 @@ def made_feedback(
 
 
 def _kind_of(parts: Mapping[str, object]) -> str:
-    """The kind of the judgement, or the kind that is retracted. Raises InvalidInput unless there is exactly one."""
+    """The kind that is judged or retracted. Raises InvalidInput unless exactly one of `parts` is given."""
     names = [name for name, value in parts.items() if value is not None]
     if len(names) != 1:
         message = f"{' and '.join(names)} were given" if names else "no label, rating, reward or event was given"
@@ -111,7 +111,8 @@ def _event_value(event: object, *, known: Mapping[str, float | None], source: st
 def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     if log_text != "full":
         message = f"a label is compared with the answer, which log.text: {log_text} does not store"
-        raise InvalidInput(message, field="label", remedy="compare them yourself, and send a rating or a reward")
+        remedy = "compare label and answer yourself, and send a rating or a reward"
+        raise InvalidInput(message, field="label", remedy=remedy)
     answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
         remedy = f"send between 1 and {MAX_ANSWERS}"
@@ -130,7 +131,7 @@ def _rating(rating: float, *, scale: str) -> float:
 def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
-    """Make the failed outcome, without cost, of a decision whose arm no worker ran."""
+    """Make the outcome of a decision whose arm no worker ran: failed, without cost."""
     return Outcome(
         decision_id=decision_id,
         status="failed",
@@ -163,7 +164,7 @@ def made_outcome(
     if status not in statuses:
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(statuses, given=status))
     if isinstance(error, str) and len(error) > MAX_ERROR:
-        error = f"{error[: MAX_ERROR - 3]}..."  # a failure must be accepted, however long its message
+        error = f"{error[: MAX_ERROR - 3]}..."  # cut, not refused, so that every failure can be reported
     checked_type(stop_reason, str, field="stop_reason", wanted="text")
     texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, 64))
     for field, text, limit in texts:
@@ -194,7 +195,8 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
         amount = checked_number(value, field=f"cost.{name}")
         is_count = isinstance(getattr(Cost(), name), int)
         if is_count and amount != int(amount):
-            raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
+            remedy = "send a whole number"
+            raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy=remedy)
         amounts[name] = int(amount) if is_count else amount
     return Cost(**amounts)  # type: ignore[arg-type] # counts are int here
 
@@ -204,8 +206,8 @@ def check_charged(
 ) -> None:
     """Refuse an outcome without steps if the reward charges for none of its costs: its arm would look free.
 
-    cost: the reported fields of Cost. is_stored: whether an outcome repeats a stored one, which is
-    accepted: the settings may have changed since.
+    cost: the reported fields of Cost. is_stored: whether the same outcome is stored already. A repeated outcome is
+    accepted, since the settings may have changed after the first report.
     """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
     free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)

@@ -1,4 +1,4 @@
-"""Decisions with candidates: their pmfs are recorded, and a canary's is mixed in. The kill switch pins an arm."""
+"""Decisions with candidate policies, whose pmfs are recorded or mixed in, and decisions by the kill switch."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
-#: facts of a policy that are lists over its arms; they are dropped if the decision gets other arms
+#: facts of a decision with a value for each of its arms; they are dropped if the decision gets other arms
 BY_ARM = ("quality", "cost", "weight")
 
 
@@ -33,7 +33,7 @@ BY_ARM = ("quality", "cost", "weight")
 class AskedCandidate:
     candidate: Candidate
     questions: Sequence[Question]
-    #: the draws of the candidate, or the reason why it was not asked
+    #: the candidate's draws, or the reason why the candidate was not asked
     pending: "Future[Any] | str"
 
 
@@ -61,13 +61,13 @@ def _arms_of(candidate: Candidate, question: Question) -> tuple[ArmName, ...]:
 def _draws(
     candidate: Candidate, queries: Sequence[Query], *, features: FeatureRows, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[Drawn]:
-    """The pmf of each question as if the candidate were the champion. Raises if its facts cannot be stored."""
+    """The pmf of each question as if the candidate were the champion. Raises if its facts cannot be written as JSON."""
     assert candidate.serving is not None
     serving = candidate.serving
     draws = drawn_by_arms(
         outputs_of(serving.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[0] * len(queries),  # not used, because the mixture is drawn with the decision's seed
+        seeds=[0] * len(queries),  # ignored: `_drawn_again` draws from the mixture with the decision's seed
         settings=serving.settings,
         seen=serving.seen,
     )
@@ -78,18 +78,18 @@ def _draws(
 
 
 def mix_candidates(asked_candidates: Sequence[AskedCandidate]) -> None:
-    """Record the candidates' pmfs in the decisions. With a canary, draw again from the mixture."""
+    """Record the candidates' pmfs in the decisions. For a canary, draw again from its mixture with the champion."""
     for asked in asked_candidates:
         candidate = asked.candidate
         for question, drawn in zip(asked.questions, _draws_of(asked), strict=True):
-            if question.stay is None:  # otherwise the turn keeps an earlier arm for its cached prompt
+            if question.stay is None:  # a turn that keeps an arm for its cached prompt is not drawn again
                 assert question.decision is not None
                 arms = _arms_of(candidate, question)
                 question.decision = _mixed(question.decision, drawn, candidate=candidate, arms=arms)
 
 
 def _draws_of(asked: AskedCandidate) -> Sequence[Drawn | str]:
-    """Wait for the candidate's draws, up to its time limit. Questions without a draw get the reason."""
+    """Wait for the candidate's draws, up to its time limit. If there are none, returns the reason for each question."""
     runner, count = asked.candidate.runner, len(asked.questions)
     if isinstance(asked.pending, str):
         return [asked.pending] * count
@@ -122,7 +122,7 @@ def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms
         return _noted(decision, note)
     if version.state != "canary":
         by_arm = dict(zip(arms, drawn.pmf, strict=True))
-        note["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added arms
+        note["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # the canary, mixed before, may have added arms
         unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms)
         return _noted(decision, note | {"unseen": unseen} if unseen else note)
     return _drawn_again(decision, drawn, note=note, arms=arms, weight=version.weight)
@@ -155,7 +155,7 @@ def _drawn_again(
 
 
 def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
-    """Add a candidate's note. The first candidate's note contains the notes of the others."""
+    """Add a candidate's note to the decision. Notes of later candidates go into "others" of the first one's note."""
     first = decision.facts.get(CANDIDATE)
     if isinstance(first, Mapping):
         others = first.get("others")
@@ -170,12 +170,12 @@ def without_draw(decision: Decision, *, arm: ArmName, **changes: Any) -> Decisio
     return replace(decision, **certain, scores=None, fault=None, **changes)
 
 
-#: `made_decisions` with all arguments except the questions and the outputs of the policy
+#: `made_decisions` with all arguments bound, except the questions and the policy's outputs
 Draw = Callable[..., list[Decision]]
 
 
 def decide_pinned(questions: Sequence[Question], *, draw: Draw, control: PolicyControl, settings: Settings) -> None:
-    """Give each question the pinned arm, or the fallback arm if it does not allow that. Asks no policy."""
+    """Give each question the pinned arm, or the fallback arm if the pinned arm is not allowed. Asks no policy."""
     pinned = ArmName(str(control.arm))
     for question in questions:
         question.arms = question.allowed

@@ -1,16 +1,17 @@
 """Choice of the decisions that people are asked to label, each with a probability q, which is logged.
 
-A label changes learning most if the two best arms are close and their difference D, in posterior samples, is uncertain.
-It changes the report most if its decision, with probability p of the drawn arm, weighs most in the difference to arm a,
-which is the arm of the holdback, or the incumbent:
+A label helps learning most if the two best arms are close, and uncertain. Let D be the difference of their values in
+the policy's posterior samples. A label helps the report most if its decision has a large weight in the comparison with
+arm a, which is the arm of the holdback or the incumbent. Let p be the probability of the drawn arm, and `is_a` 1 if arm
+a was drawn, else 0. `share` is labels a day / decisions a day. With means over the newest questions, and the number c
+for which the mean of q is `share`:
 
-    learning = sd(D) * share of the samples in which the second arm is ahead,    estimate = |1 - [arm = a] / p|,
+    learning = sd(D) * share of the samples in which the second arm is ahead,    estimate = |1 - is_a / p|,
     use = learning / its mean + estimate / its mean,    q = clip(c * use, LEAST_LABELLED * share, 1).
 
-`share` = labels a day / decisions a day. Means are over the newest questions; c makes their mean q equal to `share`.
-Without samples `learning` is the same for all questions, without an arm a `estimate` is. Labels have the weight
-share / q, so that they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of versions have no
-weights. They use only the uniform part of the queue: labels that the smallest q would also have drawn.
+Policies without posterior samples have learning = 1. Questions to which arm a was not offered have estimate = 0. Labels
+have the weight share / q, so that they represent all questions (Horvitz and Thompson 1952). Replay and the evidence of
+versions use no weights, but only labels that would also have been chosen with the smallest q ("uniform").
 """
 
 import time
@@ -29,23 +30,22 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Matrix
 
-#: number of newest questions that c is computed from
+#: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
 #: most decisions that are counted to estimate the decisions a day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
-_COUNT_S: Final = 60.0
-#: fixed-point steps that compute c
-_STEPS: Final = 12
 
 
 class LabelSampler:
-    """Chooses decisions for `per_day` labels. The thread that decides calls `choose`, another one calls `refresh`."""
+    """Chooses decisions for `per_day` labels a day. The deciding thread calls `choose`, another one calls `refresh`."""
 
     def __init__(self, per_day: int, *, against: str | None = None) -> None:
-        self.per_day, self.against = per_day, against
+        self.per_day = per_day
+        #: arm a of the module's formulas; None without a holdback and without an incumbent
+        self.against = against
         self.share = 1.0
-        #: factors of the two parts of `use`: c / mean of learning, c / mean of estimate; 0 before the first `refresh`
+        #: factors of learning and estimate in c * use: c / mean of each; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
@@ -53,7 +53,7 @@ class LabelSampler:
     def choose(
         self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception], *, secret: bytes
     ) -> None:
-        """Set `label` in each question whose arm was drawn. The label is requested if draw < q."""
+        """Set `label` in each question whose arm was drawn. A label is requested if the random `draw` is below q."""
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(questions, outputs, strict=True):
             decision = question.decision
@@ -71,13 +71,13 @@ class LabelSampler:
 
     def refresh(self, database: Database, *, now: float) -> None:
         if time.monotonic() >= self._count_at:
-            self._count_at = time.monotonic() + _COUNT_S
+            self._count_at = time.monotonic() + 60.0
             self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
 def _learning(output: PolicyOutput) -> float:
-    """The part `learning` of a label's use; 1 if the policy has no posterior samples."""
+    """The number `learning` of the module's formulas; 1 if the policy has no posterior samples."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
     first, second = np.argsort(-np.array(output.scores), kind="stable")[:2]
@@ -86,13 +86,13 @@ def _learning(output: PolicyOutput) -> float:
 
 
 def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
-    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if all labels are requested."""
+    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label."""
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
     inverse = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
     uses = parts @ np.array(inverse)
     scale: float = share / float(uses.mean())
-    for _ in range(_STEPS):
+    for _ in range(12):  # fixed-point iterations
         scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
     return scale * inverse[0], scale * inverse[1]
 

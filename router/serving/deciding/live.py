@@ -1,4 +1,4 @@
-"""Live versions: immutable values. The thread that decides reads them; another thread replaces them as a whole."""
+"""Live versions of a policy, as immutable values: the deciding thread reads them, another thread replaces them."""
 
 import logging
 import threading
@@ -17,14 +17,12 @@ from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 log = logging.getLogger("ragbandit.versions")
 
 FAULTS_IN_A_ROW: Final = 5
-#: time for which a candidate is skipped after FAULTS_IN_A_ROW consecutive faults, seconds
-LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """The thread of a candidate. One thread calls `submit` and `result`, another one calls `loaded`."""
+    """A candidate's own thread. The deciding thread calls `submit` and `result`, another thread calls `loaded`."""
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
@@ -44,19 +42,19 @@ class CandidateRunner:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def loaded(self, load: _Work, *, wait_s: float) -> Any:
-        """The result of `load`, run on the candidate's thread. Raises NotReady while it runs, after `wait_s`."""
+        """Run `load` on the candidate's thread; returns its result. Raises NotReady after `wait_s`; then call again."""
         if self._loading is None:
             if self.busy:
                 raise NotReady(self._busy_with)
             self._loading = self._begin(load)
             wait([self._loading], wait_s)
         if not self._loading.done():
-            raise NotReady(f"it has not been loaded within {wait_s:g} s, and loading goes on")
+            raise NotReady(f"the candidate has not been loaded within {wait_s:g} s, and loading goes on")
         loading, self._loading = self._loading, None
         return loading.result()[1]
 
     def submit(self, work: _Work) -> "Future[Any] | str":
-        """Start a batch. Returns the reason instead if the candidate is skipped, or still busy with another batch."""
+        """Start a batch, and return its Future; or return why not: the candidate is skipped, or still busy."""
         if self.busy:
             return self.failed(self._busy_with)
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() < self._out_until:
@@ -70,7 +68,7 @@ class CandidateRunner:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
             raise PolicyFault(self.failed(f"no pmf within {self.limit_s * 1000:g} ms")) from None
-        except Exception as error:  # a candidate must never cost a caller the answer
+        except Exception as error:  # a failing candidate must not fail the callers' questions
             raise PolicyFault(self.failed(f"{type(error).__name__}: {error}")) from error
         if took_s > self.limit_s:
             raise PolicyFault(self.failed(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed"))
@@ -89,7 +87,7 @@ class CandidateRunner:
         self._in_a_row += 1
         self.last_fault = reason
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() >= self._out_until:
-            self._out_until = time.monotonic() + LEFT_OUT_S
+            self._out_until = time.monotonic() + 30.0
             fields = {"action": "candidate", "version": self.name, "times": self.faults, "reason": reason}
             log.error("a candidate fails: it is skipped, and the champion decides alone", extra=fields)
         return reason
@@ -114,7 +112,7 @@ class CandidateRunner:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """The policy in use. It is replaced as a whole, and its `learn` is never called here."""
+    """A loaded policy that decides. To load a newer snapshot, the object is replaced; its policy never learns here."""
 
     policy: Policy
     version: str
@@ -135,7 +133,7 @@ class Serving:
 class Candidate:
     version: PolicyVersion
     serving: Serving | None
-    #: why `serving` is None; None if it is loaded
+    #: why `serving` is None; None if the candidate is loaded
     unloaded: str | None
     runner: CandidateRunner
     #: arms that this version offers and the champion does not
@@ -143,7 +141,7 @@ class Candidate:
 
     @property
     def fault(self) -> str | None:
-        """Why the candidate cannot be asked; None if it can."""
+        """Why the candidate cannot be asked; None if it can be asked."""
         rebuilding = self.serving is not None and self.serving.rebuilding
         return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
@@ -156,7 +154,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveVersions:
-    """The kill switch and the candidates of one revision."""
+    """The kill switch and the candidates in one revision of `policy_control`."""
 
     control: PolicyControl
     #: the canary first, then the candidates in shadow, the oldest first

@@ -1,7 +1,7 @@
 """Needs of requests and abilities of arms: an arm that cannot do what a request needs is not offered for it.
 
 Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
-`model` pass them on to a generator with the abilities in `generator.supports`; all other arms read and write only text.
+`model` pass chats on to a generator with the abilities in `generator.supports`; other arms read and write only text.
 The need `chat` is a chat that only a model can read: it has parts of other types, a question that is too long for
 features, or no question at its end.
 """
@@ -25,7 +25,7 @@ _CONTEXT: Final = "context"
 CHAT: Final = "chat"
 #: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
-#: need -> parameters of the request that cause it, in addition to the messages
+#: need -> request parameters that can cause the need; messages can cause it, too
 _PARAMETERS: Final = {
     "json": ("response_format",),
     "logprobs": ("logprobs", "top_logprobs"),
@@ -34,8 +34,6 @@ _PARAMETERS: Final = {
 
 
 class UnmetNeed(InvalidInput):
-    """No arm can do what a request needs."""
-
     code = "UNSUPPORTED_PARAMETER"
 
 
@@ -56,7 +54,7 @@ def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
 def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
-    """Arm that may not answer this query -> its unmet needs. An optional need counts if any arm meets it."""
+    """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
     needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
     size = tokens if query.chat and isinstance(tokens, int) else 0

@@ -10,14 +10,12 @@ from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import MAX_WEIGHT, Json, Query
 
-#: key of a query's `request`: the cost weights of key and tenant, {"cost_weight": default, "cost_weights": [least,
-#: largest], "narrowed_by": "key" or "tenant"}; all are optional
+#: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,
+#: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}; each of the three is optional
 TERMS: Final = "prices"
-#: key of a query's `request`: the factor (>= 1) by which the caller's budgets raise its cost weight
+#: key of a query's `request`: the factor (>= 1) by which the caller's dollar budgets raise the query's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
-#: fields of TERMS that a key may have as scopes, and a tenant as settings
-_SCOPES: Final = ("cost_weight", "cost_weights")
-#: aim -> name of its cost term, if the name differs
+#: name of an aim -> name of its term in reward.cost, if the two differ
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
 
@@ -27,21 +25,21 @@ def budget_factor(query: Query) -> float:
 
 
 def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
-    """The cost weights of a key with these scopes, and of its tenant; {} without any."""
+    """The TERMS of an API key with these scopes and of its tenant; {} if neither sets cost weights."""
     tenant_settings = settings.tenant(tenant)
-    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in _SCOPES}
+    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in ("cost_weight", "cost_weights")}
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
     default, bounds = terms["cost_weight"], terms["cost_weights"]
     weight = settings.cost_weights.get(default) if isinstance(default, str) else default
     if isinstance(weight, int | float) and isinstance(bounds, list) and not bounds[0] <= weight <= bounds[1]:
-        # A default outside the bounds is replaced by the nearest bound, whose price has no name.
+        # A default outside the bounds is replaced by the nearest bound, which has no name.
         terms["cost_weight"] = min(max(weight, bounds[0]), bounds[1])
     return {name: value for name, value in terms.items() if value is not None}
 
 
 def with_terms(query: Query, *, settings: Settings) -> Query:
-    """Add the tenant's cost weights to a query, unless the HTTP layer has added those of its key and tenant."""
+    """Add the tenant's TERMS to a query, unless the HTTP layer has already added the TERMS of key and tenant."""
     if not settings.tenants or TERMS in query.request:
         return query
     terms = price_terms({}, tenant=query.tenant, settings=settings)
@@ -54,12 +52,12 @@ def terms_of(query: Query) -> Mapping[str, Json]:
 
 
 def _price(query: Query) -> Json:
-    """The price that the caller sent, otherwise the default of its key or tenant: a weight or a name, or None."""
+    """The cost weight (a number or a name) that the caller sent, or else the default of API key or tenant; or None."""
     return terms_of(query).get("cost_weight") if query.cost_weight is None else query.cost_weight
 
 
 def price_name(query: Query) -> str | None:
-    """The name of the price at which the query was decided; None if the price has no name."""
+    """The name of the cost weight at which the query was decided; None if it has no name."""
     price = _price(query)
     return price if isinstance(price, str) and not query.aim else None
 
@@ -67,10 +65,10 @@ def price_name(query: Query) -> str | None:
 def served_weight(
     query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False, frontier: Frontier | None = None
 ) -> float | None:
-    """The cost weight (>= 0) at which a checked query is decided; None for reward.weight, as the policy learned it.
+    """The cost weight (>= 0) at which a checked query is decided; None for the setting reward.weight.
 
-    rebuilding: whether the policy replaces the configured one for a while; then no price is refused. frontier: turns an
-    aim into a weight. Raises InvalidInput for a weight that policy or tenant forbid, Forbidden if the key forbids it.
+    rebuilding: whether an interim policy decides, for which no cost weight is refused. frontier: turns an aim into a
+    weight. Raises InvalidInput for a weight that the policy or the tenant forbids, Forbidden if the API key forbids it.
     """
     terms, factor = terms_of(query), budget_factor(query)
     if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
@@ -96,14 +94,14 @@ def served_weight(
         message = f"the policy {policy.algorithm} has one weight of cost for all questions"
         remedy = f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba"
         raise InvalidInput(message, field=field, remedy=remedy)
-    if is_default and factor == 1.0:  # the query has an aim, and there is no frontier yet
+    if is_default and factor == 1.0:  # the query has an aim, but no frontier turns it into a weight yet
         return None
-    # Weights below the default grow by the same amount as the default would.
+    # A weight below the default grows by as much as the default would: a multiple of a tiny weight would save nothing.
     return min(weight + (factor - 1.0) * max(weight, default), MAX_WEIGHT)
 
 
 def tells_mean(aim: str, *, terms: Mapping[str, float]) -> bool:
-    """Whether no other cost term than the aim's has a price, so that the mean cost is the aim's mean."""
+    """Whether only the aim's cost term has a price, so that a mean of the aim is also a mean cost."""
     return [name for name, price in terms.items() if price > 0.0] == [_COST_TERMS.get(aim, aim)]
 
 
@@ -121,11 +119,12 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
 
 
 def _weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """The weight of a price. Raises InvalidInput for a name that the settings do not have any more."""
+    """The number of a cost weight. Raises InvalidInput for a name that the settings do not have any more."""
     if isinstance(price, str):
         if price not in named:
-            remedy = "add it to the setting `cost_weights`, or give the key or tenant another"
-            raise InvalidInput(f"the default price {price!r:.80} is not known", field="cost_weight", remedy=remedy)
+            remedy = "add it to the setting, or give the key or tenant another default"
+            message = f"the default cost weight {price!r:.80} is not in the setting `cost_weights`"
+            raise InvalidInput(message, field="cost_weight", remedy=remedy)
         return named[price]
     assert isinstance(price, int | float)
     return float(price)

@@ -19,9 +19,9 @@ class Stay:
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int
-    #: turns that keep the arm, the draw included; 0 if turns stay as long as a cached prompt saves cost
+    #: number of turns with this arm, the drawn one included; 0 if the turn stays because a cached prompt saves cost
     turns: int
-    #: "gain" of the best other arm and "saves" of the cached prompt, in reward; empty if `turns` is above 0
+    #: "gain": reward that the best other arm would add, "saves": reward that the cached prompt saves; {} if turns > 0
     prefix: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -33,7 +33,7 @@ class Stay:
 class Question(Offer):
     """A checked question. Made when a query is submitted; the steps of its batch fill in the other fields."""
 
-    #: arms that `run_by` and the caller (or its key) allow; `arms` has those of them that the champion may draw
+    #: arms that `run_by` and the caller (or the API key) allow; `arms` is the part that the champion may draw
     allowed: tuple[ArmName, ...]
     excluded: tuple[ArmName, ...] = ()
     #: whether all allowed arms are offered because all of them fail
@@ -41,7 +41,7 @@ class Question(Offer):
     #: arms that only candidates offer
     added: tuple[ArmName, ...] = ()
     stay: Stay | None = None
-    #: arm that cannot do what the request needs -> needs that it lacks
+    #: arm that cannot do what the request needs -> needs that the arm lacks
     lacking: Mapping[ArmName, Sequence[str]] = field(default_factory=dict)
     decision: Decision | None = None
     rebuilding: bool = False

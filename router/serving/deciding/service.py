@@ -28,11 +28,9 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Feat
 
 log = logging.getLogger("ragbandit.service")
 
-QUIET_S = 10.0
-
 
 class RouteService:
-    """Encodes, decides and commits in batches, on one thread."""
+    """Encodes questions, draws their arms and commits the decisions, in batches on one thread."""
 
     def __init__(
         self, store: DecisionStore, *, encoder: Encoder, serving: Serving, clock: Callable[[], float] = time.time
@@ -53,7 +51,7 @@ class RouteService:
         #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
-        self._throttle = Throttle(QUIET_S)
+        self._throttle = Throttle(10.0)
         self.inline: InlineRuns | None = None
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
@@ -67,7 +65,7 @@ class RouteService:
         self.batcher.close()
 
     def question(self, query: Query | str, *, run_by: RunBy) -> Question:
-        """Check a query. Raises InvalidInput, or Forbidden for a price that its key may not have."""
+        """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
         serving = self.serving
@@ -101,7 +99,7 @@ class RouteService:
             self.labels = LabelSampler(per_day, against=against) if per_day else None
 
     def poll_outcomes(self, *, more: Sequence[ArmName] = ()) -> None:
-        """Update the circuit breaker. more: arms offered in addition to the configured ones. Raises StoreError."""
+        """Update labels and circuit breaker. more: arms offered besides the configured ones. Raises StoreError."""
         if self.labels is not None:
             self.labels.refresh(self.store.database, now=self.clock())
         self._poller.poll(tuple(dict.fromkeys((*self.arms, *more))), now=self.clock())
@@ -110,7 +108,7 @@ class RouteService:
         return self._poller.breaker.healths(self.arms, now=self.clock())
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
-        """Decide and commit new questions. A repeated id gets its stored decision, or Conflict if it differs."""
+        """Decide and commit new questions. A repeated id gets its stored decision, or Conflict for another request."""
         named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
         already_decided = self.store.decisions_by_id(named) if named else {}
         new_questions = [question for question in batch if question.query.id not in already_decided]
@@ -138,7 +136,7 @@ class RouteService:
         return committed
 
     def _record_probes(self, decisions: Iterable[Decision]) -> None:
-        """Report drawn arms to the circuit breaker. The first draw of each arm and tenant can be a probe."""
+        """Report the first draw of each arm and tenant to the circuit breaker, since this draw may be a probe."""
         first: dict[tuple[ArmName, str], Decision] = {}
         for decision in decisions:
             first.setdefault((decision.arm, decision.query.tenant), decision)
@@ -188,7 +186,7 @@ class RouteService:
         1. `Question.allowed` has the arms that the caller names and its key allows, or else all arms of `run_by`.
         2. The circuit breaker excludes arms that fail; if all fail, it excludes none.
         3. Candidates add healthy arms of their own if the caller names none and all arms meet the request's needs.
-        4. A turn of a sticky session keeps only the arm of its draw, if the steps before have left this arm.
+        4. A turn of a sticky session keeps only the arm that the session drew, if steps 1 to 3 offer this arm.
         """
         healthy = partial(self._poller.breaker.healthy, now=now)
         tenants = [question.query.tenant for question in questions]
@@ -210,7 +208,7 @@ class RouteService:
         assert decision is not None
         if decision.fault is not None:
             self.faults += 1
-            if self._throttle.lets_pass("fault"):  # a broken policy fails for every question
+            if self._throttle.lets_pass("fault"):  # a broken policy would fill the log: it fails for every question
                 fields = {"action": "fault", "times": self.faults, "reason": decision.fault}
                 log.error("the policy broke its contract: the fallback arm decided", extra=fields)
         if question.fail_open:
@@ -227,8 +225,8 @@ class RouteService:
         if question.stay is None:
             return replace(decision, facts=facts)
         arm = question.stay.arm
-        if decision.arms != (arm,):  # the turn keeps an earlier arm for its cached prompt
+        if decision.arms != (arm,):  # an arm was drawn before `keep_prefixes` kept the earlier one
             facts = {name: value for name, value in facts.items() if name not in BY_ARM}
             decision = replace(decision, arm=arm, arms=(arm,), scores=None)
-        # The arm has probability 1, given the earlier draw.
+        # Given the earlier draw, this turn's arm has probability 1.
         return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=facts)

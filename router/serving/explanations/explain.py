@@ -90,13 +90,21 @@ class Explanation:
 
 
 def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """Explain one decision. known: names of all arms. Raises NotFound, InvalidInput, StoreError."""
+    """Explain one decision. known: names of all configured arms. Raises NotFound, InvalidInput, StoreError."""
     record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
-    reasons = reasons_of(decision, arms=arms, draw=draw, known=known)
+    drawn = next((arm for arm in arms if arm.drawn), None)
+    reasons = (
+        *_before_the_draw(decision, draw=draw),
+        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
+        *_of_the_price(decision),
+        *_of_the_policy(decision),
+        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
+        *_of_the_offer(decision, known=known),
+    )
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with store.database.read() as connection:
         diagnosis = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
@@ -119,7 +127,7 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     scores = numbers_of(decision.scores, count=count)
     trial = mapping_of(decision.facts.get(CANDIDATE))
     champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # the draw was not a mixture of the two
+    if champion is None or candidate is None:  # the draw was not a mixture of champion and candidate
         champion = candidate = None
     untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
@@ -165,21 +173,6 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
         return None
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
     return [float(number) for number in value] if are_numbers else None
-
-
-def reasons_of(
-    decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown, known: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Why the arm was drawn, the main reason first. known: see `explain`."""
-    drawn = next((arm for arm in arms if arm.drawn), None)
-    return (
-        *_before_the_draw(decision, draw=draw),
-        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
-        *_of_the_price(decision),
-        *_of_the_policy(decision),
-        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
-        *_of_the_offer(decision, known=known),
-    )
 
 
 def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:

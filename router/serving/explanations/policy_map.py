@@ -1,8 +1,8 @@
 """Map of a policy: at most eight kinds of questions, each with its arms.
 
-A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the pmfs of the newest questions from simple
-facts about them. Each step takes the split, in any leaf, that most reduces the sum of squares of the pmfs around the
-leaves' means; of equal splits the first. R^2 is measured on questions that were not used in the fit.
+A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the arm probabilities (pmfs) of the newest
+questions from simple facts about them. Each step splits the leaf for which a split most reduces the sum of squares of
+the pmfs around the leaves' means. R^2 is measured on questions that were not used in the fit.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ MOST_QUESTIONS: Final = 2_000
 MOST_LEAVES: Final = 8
 #: fewest questions of a leaf: FEWEST, or 1 / _FEWEST_PART of all questions if that is more
 FEWEST, _FEWEST_PART = 10, 50
-#: a split must reduce the sum of squares by at least this share; smaller reductions may be chance
+#: least reduction by a split, as a share of the sum of squares before all splits; smaller ones may be chance
 LEAST_GAIN: Final = 0.01
 EXAMPLES, LONGEST = 3, 120
 _MOST_VALUES: Final = 100
@@ -72,7 +72,7 @@ class Leaf:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
     questions: int
-    #: largest first
+    #: the kinds of questions, the largest share first
     leaves: tuple[Leaf, ...]
     #: R^2 on the half of the questions that the tree was not fitted on; None for few questions or equal pmfs
     explained: float | None
@@ -114,7 +114,7 @@ Path = tuple[tuple[_Test, bool], ...]
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
 ) -> PolicyMap | None:
-    """The map of the newest decisions between several arms; None before 2 * FEWEST of them. weight: cost weight."""
+    """Map the newest decisions that had several arms. Returns None for fewer than 2 * FEWEST. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
         return None
@@ -127,6 +127,7 @@ def policy_map(
     for path, places in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
         means = dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True))
         leaves.append(_leaf([rows[at] for at in places], path, means=means, weight=weight, of=len(rows)))
+    # Halves by a hash of the text, so that equal questions are in the same half.
     digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
     leaves.sort(key=lambda leaf: -leaf.share)
@@ -176,7 +177,7 @@ def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
 
 
 def kind_of(words: Sequence[str]) -> str:
-    """The kind of a question by its first word, except prepositions: who, how many, yes or no, ..., other."""
+    """The kind of a question (who, how many, yes or no, ..., other) by its first word, leaving out a preposition."""
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:
         first, *rest = rest
@@ -208,7 +209,7 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
 
 
 def grown(targets: Matrix, *, tests: Sequence[_Test], rows: Rows) -> list[tuple[Path, Rows]]:
-    """The leaves of a tree that is fitted on these rows. targets: shape (n, K)."""
+    """The leaves of a tree that is fitted on these rows. targets: pmfs, shape (n questions, K arms)."""
     holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
     least, fewest = LEAST_GAIN * _squares(targets[rows]), max(FEWEST, len(rows) // _FEWEST_PART)
     leaves: list[tuple[Path, Rows]] = [((), rows)]
@@ -233,7 +234,7 @@ def _squares(targets: Matrix) -> float:
 def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -> tuple[float, int]:
     """Returns (reduction of the sum of squares, number) of the best split; (0, 0) if the reduction may be chance.
 
-    The best of T splits by irrelevant facts reduces the sum by up to about 2 log T of the rows' mean square.
+    If T splits by irrelevant facts are tried, the best one reduces the sum by up to about 2 log(T) mean squares.
     """
     count, whole = len(targets), targets.sum(axis=0)
     ones = holds.sum(axis=1)
@@ -247,11 +248,11 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
     best = float(gains.max())
     if best <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
         return 0.0, 0
-    return best, int(np.argmax(gains >= best - 1e-9 * count))  # the first of ties, also if their rounding differs
+    return best, int(np.argmax(gains >= best - 1e-9 * count))  # the first of splits whose gains differ by rounding
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """R^2 on one half of the questions, of a tree that is fitted on the others. Equal questions share a half."""
+    """R^2, on one half of the questions, of a tree fitted on the other half. None for few questions or equal pmfs."""
     fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
     if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
         return None

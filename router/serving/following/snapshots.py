@@ -25,7 +25,7 @@ LAGS = 1000
 
 
 class SnapshotFollower:
-    """Finds and loads snapshots of the policy of these settings and of this encoder. Not thread-safe."""
+    """Loads snapshots that fit the policy of `settings` and the encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
@@ -35,7 +35,7 @@ class SnapshotFollower:
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
         self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
-        #: seconds from feedback to this router's policy, for the newest updates
+        #: seconds from feedback until this router's policy has learned it, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
         #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
         self.swaps = self.refused = 0
@@ -100,7 +100,9 @@ class SnapshotFollower:
                 continue
             self.serving = self._made(info, policy)
             self.swaps += 1
-            self._measure_lag(after=serving.last_seq, upto=info.last_seq)
+            now = time.time()
+            after = max(serving.last_seq, info.last_seq - LAGS)  # an imported ledger may have millions of rows
+            self.lags.extend(now - at for at in self.ledger.feedback_times(after=after, upto=info.last_seq))
             return True
         return False
 
@@ -110,7 +112,7 @@ class SnapshotFollower:
         )
 
     def _loaded(self, info: SnapshotInfo) -> Policy | None:
-        """The snapshot's policy; None if its files are missing or damaged, or do not fit. Logs this once."""
+        """The snapshot's policy; None if its files are missing, damaged or do not fit. Logs each such snapshot once."""
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]
         except SnapshotError as error:
@@ -120,7 +122,3 @@ class SnapshotFollower:
                 fields = {"action": "snapshot_refused", "version": info.version, "reason": str(error)}
                 log.warning("snapshot refused: an older one stays in use", extra=fields)
             return None
-
-    def _measure_lag(self, *, after: int, upto: int) -> None:
-        now, after = time.time(), max(after, upto - LAGS)  # an imported or rebuilt ledger may have millions of rows
-        self.lags.extend(now - received_at for received_at in self.ledger.feedback_times(after=after, upto=upto))

@@ -1,4 +1,4 @@
-"""Policy follower: keeps the deciding policy and the live versions equal to the database.
+"""Policy follower: makes this process use the champion, candidates and snapshots that the database names.
 
 `glance`, before each batch, applies the kill switch, removed versions and new weights: it reads one row by its key.
 `refresh`, on another thread, loads new candidates and another champion, which decide as soon as they are loaded.
@@ -34,7 +34,7 @@ LOAD_S: Final = 5.0
 
 
 class PolicyFollower:
-    """Lets `service` decide by the configuration or the champion. wake: makes another thread call `refresh` soon."""
+    """Gives `service` the policy of the configuration or champion. wake: lets another thread call `refresh` soon."""
 
     def __init__(self, own: SnapshotFollower, *, service: RouteService, wake: Callable[[], None]) -> None:
         self._own, self._settings = own, own.settings
@@ -42,7 +42,7 @@ class PolicyFollower:
         self._service, self._wake = service, wake
         self.snapshots = own
         self.live: LiveVersions = NOTHING_LIVE
-        #: the version that should decide; None if the configuration itself should
+        #: the version that should decide; None if the configured policy should decide
         self._champion: PolicyVersion | None = None
         self._refused: PolicyVersion | None = None
         self._loaded_revision = 0
@@ -97,7 +97,7 @@ class PolicyFollower:
             return swapped
 
     def learned(self) -> list[Settings]:
-        """Settings of the champion version and of the loaded candidates, which learn besides the configuration."""
+        """Settings of the champion version and of the loaded candidates, which learn in ledgers of their own."""
         learned = [snapshots.settings for snapshots in list(self._loaded.values())]
         if self._champion is not None:
             learned.insert(0, settings_of(self._settings, self._champion))
@@ -108,7 +108,7 @@ class PolicyFollower:
             runner.close()
 
     def _opened(self, version: PolicyVersion | None) -> SnapshotFollower:
-        """Load the newest snapshot of a version, or of the configuration if it is None."""
+        """Load the newest snapshot of a version, or of the configured policy if `version` is None."""
         snapshots = self._own
         if version is not None:
             settings, encoder = settings_of(self._settings, version), self._own.encoder
@@ -149,12 +149,12 @@ class PolicyFollower:
         if self._champion is not None:
             with suppress(RagBanditError):  # `_follow_champion` logs the reason
                 arms = settings_of(self._settings, self._champion).arms
-        limit = self._settings.rollout.shadows + 1  # the canary is not in shadow
+        limit = self._settings.rollout.shadows + 1  # the canary runs in addition to the shadows
         candidates = [self._candidate(version, champion_arms=arms) for version in live[:limit]]
         names = {candidate.version.name for candidate in candidates}
         self._loaded = {name: snapshots for name, snapshots in self._loaded.items() if name in names}
         for name in set(self._runners) - names:
-            if not self._runners[name].busy:  # a hanging runner is kept: a version that returns must not add a thread
+            if not self._runners[name].busy:  # a hanging thread is kept, or a returning version would start another one
                 self._runners.pop(name).close()
         with self._lock:
             if control.revision >= self.live.control.revision:
@@ -181,7 +181,7 @@ class PolicyFollower:
         return Candidate(version=version, serving=snapshots.serving, unloaded=None, runner=runner, added=added)
 
     def _follow_champion(self) -> None:
-        """Let the champion in the database decide. A champion that cannot be used here changes nothing."""
+        """Let the champion in the database decide. If it cannot be used here, the previous policy keeps deciding."""
         champion = self._champion
         if self.ledger.label == (self._base if champion is None else champion.label):
             return
@@ -194,7 +194,7 @@ class PolicyFollower:
                 log.error("the champion cannot be used here: the previous one keeps deciding", extra=fields)
 
     def _take_over(self, version: PolicyVersion | None) -> None:
-        """Decide with this version; None for the configuration. Raises ConfigError, Conflict, StoreError."""
+        """Let this version decide, or the configuration if None. Raises ConfigError, Conflict, StoreError."""
         try:
             snapshots = self._opened(version)
         except (ConfigError, Conflict) as error:
@@ -204,7 +204,7 @@ class PolicyFollower:
                 f"the champion is the version {version.name!r}, whose changes do not fit this configuration: "
                 f"{error.message}",
                 field=error.field,
-                remedy=f"{error.remedy or 'set it back'}; or: ragbandit policy rollback {version.name}",
+                remedy=f"{error.remedy or 'undo the change'}; or: ragbandit policy rollback {version.name}",
             ) from error
         before, self.snapshots = self.ledger.label, snapshots
         self._service.take_over(snapshots.serving)

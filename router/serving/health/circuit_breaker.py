@@ -1,10 +1,10 @@
 """Circuit breaker: which arms may be offered, by their last outcomes (M. Nygard, Release It!, 2007).
 
 The circuit of an arm is *closed* (the arm is healthy and offered) until its last `failures` outcomes all failed. Then
-it is *open*: the arm is excluded until `cool_down_s` have passed since the last failure. Then it is *half open*: the
-arm is offered to one question at a time, until one draws it. That decision is the probe, whose outcome closes or opens
-the circuit. Without an outcome the next probe may start after another cool-down. A server that cannot be reached opens
-the circuit at once, and a Retry-After keeps it open for that long.
+the circuit is *open*: the arm is excluded for `cool_down_s` seconds after the last failure. Then the circuit is *half
+open*: the arm is offered to one question at a time, until one draws it. This decision is the probe, and its outcome
+closes or opens the circuit. If the probe has no outcome, the next one may start after another cool-down. An outcome
+with an unreachable server opens the circuit at once, and one with a Retry-After for as long as that header demands.
 
 Outcomes of our workers count for all tenants; outcomes that a tenant reports count only for its own questions. Routers
 that read the same outcomes of the last COUNTED_S seconds agree, except on probes.
@@ -35,7 +35,7 @@ EXCLUDED_ARMS: Final = "left_out"
 #: stop reasons of failures that do not count against the arm: the fault is the caller's, or the row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
 OUT_OF_SECONDS: Final = "budget_seconds"
-#: number of remembered outcomes per arm; `failures` if that is larger
+#: number of remembered outcomes per arm, or the setting health.failures if that is larger
 REMEMBERED = 100
 #: most remembered pairs of arm and reporting tenant; the pair with the oldest report is dropped first
 MOST_REPORTERS = 1000
@@ -49,7 +49,7 @@ class OutcomeSignal:
     stop_reason: str
     #: whether the outcome has neither an answer nor a draft
     empty: bool
-    #: whether the query allowed fewer seconds than the service
+    #: whether the query had a smaller time budget than the service's
     short_deadline: bool
     made_at: float
     #: tenant that reported the outcome; None if our workers ran the arm
@@ -59,9 +59,10 @@ class OutcomeSignal:
 
     @property
     def failed(self) -> bool | None:
-        """True if the arm failed, also by an empty answer after the service's full time budget; None if unknown.
+        """Whether the arm failed; None if the outcome does not show it.
 
-        A shorter deadline proves nothing: one caller with short deadlines could take an arm from all others.
+        No answer within the service's time budget is a failure. No answer within a caller's shorter budget shows
+        nothing: otherwise one caller with small budgets could take an arm from all others.
         """
         if self.status == "failed":
             return None if self.stop_reason in NOT_COUNTED else True
@@ -76,7 +77,7 @@ class ArmHealth:
     state: CircuitState
     #: whether the next question may be offered the arm; False for a half-open arm while its probe runs
     offered: bool
-    #: failures in a row within the last COUNTED_S, at most as many as are remembered
+    #: number of failures in a row within the last COUNTED_S seconds, counted among the remembered outcomes
     failures: int
     #: time of the first of these failures; None without failures
     since: float | None
@@ -94,7 +95,7 @@ class CircuitBreaker:
     def __init__(self, settings: HealthSettings) -> None:
         self.settings = settings
         self._past: dict[_Source, list[_Past]] = {}
-        #: (decision that is the probe of a circuit, time of its draw)
+        #: circuit -> (decision that is its probe, time of the draw)
         self._probes: dict[_Source, tuple[DecisionId, float]] = {}
         self._remembered = max(REMEMBERED, settings.failures)
         self._lock = Lock()
@@ -109,7 +110,7 @@ class CircuitBreaker:
                 if signal.failed is not None:
                     source, until = (signal.arm, signal.reporter), signal.made_at + signal.suspends_s
                     outcome = (signal.made_at, signal.decision_id, signal.failed, until)
-                    past = self._past[source] = self._past.pop(source, [])  # moved to the end of the mapping
+                    past = self._past[source] = self._past.pop(source, [])  # newest reporters last, for the limit below
                     at = bisect_left(past, outcome)
                     if past[at : at + 1] != [outcome]:
                         past.insert(at, outcome)
@@ -122,9 +123,10 @@ class CircuitBreaker:
     def healthy(
         self, wanted: Sequence[tuple[ArmName, ...]], *, now: float, tenants: Sequence[str] | None = None
     ) -> list[tuple[ArmName, ...]]:
-        """The healthy arms that each question of a batch wants. A half-open arm is healthy for the first question only.
+        """For each question of a batch, the healthy arms among the wanted ones.
 
-        tenants: of the questions; None if only our workers' outcomes count.
+        A half-open arm is healthy only for the first question that wants it. tenants: the tenant of each question; None
+        if only our workers' outcomes count.
         """
         healthy_arms = []
         with self._lock:
@@ -148,12 +150,12 @@ class CircuitBreaker:
                 self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of these arms: the best by our workers' outcomes and for the tenants that reported outcomes."""
+        """State of each arm: the best of its states for reporting tenants and by our workers' outcomes."""
         with self._lock:
             return [_best(self._views(arm, now=now)) for arm in arms]
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
-        """Offered arms that are suspended for a tenant because of its own reports, as pairs (arm, tenant)."""
+        """Pairs (arm, tenant): the arm is healthy, but suspended for the tenant because of the tenant's own reports."""
         pairs: set[tuple[ArmName, str]] = set()
         with self._lock:
             for arm in arms:
@@ -163,7 +165,7 @@ class CircuitBreaker:
         return pairs
 
     def _views(self, arm: ArmName, *, now: float) -> dict[str | None, ArmHealth]:
-        """State of an arm for each tenant that reported outcomes, and under None by our workers' outcomes, if any."""
+        """Tenant that reported outcomes -> state of the arm for it; None -> state by our workers' outcomes, if any."""
         sources = sorted((source for source in self._past if source[0] == arm), key=lambda source: source[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
 
@@ -185,7 +187,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """Returns (state of an arm for a source's questions, circuit that holds their probe)."""
+        """Returns (state of an arm for the questions of a source, circuit whose probe counts for these questions)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         until = self._open_until(failing)
@@ -209,13 +211,10 @@ log = logging.getLogger("ragbandit.health")
 
 #: seconds by which a read overlaps the previous one, for rows that were committed late
 OVERLAP_S = 3.0
-#: seconds between reads with the longer overlap
+#: seconds between reads with the longer overlap LATE_S
 THOROUGH_EVERY_S = 10.0
 #: the longer overlap, seconds, for writers that waited for a lock, and workers whose clocks are behind
 LATE_S = LOCK_WAIT_S + 5.0
-#: outcomes further than this ahead of the reader's clock are read later, seconds
-AHEAD_S = 300.0
-MOST_LOGGED = 5
 #: most outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
@@ -240,7 +239,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
 
 
 class OutcomePoller:
-    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's budget."""
+    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's time budget."""
 
     def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
         self.database, self.seconds = database, seconds
@@ -248,7 +247,7 @@ class OutcomePoller:
         self._lock = Lock()
         self._read_at: float | None = None
         self._long_read_at = 0.0
-        #: outcomes that were recorded and may be read again -> when they were made
+        #: decision of a recorded outcome that may be read again -> time of the outcome
         self._recorded: dict[DecisionId, float] = {}
         self._states: dict[ArmName, str] = {}
         self._suspended: set[tuple[ArmName, str]] = set()
@@ -262,7 +261,7 @@ class OutcomePoller:
                 log.log(level, _NEWS[health.state], extra=fields)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
-        for arm, tenant in sorted(suspended - self._suspended)[:MOST_LOGGED]:
+        for arm, tenant in sorted(suspended - self._suspended)[:5]:
             fields = {"action": "health", "arm": arm, "tenant": tenant}
             log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=fields)
         self._suspended = suspended
@@ -286,7 +285,8 @@ class OutcomePoller:
         else:
             after = self._read_at - OVERLAP_S
         with self.database.read() as connection:
-            rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
+            # Outcomes by a clock that is more than 300 s ahead are read later.
+            rows = connection.execute(newest(after=after, until=now + 300.0)).all()
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)
         recent = {key: made_at for key, made_at in recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
         self._recorded = recent | {row.decision_id: row.made_at for row in rows}

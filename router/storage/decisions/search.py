@@ -33,7 +33,7 @@ class Search:
     session: str | None = None
     arm: str | None = None
     state: DecisionState | None = None
-    #: since <= made_at < until, seconds since the epoch
+    #: bounds: since <= made_at < until, seconds since the epoch
     since: float | None = None
     until: float | None = None
 
@@ -85,7 +85,7 @@ def search(database: Database, wanted: Search, *, after: PageEnd | None = None, 
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
-    # This row exists only if `looked_at` rows were read, so that older ones may match too.
+    # The oldest row that was read, if `looked_at` rows were read: then older rows may match, too.
     last = select(inner).order_by(inner.c.made_at.desc(), inner.c.id.desc()).offset(looked_at - 1).limit(1)
     with database.read() as connection:
         rows = connection.execute(_matching(inner, wanted).limit(limit + 1)).mappings().all()
@@ -101,14 +101,14 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
     made_at: ColumnElement[float] = decisions.c.made_at
     if wanted.session is not None:
         conditions.append(decisions.c.session == wanted.session)
-        # Without + 0.0 PostgreSQL would walk the index of times, through the whole table if the session is short.
+        # Without + 0.0 PostgreSQL would search the index of times, and for a short session read all of the index.
         made_at = decisions.c.made_at + 0.0
     if wanted.since is not None:
         conditions.append(made_at >= wanted.since)
     if wanted.until is not None:
         conditions.append(made_at < wanted.until)
     if after is not None:
-        conditions.append(made_at <= after[0])  # so that the database uses the index
+        conditions.append(made_at <= after[0])  # implied by the next condition, but lets the database use the index
         conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(*after))
     order = made_at.desc(), decisions.c.id.desc()
     return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
@@ -130,14 +130,14 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionTurn:
-    """The newest turn of a session whose arm was not chosen by its caller."""
+    """The newest turn of a session, leaving out turns whose arm the caller or the kill switch chose."""
 
     arm: ArmName
     #: arms that the caller or its key allowed; None for all arms
     allowed: frozenset[ArmName] | None
     #: id of the decision that drew the arm: this decision, or an earlier one of a sticky session
     first: DecisionId
-    #: number of turns since that draw, this one included
+    #: number of this turn; the turn with the draw is 1
     turn: int
     #: id of this turn's decision
     last: DecisionId
@@ -155,8 +155,8 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
     return turns
 
 
-# A constant, since SQLAlchemy takes longer to build this query than the database to answer it. If the arms of the four
-# newest decisions of a session were all forced, a sticky session ends.
+# A constant, since SQLAlchemy takes longer to build this query than the database to answer it. Only four decisions are
+# read: if the arms of all four were forced, the next turn is drawn again.
 _NEWEST: Final = (
     select(
         decisions.c.id,
@@ -189,7 +189,7 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
 
 
 def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
-    """Decision id -> `Query.request`, which has the trace context; decisions without it may be left out."""
+    """Decision id -> `Query.request`, which has the trace context. Ids of decisions without a request are left out."""
     query = select(decisions.c.id, decisions.c.request)
     query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
     with database.read() as connection:

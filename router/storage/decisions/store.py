@@ -63,7 +63,7 @@ from ragbandit.shared.types import (
 class DecisionRecord:
     decision: Decision
     outcome: Outcome | None
-    #: oldest first
+    #: all feedback on the decision, oldest first
     feedback: tuple[Feedback, ...]
     #: ids of feedback that came after the decision was closed
     late: frozenset[str]
@@ -133,7 +133,7 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        decision has taken its results. claims: see `answer_queue.enqueue`.
+        turn has brought the same tool results. claims: see `answer_queue.enqueue`.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
@@ -312,7 +312,7 @@ class DecisionStore:
         return replies
 
     def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
-        """Stored feedback on the group's decisions that was imported or has an id of the group; oldest first."""
+        """Stored feedback on the decisions of `group`, oldest first: imported, or with the id of an item of `group`."""
         imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
         from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([item.id for item in group]))
         query = select(feedback).where(feedback.c.decision_id.in_({item.decision_id for item in group}), from_files)
@@ -321,7 +321,7 @@ class DecisionStore:
             return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, newest first. tenant: None takes one of each tenant in turn."""
+        """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""
         with self.database.read() as connection:
             ids = ids_to_label(connection, tenant=tenant, limit=limit, skip=skip)
         return [self.record(DecisionId(key)) for key in ids]
@@ -329,7 +329,7 @@ class DecisionStore:
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Raises NotFound, or StoreError if a row of the decision cannot be read."""
         with self.database.read() as connection:
-            row = _by_id(connection, [decision_id]).get(decision_id)
+            row = connection.execute(select(decisions).where(decisions.c.id == decision_id)).mappings().first()
             if row is None:
                 raise feedback_writes.unknown_decision()
             query = select(outcomes).where(outcomes.c.decision_id == decision_id)
@@ -340,7 +340,9 @@ class DecisionStore:
             learned = self._row_in(connection, updates, decision_id)
             closed = self._row_in(connection, closures, decision_id)
             open_row = self._row_in(connection, waiting, decision_id)
-        waits = _WAITS_FOR_OUTCOME if open_row is not None and is_missing_outcome(open_row) else None
+        waits = None
+        if open_row is not None and is_missing_outcome(open_row):
+            waits = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
         try:
             return DecisionRecord(
                 decision=decision_value(row),
@@ -360,9 +362,6 @@ class DecisionStore:
         return connection.execute(query).mappings().first()
 
 
-_WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
-
-
 def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     if learned is not None:
         return "learned" if learned["source"] == "explicit" else "defaulted"
@@ -371,16 +370,12 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     return "waiting"
 
 
-def _by_id(connection: Connection, ids: Iterable[str]) -> dict[str, RowMapping]:
+def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
     listed = list(ids)
     if not listed:
         return {}
     rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
-    return {row["id"]: row for row in rows}
-
-
-def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
-    return {key: (readable(row), row["body_hash"]) for key, row in _by_id(connection, ids).items()}
+    return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
 
 
 def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:

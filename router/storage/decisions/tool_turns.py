@@ -28,7 +28,7 @@ TOOL_TURN: Final = "tool_turn"
 CONVERSATION: Final = "conversation_hash"
 #: `field` of the error raised if another request has already brought the results
 RESULTS: Final = "tool_call_id"
-#: number of newest outcomes with the same key that are read
+#: number of newest outcomes with the same `loop_key` that are read
 _MOST_ALIKE: Final = 64
 #: columns of the drawn decision's outcome that a later turn changes
 _CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
@@ -58,8 +58,9 @@ def next_turn(
 ) -> ToolTurn | DecisionId | None:
     """Find the turn to which a request with tool results belongs. Raises StoreError.
 
-    Returns the next turn of the loop, or the id of the stored turn if the same request came before. Returns None if the
-    loop began before `since`, or if several outcomes with this key wait for results, or none. An arm is then drawn.
+    If one outcome with this key waits for results, returns the next turn of its loop. If none waits, and the same
+    request came before, returns the id of its stored turn. Otherwise, or if the loop began before `since`, returns
+    None, so that an arm is drawn.
 
     key: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
@@ -83,7 +84,7 @@ def next_turn(
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
-    """The stored turn with the same chat as `query`. A failed turn only counts if it has the same id."""
+    """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
     rows = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
     rows = rows.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
     failed = func.coalesce(outcomes.c.status, "") == "failed"
@@ -95,7 +96,7 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
 
 
 def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring. Turns that came too late are deleted; returns their errors."""
+    """Mark the calls whose results new turns bring. Deletes turns whose calls are marked; returns turn -> error."""
     turns = {decision.id: decision.query.request.get(TOOL_TURN) for decision in new}
     # A fixed order prevents deadlocks between writers.
     ordered = sorted((str(turn["previous"]), key) for key, turn in turns.items() if isinstance(turn, Mapping))
@@ -139,7 +140,7 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcomes of turns to those of the drawn decisions, given by id. Returns outcomes of loops that ended."""
+    """Add the outcome of each turn to that of its drawn decision, given by id. Returns outcomes of loops that ended."""
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()

@@ -36,7 +36,7 @@ class LedgerBatch:
         return len(self.updates) + len(self.closed) + len(self.idle)
 
     def learn(self, update: Update, *, feedback: Sequence[Feedback], disagreement: float | None) -> None:
-        """Add an update with its feedback. disagreement: largest difference in quality between its raters."""
+        """Add an update with its feedback. disagreement: largest difference in quality between two raters."""
         feedback_at = max((item.received_at for item in feedback), default=None)
         self.updates.append(update)
         self.rows.append(update_row(update, feedback_at=feedback_at, disagreement=disagreement))
@@ -49,7 +49,7 @@ class LedgerBatch:
         """Write the batch. Raises Conflict; then the transaction must be rolled back. end: the ledger's last seq."""
         # The order of the steps is the order in which all writers lock rows.
         if self.updates and self.updates[0].seq != end + 1:
-            raise Conflict(f"the ledger ends at {end}, not at {self.updates[0].seq - 1}")
+            raise Conflict(f"the ledger ends at {end}, so update {self.updates[0].seq} is not the next one")
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
         if len(take_out(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, exists, select, text, update
+from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, select, text, update
 
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -32,7 +32,7 @@ from ragbandit.shared.types import PolicyLabel
 
 #: number of decisions per transaction; other writers wait while it runs, for a few milliseconds
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
-#: most decisions that one transaction scans for decisions without a row, as a multiple of BATCH
+#: most decisions that one transaction scans, to find those without a row in `waiting`, as a multiple of BATCH
 SCANNED: Final = 50
 #: shortest pause after a batch, and further pause while other transactions have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
@@ -115,10 +115,20 @@ def _retire(label: PolicyLabel, now: float, connection: Connection, moves: Moves
 
 
 def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
-    """Insert missing rows of the next decisions. Returns the last id, or None after the last decision."""
+    """Insert the missing rows in `waiting` of the next decisions. Returns the last id, or None after the last one."""
     after, size = row["inherited_to"], BATCH[connection.dialect.name]
     last, is_full = _next(connection, select(decisions.c.id), decisions.c.id, after=after, limit=SCANNED * size)
-    missing = select(decisions.c.id).where(*_missing(row["label"], after=after, last=last))
+    unseen = [
+        # The range is repeated for each table, or PostgreSQL may read a whole table in every batch.
+        ~exists().where(
+            table.c.policy == row["label"],
+            table.c.decision_id == decisions.c.id,
+            table.c.decision_id > after,
+            table.c.decision_id <= last,
+        )
+        for table in (waiting, updates, closures)
+    ]
+    missing = select(decisions.c.id).where(decisions.c.id > after, decisions.c.id <= last, *unseen)
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
         add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
@@ -143,26 +153,11 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str
 def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, limit: int) -> tuple[str, bool]:
     """Returns (last id of the next batch, whether the batch is full).
 
-    A batch that is not full is the last one. To wait for an empty batch could take for ever, since new ids keep coming.
-    Rows committed later need no pass: their transactions began when the previous step was visible.
+    A batch that is not full ends the pass: to wait for an empty batch could take for ever, since decisions keep coming.
+    Decisions that are committed later need no pass, since their transactions have seen the previous step.
     """
     ids = connection.execute(query.where(key > after).order_by(key).limit(limit)).scalars().all()
     return ids[-1] if ids else after, len(ids) == limit
-
-
-def _missing(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:
-    """Conditions for decisions with ids in (after, last] without a row in this ledger's tables."""
-    unseen = [
-        # The range is repeated for each table, or PostgreSQL may read a whole table in every batch.
-        ~exists().where(
-            table.c.policy == label,
-            table.c.decision_id == decisions.c.id,
-            table.c.decision_id > after,
-            table.c.decision_id <= last,
-        )
-        for table in (waiting, updates, closures)
-    ]
-    return [decisions.c.id > after, decisions.c.id <= last, *unseen]
 
 
 def _store_transaction_number(connection: Connection, label: str) -> None:
@@ -174,10 +169,11 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
 
 
 def _older_ended(connection: Connection, number: str) -> bool:
-    """Whether every transaction with a number up to this one has ended.
+    """Whether every transaction with a number up to `number` has ended.
 
-    Every writer has a number before it reads what a step changes. PostgreSQL assigns it at the first write; feedback
-    requests it. If this server has not assigned `number` yet, it was stored before a backup was restored here.
+    Every writer has a number before it reads what a step changes: PostgreSQL assigns the number at the first write, and
+    writers of feedback request it (`number_transaction`). A number that this server has not assigned yet comes from a
+    restored backup, and counts as ended.
     """
     if not number:
         return True
@@ -243,7 +239,7 @@ def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | Non
 
 
 def replaced_encoders(database: Database) -> frozenset[str]:
-    """Encoders whose features an earlier release computed again with another one, according to the audit log."""
+    """Hashes of encoders whose features an earlier release replaced by another encoder's; read from the audit log."""
     with database.read() as connection:
         entry = last_entry(connection, action="features.encode", target="store")
     replaced: Any = [] if entry is None else entry.facts["replaced"]
@@ -257,10 +253,10 @@ def _record(connection: Connection, action: str, row: dict[str, Any]) -> None:
 
 
 def _unfit_encoder(connection: Connection, stored: str, *, configured: str, label: PolicyLabel) -> str | None:
-    """The encoder with which this ledger was learned, if it is not the configured encoder; else None."""
+    """Hash of the encoder with which this ledger was learned, if the configured encoder does not fit; else None."""
     if stored or not configured:
         return stored if configured not in ("", stored) else None
-    # So far a policy without features learned; its decisions may have features of any encoder.
+    # So far this ledger's policy used no features. Its decisions may have features of any encoder.
     learned = decisions.c.encoder_hash
     query = select(learned).join_from(decisions, updates, updates.c.decision_id == decisions.c.id)
     query = query.where(updates.c.policy == label, learned != configured)

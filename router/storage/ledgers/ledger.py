@@ -50,12 +50,13 @@ from ragbandit.shared.types import (
 )
 
 #: Number of newest snapshots whose rows are kept, in addition to the newest one of every algorithm, params and encoder.
-#: The deep check computes the others from the ledger. Not a setting: with another number, pruned rows look deleted.
+#: The deep check of `verify` computes pruned rows again. This number is not a setting: if it changed, `verify` would
+#: report rows as deleted that were pruned with the former number.
 SNAPSHOT_ROWS = 1000
 FORGOTTEN_AT_ONCE = 1000
 #: number of newest snapshots that are tried before a policy is learned again from the beginning
 TRIES = 5
-#: A snapshot is made at every KEPT_EVERY-th update. The newest KEPT_MOST of these are kept in addition.
+#: a snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these snapshots are kept, too
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
 
@@ -66,7 +67,7 @@ COUNTED = 10_000
 
 
 def is_kept(last_seq: int) -> bool:
-    """Whether a snapshot at this seq is kept longer than others."""
+    """Whether a snapshot whose last update has this seq is kept longer than others."""
     return last_seq > 0 and last_seq % KEPT_EVERY == 0
 
 
@@ -139,7 +140,7 @@ class Ledger:
         """Yields (connection, changes of counters, last seq) in a transaction. Raises Conflict if the lease is lost."""
         with counting(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
-                raise Conflict("the lease of this ledger is not held any more")
+                raise Conflict("this process does not hold the lease of the ledger any more")
             yield connection, moves, self.last_seq(connection=connection)
 
     def append(self, batch: LedgerBatch) -> None:
@@ -148,17 +149,16 @@ class Ledger:
             batch.write(connection, moves, end=end)
 
     def read(self, *, after: int, upto: int | None = None) -> Iterator[Update]:
-        """Yield the updates with seq > after (and <= upto), in order."""
-        for entry, _ in self.read_with_decisions(after=after, upto=upto):
-            yield entry
+        """The updates with seq > after (and <= upto), in order."""
+        return (entry for entry, _ in self.read_with_decisions(after=after, upto=upto))
 
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
         """Like `read`, with the decision of each update. Raises StoreError at an unreadable decision.
 
-        Features that another encoder than the ledger's made are left out. Decisions have such features if their text
-        was gone when an earlier release computed all features again. page: rows per query.
+        Features of another encoder than the ledger's are left out. Decisions have such features if an earlier release
+        computed all features again, and their text had been erased before. page: rows per query.
         """
         encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
@@ -344,8 +344,8 @@ def lean_updates(
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
-    Yields seqs in (after, upto]. Updates have no feedback ids, and only the drawn arm. Questions have a weight of cost.
-    If `context` is True, they also have context and tenant. If `text` is True, they also have context, tenant and text.
+    Yields the updates with seqs in (after, upto], without feedback ids, and with no other arm than the drawn one. Their
+    questions have the weight of cost; if `context`, also context and tenant; if `text`, also context, tenant and text.
     """
     question: tuple[str, ...] = ()
     if context or text:

@@ -139,12 +139,12 @@ def json_object(text: str | None) -> dict[str, Any]:
     """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
     value = {} if text is None or text == "{}" else json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"is a {type(value).__name__}, not an object")
+        raise ValueError(f"the JSON is a {type(value).__name__}, not an object")
     return value
 
 
 def object_or_empty(text: str | None) -> dict[str, Any]:
-    """`json_object`, or {} for a damaged column, so that erasure can blank it."""
+    """Like `json_object`, but {} for a damaged column."""
     try:
         return json_object(text)
     except ValueError:
@@ -152,7 +152,7 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
 
 
 def body_hash(body: object) -> str:
-    """sha256 of the canonical JSON, 43 digits of base64; distinguishes duplicates of an id from conflicts."""
+    """sha256 of the canonical JSON, 43 digits of base64; a repeated id with another hash is a conflict."""
     # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
     digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
@@ -318,7 +318,7 @@ def decision_value(row: Row) -> Decision:
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
-    """A row of `feedback`. `late` is False, and set by the caller."""
+    """A row of `feedback`, whose column `late` is False; the caller may change it."""
     return _FEEDBACK.row(feedback) | {"body_hash": body_hash(_feedback_body(feedback)), "late": False}
 
 
@@ -352,7 +352,7 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward as if the decision had this weight of cost. row: of `updates`, with the decision's `cost_weight`."""
+    """The reward at this weight; the stored one if no weight applies. row: of `updates` and `decisions.cost_weight`."""
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])
     return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

@@ -1,8 +1,8 @@
 """Rows of `outcomes`, and of `jobs`: decisions that wait for the judge, a check or a label.
 
 The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives up, deletes the
-job. Judges and checks claim jobs (leases.Claims), so a process that dies only costs a try. Rows of `waiting` are locked
-before rows of `jobs`.
+job. Judges and checks claim jobs (leases.Claims), so if a process dies, only a try is lost. Rows of `waiting` are
+locked before rows of `jobs`.
 """
 
 import hmac
@@ -60,7 +60,7 @@ _MOST: Final = 64 * 1024 * 1024
 
 
 def packed(text: str, *, answer: str) -> bytes:
-    """Compress the JSON of a trace. answer: the row's answer, which most traces contain too."""
+    """Compress the JSON of a trace. answer: the outcome's answer; most traces repeat it, so it helps to compress."""
     writer = zlib.compressobj(level=6, wbits=-15, zdict=_DICTIONARY + answer.encode())
     return _MARK + writer.compress(text.encode()) + writer.flush()
 
@@ -68,14 +68,14 @@ def packed(text: str, *, answer: str) -> bytes:
 def unpacked(data: bytes, *, answer: str) -> str:
     """The inverse of `packed`. Raises ValueError for other bytes."""
     if data[:1] != _MARK:
-        raise ValueError("packed by a newer version, or damaged")
+        raise ValueError("the trace was packed by a newer version, or is damaged")
     reader = zlib.decompressobj(wbits=-15, zdict=_DICTIONARY + answer.encode())
     try:
         text = reader.decompress(data[1:], _MOST)
     except zlib.error as error:
-        raise ValueError(f"cannot be unpacked: {error}") from error
+        raise ValueError(f"the trace cannot be unpacked: {error}") from error
     if not reader.eof:
-        raise ValueError("cannot be unpacked: it is cut off")
+        raise ValueError("the trace cannot be unpacked: it is cut off")
     return text.decode()
 
 
@@ -207,7 +207,7 @@ CHOSEN_FOR_USE: Final = and_(
 
 
 def is_judgeable(outcome: Outcome) -> bool:
-    """Whether the outcome has an answer, or is a failure of the arm. Callers may report outcomes without answers."""
+    """Whether the outcome has an answer, or is a failure of the arm; not if a caller answered, but kept the answer."""
     if calls_of(outcome):
         return False  # the answer comes after the tool calls
     if outcome.answer is not None and outcome.answer.strip():
@@ -270,8 +270,6 @@ def _counter(connection: Connection, *, label: str, name: CounterName) -> int:
 
 
 DAY_S: Final = 86_400
-_KEPT_DAYS: Final = 400
-
 _COUNTS: Final = tuple(column.name for column in judge_days.columns if column.name not in ("day", "shard"))
 
 
@@ -289,7 +287,7 @@ class JudgeSample:
 
 def drawn_for(kind: JobKind, decision_id: str, *, secret: bytes) -> float:
     """A pseudorandom number in [0, 1) that decides whether a job is made. Callers cannot predict it."""
-    # Independent of the draw of the arm, which hashes a text without a space.
+    # The space makes the number independent of the arm's draw, which hashes a text without a space.
     text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
     return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
 
@@ -321,7 +319,7 @@ def move_day(
     move = move.on_conflict_do_update(index_elements=judge_days.primary_key, set_=added)
     row = connection.execute(move.returning(judge_days)).mappings().one()
     if counts.get("begun") == row["begun"]:  # the first of the day
-        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - _KEPT_DAYS * DAY_S)))
+        connection.execute(delete(judge_days).where(judge_days.c.day < day_of(now - 400 * DAY_S)))
     return row
 
 

@@ -46,7 +46,7 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
-    """Insert the rows whose key is new; of equal keys the first. Returns for each row whether it was inserted."""
+    """Insert the first row of each key that is not stored. Returns for each row whether it was inserted."""
     if not rows:
         return []
     first = {row[key]: row for row in reversed(rows)}
@@ -95,8 +95,8 @@ def _insert(table: Table, rows: Sequence[Row]) -> tuple[str, tuple[Any, ...]]:
     return statement, tuple([row[name] for row in rows for name in names])
 
 
-#: (type of a column, type of its array in PostgreSQL, function that converts its values). Values are converted since
-#: the driver refuses mixed types. Texts become `text`, since a cast to VARCHAR(n) would cut longer ones.
+#: (type of a column, type of its array in PostgreSQL, function that converts its values). Values are converted, since
+#: the driver refuses arrays of mixed types. Texts become `text`, since a cast to VARCHAR(n) would cut longer ones.
 _ARRAYS: Final[tuple[tuple[type[types.TypeEngine[Any]], str, Callable[[Any], Any] | None], ...]] = (
     (types.String, "text", None),
     (types.Float, "float8", float),

@@ -140,10 +140,7 @@ class Moves:
         self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
-        """Add `count`, which may be negative, to a counter.
-
-        label: label of a ledger, or ALL; if `name` is a Day, label of the Spender
-        """
+        """Add `count` to a counter. label: label of a ledger, or ALL; if `name` is a Day, label of the Spender."""
         self._moved[label, self._prefix + name] += count
 
     def updates(self, rows: Iterable[Row]) -> None:
@@ -200,7 +197,7 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
-    """The counters of the store and of this label whose names begin with `prefix`, by the rest of the name."""
+    """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
     stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
     return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
@@ -211,7 +208,7 @@ def gone(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
-    """The values that `kept` should have, counted from the rows and `gone`; takes time proportional to the rows."""
+    """The values that `kept` should return, counted from the rows and `gone`; takes time proportional to the rows."""
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())

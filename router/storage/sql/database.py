@@ -4,9 +4,9 @@ SQLite runs in WAL mode with synchronous=FULL, so a commit survives a power loss
 they queue instead of failing. PostgreSQL runs in read committed. Driver errors are raised as StoreError.
 
 Several releases may use one database while hosts are upgraded one by one. Each migration declares in `oldest_code` the
-oldest schema whose code can go on after it. The largest of these values is stored in `alembic_version.code_from`, and a
-release reads it if the schema is newer than its own. The name of a PostgreSQL session contains the schema of its code,
-so that a migration is refused while processes are connected that could not go on after it.
+oldest schema whose code still works after the migration. The largest of these values is `alembic_version.code_from`,
+which a release reads if the schema is newer than its own. The name of a PostgreSQL session contains the schema of its
+code, so that a migration is refused while processes are connected whose code would not work after it.
 """
 
 import secrets
@@ -33,11 +33,6 @@ SCRIPTS: Final = "ragbandit:migrations"
 SESSION: Final = "ragbandit schema "
 #: errors raised if the database cannot write; other errors are caused by the written row
 _UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
-#: Longest wait of a migration for a lock, as a share of PostgreSQL's deadlock_timeout. It is below 1, so that in a
-#: deadlock the migration gives up, never a request.
-_BEFORE_DEADLOCK: Final = 0.6
-#: key of the advisory lock that lets one migration run at a time
-_ONE_AT_A_TIME: Final = int.from_bytes(b"ragbandi")
 #: longest wait of a writer for another writer, seconds
 LOCK_WAIT_S = 30.0
 #: rows per counter on PostgreSQL; processes that change the same row wait for each other's commits
@@ -86,7 +81,7 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         #: shard of `counters` that this process changes; random, since all containers may have the same process id
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
-        #: None for PostgreSQL, for SQLite in memory, and for a "file:" URI
+        #: file of a SQLite database; None for PostgreSQL, for SQLite in memory, and for a "file:" URI
         self.file: StoreFile | None = None
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
         if self.is_sqlite:
@@ -103,7 +98,7 @@ class Database:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
         self._reader = self.engine
         self._writer = self.engine.execution_options(ragbandit_write="ON")
-        if self.is_sqlite:  # a read transaction of SQLite always sees one state
+        if self.is_sqlite:  # needs no isolation level: a read transaction of SQLite always sees one state
             if self.file is not None:
                 connect = self.file.connect
                 event.listen(self.engine, "do_connect", lambda _dialect, _record, _args, options: connect(options))
@@ -178,7 +173,7 @@ class Database:
             yield
         except (SQLAlchemyError, sqlite3.Error) as error:
             self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
-            cause = getattr(error, "orig", None) or error  # the error is sqlite3's if `run` bypassed SQLAlchemy
+            cause = getattr(error, "orig", None) or error  # statements of `run` raise sqlite3's errors directly
             reason = str(cause).strip().partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, _UNAVAILABLE):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
@@ -248,8 +243,8 @@ def migrate(
     A newer schema that this release may use is left unchanged. Rows of dropped tables are first written to the folder
     `dropped_tables`, next to a database of SQLite, or in `data_dir` (None for the working directory) for PostgreSQL.
 
-    pre: whether to run only migrations after which processes of the present schema can go on. If False, all migrations
-        are run, but refused while processes are connected to PostgreSQL that could not go on
+    pre: whether to run only migrations after which processes of the present schema still work. If False, all migrations
+        are run, but refused while processes are connected to PostgreSQL that would not work after them
     """
     file = database.url.database if database.is_sqlite else None
     exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
@@ -259,9 +254,11 @@ def migrate(
             with database.write() as connection:
                 return _migrate(connection, revision=revision, pre=pre, exports=exports)
         except StoreError as error:
-            if time.monotonic() > give_up or not _gave_way(error):
+            cause = getattr(error.__cause__, "orig", None)
+            is_lock_error = getattr(cause, "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
+            if time.monotonic() > give_up or not is_lock_error:
                 raise
-        time.sleep(DDL_PAUSE_S)  # other transactions that wait for the same tables go first
+        time.sleep(DDL_PAUSE_S)  # lets transactions go first that wait for the same tables
 
 
 def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
@@ -280,7 +277,7 @@ def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path)
 
 def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
     """Run migrations in the caller's transaction. exports: folder for rows of dropped tables. Raises StoreError."""
-    from alembic import command  # here, since most processes never migrate
+    from alembic import command  # imported here, since most processes never migrate
     from alembic.config import Config
     from alembic.util.exc import CommandError
 
@@ -341,7 +338,7 @@ def revision_of(connection: Connection) -> str | None:
 
 @cache
 def steps() -> dict[str, str]:
-    """Revision of each migration -> oldest schema whose code can go on after it; oldest revision first."""
+    """Revision of each migration -> oldest schema whose code still works after the migration; oldest revision first."""
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -356,7 +353,7 @@ def _pending(current: str | None) -> dict[str, str]:
 
 
 def _last_safe(current: str, *, needed: str) -> str:
-    """The newest revision up to which code of the schema `current` can go on. Raises StoreError if below `needed`."""
+    """The newest revision on which code of schema `current` still works. Raises StoreError if it is below `needed`."""
     pending = _pending(current)
     breaks = next((revision for revision, oldest in pending.items() if oldest > current), None)
     last = max((revision for revision in pending if breaks is None or revision < breaks), default=current)
@@ -369,7 +366,7 @@ def _last_safe(current: str, *, needed: str) -> str:
 
 
 def _check_connected(connection: Connection, *, current: str | None) -> None:
-    """Raises StoreError if processes are connected to PostgreSQL that could not go on after the migrations."""
+    """Raises StoreError if processes are connected to PostgreSQL whose code would not work after the migrations."""
     pending = _pending(current)
     if connection.dialect.name != "postgresql" or not pending:
         return
@@ -399,11 +396,7 @@ def _give_way_first(connection: Connection) -> None:
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
     timeout_ms = connection.execute(setting).scalar_one()
-    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * _BEFORE_DEADLOCK))}"))
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
-
-
-def _gave_way(error: StoreError) -> bool:
-    """Whether a migration failed because other transactions use its tables, so that it can be tried again."""
-    cause: Any = error.__cause__
-    return getattr(getattr(cause, "orig", None), "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
+    # Shorter than deadlock_timeout, so that in a deadlock the migration gives up, never a request.
+    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * 0.6))}"))
+    # An advisory lock lets one migration run at a time.
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ragbandi')})"))

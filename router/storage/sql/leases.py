@@ -1,10 +1,10 @@
 """Leases of tasks that only one process at a time may do, and claims of rows that wait to be processed.
 
-If the holder has ended, another process on the same host takes the lease at once, since the kernel knows that it ended.
+If the holder has ended, another process on the same host notices it from the kernel, and takes the lease at once.
 
 Times come from the database's clock: a holder whose own clock is an hour ahead would block others for an hour after its
-death. SQLite only has the host's clock, which may have been set back. So a lease of SQLite that ends later than a lease
-taken now counts as expired, unless its holder is known to run on this host.
+death. SQLite only has the host's clock, which may have been set back. So a SQLite lease that would end later than a
+lease taken now counts as expired, unless the holder is known to run on this host.
 """
 
 import time
@@ -109,8 +109,8 @@ def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLea
 class Claims:
     """A queue of decisions: each row of the table is claimed by one process at a time. Every method raises StoreError.
 
-    A process renews its claims while it runs. After its end its claims are removed: on the same host at once, since the
-    kernel knows that it ended, on other hosts when they expire.
+    A process renews its claims while it runs. After its end, other processes remove its claims: processes on the same
+    host at once, processes on other hosts when the claims have expired.
 
     table: has the columns decision_id, tries, claimed_by and claimed_until. process: None for this process.
     """

@@ -15,7 +15,6 @@ _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
-_BATCH: Final = 200
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
 _STORED: Final = {
@@ -75,7 +74,7 @@ def flag_again(database: Database, *, label: str) -> int:
     while True:
         with counting(database) as (connection, moves):
             cleared = waiting.c.policy == label, ~waiting.c.has_feedback, waiting.c.decision_id > after, has_rows
-            ids = select(waiting.c.decision_id).where(*cleared).order_by(waiting.c.decision_id).limit(_BATCH)
+            ids = select(waiting.c.decision_id).where(*cleared).order_by(waiting.c.decision_id).limit(200)
             rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(ids))
             flag_as_stored(connection, rows, moves=moves)
         if not rows:

@@ -1,6 +1,6 @@
 """DistilBERT encoder: questions in, feature vectors out.
 
-The states of a question's first token and the mean over its tokens, of every layer, are projected to features
+From every layer, the state of the question's first token and the mean state of all its tokens are projected to features
 (router/encoders/features.py). Nothing is learned from traffic, so the features of a question never change.
 """
 
@@ -38,7 +38,7 @@ _MOST_TOKENS: Final = 32_768
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> its name in the recipe that is hashed; the name of int8 contains the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: step between the reference questions that are read to measure the ranges of int8
+#: every fifth reference question is read to measure the ranges of int8
 _MEASURED: Final = 5
 
 
@@ -46,11 +46,11 @@ class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT with the forward pass of `forward`, any other model with AutoModel.
 
     precision: "auto" chooses the precision with the hash `known`, if there is one; else bfloat16 with AMX or on a GPU,
-        int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash
+        int8 with VNNI, float32 on other processors. Set a precision if several machines must agree on the hash
     model, stand_in: see `weights.resolve`
     threads: torch threads of a forward pass; None for `forward.default_threads`
     max_batch: most questions of a forward pass on a CPU
-    known: a hash, plain or in half precision, that precision "auto" reproduces if it can
+    known: hash of an encoder, or of the same encoder in half precision, that "auto" reproduces if it can
 
     Raises ConfigError if the weights, the packages or the device are missing.
     """
@@ -116,7 +116,7 @@ class DistilBertEncoder:
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(reference.questions))
-            states = self._submit(reference.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
+            states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
             return fitted(states.result(), known=reference, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
@@ -137,7 +137,7 @@ class DistilBertEncoder:
         self._thread.submit(self._forward.fix, ranges).result()
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), mean square near 1 per entry. Except for rounding, a row does not depend on the other texts."""
+        """Features of n texts: shape (n, d), of mean square near 1. Except for rounding, rows are independent."""
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)

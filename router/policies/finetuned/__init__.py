@@ -42,7 +42,7 @@ class ReadingParams(PolicyParams):
 def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
     """Load the encoder, once per process and settings, because policies are made often.
 
-    folder: used instead of `reading.model`. Raises ConfigError if weights, packages or the device are missing.
+    folder: replaces `reading.model`, unless it is None. Raises ConfigError if weights, packages or device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
     from ragbandit.router.policies.finetuned.network import loaded_reader

@@ -1,11 +1,13 @@
 """LLM as selector: a chat model chooses the arm from a numbered list of descriptions, as in LlamaIndex's routers.
 
-The policy does not learn. It can be used before there is a log. Differences to LlamaIndex's selector: the number is
-checked (in LlamaIndex choice 0 becomes index -1, which silently chooses the last engine), descriptions state how much
-work an arm does, the list is ordered by arm name, because models prefer some positions, and `epsilon` mixes in a
-uniform draw, because a deterministic log cannot be used to evaluate other policies.
+The policy does not learn, so it can be used before there is a log. Differences to LlamaIndex's selector:
 
-The facts of a decision contain the tokens of its call, which no setting of the reward counts, and a failure:
+- The number is checked. In LlamaIndex, choice 0 becomes index -1, which silently chooses the last engine.
+- Descriptions state how much work an arm does.
+- The list is ordered by arm name, because models prefer some positions.
+- `epsilon` mixes in a uniform draw, because a deterministic log cannot be used to evaluate other policies.
+
+The facts of a decision contain the tokens of the call, which the reward does not count, and the name of a failure:
 
     timeout, connection, http_429 ..., malformed       see shared.openai_client
     not_json       the model's text is not a JSON object with an integer under "choice"
@@ -74,16 +76,16 @@ class LlmParams(PolicyParams):
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
     #: environment variable with the API key. The key itself must not be a param, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description for the model, which otherwise gets only the arm's name; None for DESCRIPTIONS
+    #: arm -> its description for the model, which gets only the name of other arms; None for DESCRIPTIONS
     descriptions: Mapping[str, Text] | None = None
     #: the arm that answers after a failure. If it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP
     #: time limit for a batch of questions, seconds. Keep it short, because callers wait
     timeout_s: Positive = 5.0
     max_concurrency: Count = 8
-    #: temperature of requests; None to send none
+    #: temperature in requests; None to send no temperature
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
-    #: seed of requests; None to send none
+    #: seed in requests; None to send no seed
     seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
     #: probability that is spread evenly over all arms
     epsilon: Share = 0.05
@@ -180,7 +182,7 @@ class Llm(CountingPolicy):
         return list(await asyncio.gather(*map(reply_to, chats)))
 
     def _output(self, reply: ChatReply | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
-        """reply: None for a question with one arm, which is not sent"""
+        """reply: None for a question with one arm, about which the model is not asked"""
         if reply is None:
             return PolicyOutput(pmf=(1.0,) * len(arms), facts={"llm": None, "epsilon": self.settings.epsilon})
         number = reply.failed or parse_choice(reply.text, count=len(listed))

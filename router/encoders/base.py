@@ -62,7 +62,7 @@ def origin_of(encoder: Encoder) -> str | None:
 
 #: smallest number of features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
-#: part of the hash: raise the version if the arithmetic changes
+#: part of the encoder's hash: raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
@@ -90,7 +90,8 @@ class HashingEncoder:
             lexical = style[:, : len(LEXICAL_COUNTS)]
             sketch = _hashed_words(text, count=self._projection.sketched(self.dimension))
             sketch *= np.sqrt((1.0 - KINDS) * self.dimension)
-            row[:] = self._projection.features(readings, sketch[None], counts=lexical, dimension=self.dimension)
+            product = np.concatenate([readings, sketch[None]], axis=1)
+            row[:] = self._projection.features(product, counts=lexical, dimension=self.dimension)
         return rows
 
 

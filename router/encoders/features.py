@@ -11,9 +11,8 @@ Nothing is learned from traffic. The projection is fitted on reference questions
 3. Sketch. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
    numbers, the information that no label names.
 
-The scales act as a prior of the learner: the kinds have the share KINDS of the squared length of a question's features,
-the sketch has the rest. Every step is a continuous function of the states, so machines that round differently compute
-nearly equal features.
+The scales act as a learner's prior: the share KINDS of the features' squared length is in the kinds, the rest in the
+sketch. All steps are continuous functions of the states, so machines that round differently get nearly equal features.
 """
 
 import importlib.resources
@@ -30,7 +29,7 @@ _CUES: Final = (
     "who what when where which how why whose is are did does was first both same or older earlier more born director "
     "film of_the that"
 )
-#: words and phrases with one lexical count each: 1 if the question contains it as whole words, in any case, else 0
+#: words and phrases with one lexical count each: 1 if the question contains the whole words, in any case, else 0
 CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
 _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
@@ -40,9 +39,7 @@ LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" f
 #: number of lexical counts before the counts of `CUES`
 _FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
 
-#: cue with one word -> its index in `CUES`
 _PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
-#: (index in `CUES`, cue, pattern) of cues with several words
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
@@ -123,7 +120,7 @@ WORD_GROUPS: Final = {
 }
 STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
-#: word -> indices of its groups
+#: word -> indices of the groups in WORD_GROUPS that contain the word
 _GROUPS: Final[dict[str, list[int]]] = {}
 for _index, _group in enumerate(WORD_GROUPS.values()):
     for _member in _group.split():
@@ -217,23 +214,19 @@ class Projection:
         centre = self.mean.astype(np.float64) @ matrix[:, labels:]
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
-    def from_product(self, product: Array, *, counts: Wide, dimension: int) -> Array:
-        """Features of n questions, shape (n, d). product: states @ matrix + offset of `product`, shape (n, k)."""
-        labels = self.directions.shape[1]
-        return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
-
     def _placed(self, readings: Array, *, counts: Wide) -> Array:
         counted = np.clip((counts - self.surface_mean) * self.surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
         return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
 
-    def features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
-        """Features of n questions, shape (n, d), from their readings (n, labels), sketches and lexical counts."""
-        place = self._placed(readings, counts=counts)
+    def features(self, product: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
+        """Features of n questions, shape (n, d). product: their readings, then their sketches (see `product`)."""
+        labels = self.directions.shape[1]
+        place = self._placed(product[:, :labels], counts=counts)
         kernel = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
         kinds = _products(kernel, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
-        lengths = place[:, readings.shape[1] : readings.shape[1] + LENGTHS]
+        lengths = place[:, labels : labels + LENGTHS]
         lengths = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
-        return np.concatenate([kinds, sketch, lengths], axis=1).astype(np.float32)
+        return np.concatenate([kinds, product[:, labels:], lengths], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}

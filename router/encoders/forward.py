@@ -135,7 +135,7 @@ _MOST_THREADS: Final = 4
 class Forward(ABC):
     layers: int
     width: int
-    #: most tokens of a question that the model can read
+    #: largest number of tokens that the model can read
     max_tokens: int
 
     def __init__(self, *, precision: str, device: str, threads: int | None) -> None:
@@ -283,10 +283,9 @@ class DistilBertForward(Forward):
         return (lambda x: torch.nn.functional.gelu(product(x))) if gelu else product
 
     def _run(self, batch: TokenBatch) -> "Tensor":
-        return self._unpadded(batch) if self.device == "cpu" else super()._run(batch)
-
-    def _unpadded(self, batch: TokenBatch) -> "Tensor":
-        """Like `_padded`, but without padding: the N tokens of the batch are the rows of one matrix."""
+        """Like `Forward._run`, but a CPU needs no padding: the N tokens of the batch are the rows of one matrix."""
+        if self.device != "cpu":
+            return super()._run(batch)
         torch = self._torch
         shapes = batch.groups
         tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)

@@ -296,7 +296,7 @@ def _reachable(endpoint: str) -> bool:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 
-    # In a thread, because getaddrinfo has no timeout.
+    # A thread asks, because getaddrinfo has no timeout.
     probe = threading.Thread(target=ask, daemon=True)
     probe.start()
     probe.join(_REACH_SECONDS)

@@ -163,7 +163,7 @@ class Learner:
                 else:
                     self._check_routers()  # routers may have been restarted with another policy
                     self._arms.refresh()
-                    self._apply_new_updates()  # another learner may have appended some since the last call
+                    self._apply_new_updates()  # updates that another learner has appended since the last call
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
@@ -346,8 +346,7 @@ def relearn(
 
     since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
     call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
-    InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of decisions
-    learned so far.
+    InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of decisions.
     """
     exclusion = ledger.label, checked_source(source), since, until
     in_place = quarantines_of(ledger.database)

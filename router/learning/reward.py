@@ -91,8 +91,7 @@ class Rules:
     yes_no: bool = False
     #: F1 if the prediction or the gold answer has no words: "zero" gives 0, "equal" gives 1 if both have none, else 0
     empty: Literal["equal", "zero"] = "equal"
-    #: how the prediction is searched for a gold answer: by whole "words", as "substring" of the normalised text, or as
-    #: substring of the "raw" lower-case text
+    #: how a gold answer is found: as whole "words", as "substring" of the normalised, or of the "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
     #: whether only the text after "answer is" counts (see `last_announced`)
     extract: bool = False
@@ -169,13 +168,6 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 )
 
 
-def rules_of(family: str) -> Rules | PairRules:
-    if family not in FAMILIES:
-        message = f"{family!r} is unknown"
-        raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
-    return FAMILIES[family]
-
-
 def judged(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
@@ -183,7 +175,10 @@ def judged(
 
     gold: at least one right answer; a list of lists for the families of ASQA, see `PairRules`. Raises InvalidInput.
     """
-    rules = rules_of(family)
+    if family not in FAMILIES:
+        remedy = known_choices(sorted(FAMILIES), given=family)
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=remedy)
+    rules = FAMILIES[family]
     _check_gold(gold, pairs=isinstance(rules, PairRules))
     measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
     return dict.fromkeys(measures, 0.0) if is_blank(prediction) else measures
@@ -191,17 +186,14 @@ def judged(
 
 def _check_gold(gold: Any, *, pairs: bool) -> None:
     lists = gold if pairs else [gold]
-    if not (_is_list(lists) and all(_is_list(answers) and all(map(_is_text, answers)) for answers in lists)):
+    is_nested = _is_list(lists) and all(map(_is_list, lists))
+    if not is_nested or not all(isinstance(text, str) and text.strip() for answers in lists for text in answers):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
         raise InvalidInput("these are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}

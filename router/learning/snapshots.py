@@ -29,7 +29,6 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: version of the JSON file's format; files of other versions are refused
 FORMAT = 1
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
@@ -206,7 +205,7 @@ class Publisher:
         maker: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
         stored = self.ledger.latest_snapshots(limit=limit, **maker)
         if not (stored and stored[0].version == info.version and self._is_whole(stored[0])):
-            self.ledger.database.check_file()  # raises if the data folder was moved: do not create a second one
+            self.ledger.database.check_file()  # raises if the data folder was moved: writing would create a new one
             self.files.write(info, tensors, described)
             self.ledger.add_snapshot(info)
             self._written_at = time.monotonic()

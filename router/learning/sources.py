@@ -95,7 +95,7 @@ def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
 
 
 def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
-    """For each rater and day with more than `cap` judgements: (received_at, id) of the first judgement too many."""
+    """For each rater and day with more than `cap` judgements: (received_at, id) of the first one above the cap."""
     beyond: dict[RaterDay, tuple[float, str]] = {}
     with database.read() as connection:
         for number in sorted({day for _, _, day in days}):
@@ -115,8 +115,7 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
     """Raters of the last `decisions` decisions that were learned from feedback. Returns at most `limit` rows.
 
-    Keys of a row: source, rater, api_key, judgements (a number) and newest_at. Only the newest `among` updates are
-    searched.
+    Keys of a row: source, rater, api_key, judgements (a number), newest_at. Searches only the newest `among` updates.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0

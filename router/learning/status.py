@@ -17,7 +17,7 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: largest number of ready decisions from which the lag is computed; at least as many are a backlog
+#: largest number of ready decisions from which the lag is computed; at least this number is a backlog
 LEARNED_NEXT: Final = 100
 #: number of newest updates from which the learner's speed is computed
 PACE: Final = 2000

@@ -106,8 +106,7 @@ class AveragedHeads:
         self._rows = 0.0
         #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
-        #: computed with `_shares`: the weights as an array; model -> its pairs of samples; for each pair the model's
-        #: index
+        #: computed with `_shares`: weights as an array; model -> its pairs of samples; index of each pair's model
         self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
         self._surrogates: dict[str, Surrogate] = {}
         #: weight of the last row after the calibration of its score

@@ -16,8 +16,7 @@ adds a new bet with the wealth 1:
 So the expected wealth after n rows of an unchanged arm is at most n, for any distribution of x. The arm counts as
 changed if the mean wealth of all bets reaches a limit N (the param `alarm`). For an unchanged arm this takes at least N
 rows on average (Shiryaev 1963; Roberts 1966; as an e-detector: Shin, Ramdas and Rinaldo 2024, "E-detectors").
-docs/drift.md has measured results. Wealths are computed by sums and products only, so they are equal to the last bit on
-every machine.
+docs/drift.md has measured results. Wealths are sums and products only, so they are equal, bit by bit, on all machines.
 """
 
 import math
@@ -40,7 +39,7 @@ _MOST_WEALTH: Final = 1e15
 _YOUNG, _WARM_UP = 50, 50
 #: number of latest rows in the means m (_REFERENCE_ROWS) and in the variance of the errors (_VARIANCE_ROWS)
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200
-#: number of virtual first rows, with variance 1, in the variance of the errors
+#: prior of the variance of the errors: this number of virtual rows with variance 1
 _PRIOR_ROWS: Final = 10
 #: lower limit of the variance of the errors, for arms that are nearly always right
 _LEAST_VARIANCE: Final = 0.25

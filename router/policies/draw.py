@@ -112,17 +112,15 @@ def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
     """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store)."""
-    if restraint.arm not in arms:
-        return tuple(pmf), floor, _incumbent_facts(restraint, share=1.0, reason="not offered", floor=floor)
-    risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
-    share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
+    share = 1.0
+    reason: str | None = "not offered"
+    if restraint.arm in arms:
+        risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
+        share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
+        reason = restraint.reason if share < 1.0 else None
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
-    reason = restraint.reason if share < 1.0 else None
-    return mixed, floor * share, _incumbent_facts(restraint, share=share, reason=reason, floor=floor)
-
-
-def _incumbent_facts(restraint: Restraint, *, share: float, reason: str | None, floor: float) -> dict[str, Json]:
-    return {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
+    facts = {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
+    return mixed, floor * share, facts
 
 
 def draw(

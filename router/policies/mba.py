@@ -50,8 +50,7 @@ _WIDEST: Final = 0.7
 #: arms tie in a sample if their rewards differ by less than this, so that rounding does not decide
 _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
-#: model -> its prior weight, up to a common factor; with a context, "product" has little weight, so that a useless
-#: context does not harm the first questions
+#: model -> its prior weight up to a factor; "product" has little, so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
@@ -66,7 +65,7 @@ class RidgeParams(PolicyParams):
     bias_ridge: Positive = 1.0
     #: number of posterior samples, which come in pairs
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 64
-    #: the setting `context`; in a ledger, as it was when the ledger was learned
+    #: the setting `context`, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
     revision: Annotated[int, Field(ge=3, le=3)] = 3
@@ -188,8 +187,7 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinUcbParams(RidgeParams):
-    #: number of posterior samples, which come in pairs; more than for mba, because the widths decide which arm is
-    #: played
+    #: number of posterior samples, in pairs; more than for mba, because the widths decide which arm is played
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 128
     #: number of standard deviations that the bound lies above the mean
     alpha: Number = 1.0

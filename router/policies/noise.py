@@ -21,8 +21,7 @@ LEAST_NOISE: Final = 1e-6
 class Noise:
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
-        #: sums over rows of the squared error of quality, both errors multiplied, and the squared error of cost; old
-        #: rows fade
+        #: sums over rows of (quality error)^2, quality error * cost error, and (cost error)^2; old rows fade
         self.scatter: tuple[float, ...] = 0.0, 0.0, 0.0
         self.rows = 0.0  #: total weight of these rows
 

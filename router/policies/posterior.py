@@ -84,7 +84,6 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Arm:
-    #: source of the quality -> sums over its rows
     sums: dict[str, _Sums] = field(default_factory=dict)
     number: int = 0
     unfaded: float = 0.0
@@ -118,7 +117,7 @@ class _Part:
     arms: list[ArmName]
     #: position of these weights among the weights of all arms
     place: slice
-    #: inverse of A without the newest rows, (n, n); with them, A^-1 = covariance - sum of g g^T over the gains g
+    #: inverse of A without the newest rows, (n, n) for n weights; A^-1 is this minus the sum of g g^T over all gains g
     covariance: Matrix
     #: gain g of each of the newest rows, (rows of a block, n)
     gains: Matrix
@@ -154,7 +153,6 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: the arms with rows, sorted by name
         self._arms: dict[ArmName, _Arm] = {}
-        #: source of scores -> its calibration
         self._scales: dict[str, Scale] = {}
         #: p, the length of a design row; 0 before the first row
         self._size = 0
@@ -359,11 +357,6 @@ class Heads:
                 signs = signs_of(arm, "row", int(number), count=self.pairs)
                 row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count, signs)
                 self._add(self._parts[arm], row)
-
-
-def design(features: Vector) -> Vector:
-    """The design row z = (1, x / sqrt(d)), (d + 1,), float64."""
-    return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
 
 
 @functools.lru_cache(maxsize=256)

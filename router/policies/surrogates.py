@@ -7,9 +7,8 @@ rows. r is computed within the answers of one arm; across arms, a source that fa
 as this arm is good. The prior odds that the source is informative are even, and are updated by Schwarz's approximation
 of the Bayes factor.
 
-Before the first answer with both, scores count as ratings, with the weight in the setting `learning.weights`. Later
-this weight is the upper limit. All rows of a source follow its current calibration, so an uninformative source has no
-effect.
+Before the first answer with both, scores count as ratings with the weight `learning.weights`, which later is an upper
+limit. All rows of a source follow its current calibration, so an uninformative source has no effect.
 """
 
 import math
@@ -24,7 +23,7 @@ from ragbandit.shared.types import ArmName, Matrix, Vector
 SURROGATES: Final = ("judge", "event")
 #: name of the source of all ratings that count as the quality
 TRUSTED: Final = "trusted"
-#: number of virtual answers with uncorrelated rating and score, the prior of the correlation
+#: prior of the correlation r: this number of virtual answers whose rating and score are uncorrelated
 _PRIOR_ROWS: Final = 4.0
 #: the scale is fitted again when the number of answers with rating and score has grown by this factor
 _GROWTH: Final = 1.25

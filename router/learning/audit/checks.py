@@ -42,7 +42,7 @@ _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text for a wrong seed. It must follow from secret and id or, as in earlier releases, only from the id."""
+    """Error text for a wrong seed. Seeds must follow from secret and id or, in earlier releases, only from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -126,7 +126,7 @@ class Verdict:
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
-    #: largest relative difference of relearned and live policy if rounding explains it; None if not, or if it is 0
+    #: largest relative difference of relearned and live policy; None if it is 0, or more than rounding explains
     within_rounding: float | None = None
     #: only in a deep check: decisions whose pmf was computed again, plus the `not_checkable` ones
     deep_decisions: int = 0
@@ -279,7 +279,11 @@ class DeepCheck:
         if not policy.deterministic:
             self.verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
             return
-        position, erased = 0, self._first_erased(policy) if self.verdict.erased else None
+        position = 0
+        erased: int | None = None
+        if self.verdict.erased:
+            pairs = self.ledger.read_with_decisions(after=0)
+            erased = next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
         for last_seq, version in versions:
             if erased is not None and last_seq >= erased:
                 effect = "the pmfs of its later versions are not made again"
@@ -293,10 +297,6 @@ class DeepCheck:
                 return
             position = max(position, last_seq)
             self._compare(policy, version=version)
-
-    def _first_erased(self, policy: Policy) -> int | None:
-        pairs = self.ledger.read_with_decisions(after=0)
-        return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
     def _compare(self, policy: Policy, *, version: str) -> None:
         info = self.snapshots.get(version)
@@ -380,7 +380,7 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a recomputed pmf equals the logged pmf. Rounding, and exchanged tied arms, make no difference."""
+    """Whether a recomputed pmf equals the logged pmf, except for rounding and exchanged probabilities of tied arms."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     rounding = max(PMF_ROUNDING, min(tolerance, _MAX_ROUNDING))

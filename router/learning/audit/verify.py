@@ -242,7 +242,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 
 def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Count sticky turns without the arm that the session's first turn drew. A deleted first turn is no mismatch."""
+    """Count a mismatch for each sticky turn with another arm than its session's first turn, if that is still stored."""
     pairs = [(decision, value_at(decision.facts, (STICKY, "first"))) for decision in sticky]
     pairs = [(decision, first) for decision, first in pairs if isinstance(first, str)]
     query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))

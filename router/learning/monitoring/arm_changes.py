@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -60,16 +60,6 @@ def declare_change(
     return ArmChange(number=number, arm=arm, made_at=now)
 
 
-def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
-    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
-    return [
-        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
-        for row in connection.execute(query)
-        if json.loads(row.facts).get("label", label) == label
-    ]
-
-
 class ArmChanges:
     """Versions of a ledger's arms, and declared changes that are not applied yet."""
 
@@ -89,11 +79,16 @@ class ArmChanges:
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
         self._versions = {arm: list(map(tuple, versions)) for arm, versions in state.get("versions", {}).items()}
         self._stored = self._state()
+        changes = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action == _ACTION)
         with self.ledger.database.read() as connection:
-            self._waiting = changes_after(connection, self._number, label=self.ledger.label)
+            rows = connection.execute(changes.order_by(audit_log.c.number)).all()
+        self._waiting = [
+            ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+            for row in rows
+            if json.loads(row.facts).get("label", self.ledger.label) == self.ledger.label
+        ]
 
     def unsaved_state(self) -> str | None:
-        """The state as JSON, if it differs from the stored state; else None."""
         state = self._state()
         return None if state == self._stored else state
 
@@ -182,14 +177,14 @@ def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None
     return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
 
 
-def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) -> SampleRatio | None:
+def uneven(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
     """The first stage at which arms are uneven, because later stages follow from it; None if all stages are even."""
     for stage in _STAGES:
         names = f"{stage}_excess", f"{stage}_spread"
         sums = {arm: (getattr(totals, names[0]), getattr(totals, names[1])) for arm, totals in arms.items()}
         uneven_arms = _uneven_arms(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
-            alpha=alpha / len(_STAGES),
+            alpha=FALSE_ALARMS / len(_STAGES),
             matters=0.0 if stage in ("named", "drawn") else MATTERS,
         )
         if uneven_arms is not None:

@@ -118,7 +118,9 @@ class Diagnosis:
                 others = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
                 return f"no arm{others and f' but {others}'} is tried enough to know: {self._needs('stuck')}"
             case "held back":
-                promise = f"the promise to {self.incumbent or 'the incumbent'}{self._slack}"
+                promise = f"the promise to {self.incumbent or 'the incumbent'}"
+                if self.slack is not None:
+                    promise += f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
                 text = f"{promise} lets too few questions try others: {self._needs('held back')}"
             case "learning":
                 text = self._needs("learning")
@@ -134,12 +136,6 @@ class Diagnosis:
         if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
             remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
         return f"{self.state}: {self.sentence}{remedy}"
-
-    @property
-    def _slack(self) -> str:
-        if self.slack is None:
-            return ""
-        return f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
 
     def _arms(self, state: LearningState) -> list[ArmName]:
         return [arm for arm, diagnosis in self.arms.items() if diagnosis.state == state]
@@ -331,7 +327,7 @@ class Frontier:
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
         """The highest weight that reaches the aim, a share of `best` or a mean cost; else the first or last weight."""
         values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # If weights have equal values, `interp` takes the last one. Beyond them it takes the first or last weight.
+        # If values are equal, `interp` takes the last. For an aim beyond all values, it takes the first or last weight.
         return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
 
 

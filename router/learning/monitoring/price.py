@@ -1,7 +1,7 @@
 """Explains `reward.weight` in sentences, and proposes a weight from the outcomes.
 
-reward = quality - weight * cost, so an arm pays for a further cost c if its quality is higher by weight * c. Let q_1
-and c_1 be the mean quality and cost of the cheapest arm, and q_2 and c_2 those of the most expensive arm. The proposed
+reward = quality - weight * cost, so an arm that costs c more pays if its quality is higher by weight * c. Let q_1 and
+c_1 be the mean quality and cost of the cheapest arm, and q_2 and c_2 those of the most expensive arm. The proposed
 weight is half the slope (q_2 - q_1) / (c_2 - c_1). At the whole slope both arms earn the same; at 0 cost is ignored.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.shared.formats import number, worth
-from ragbandit.shared.types import ArmName, Matrix
+from ragbandit.shared.types import ArmName
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings
@@ -56,18 +56,17 @@ def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
     for arm, *numbers in answers:
         if numbers[2] > 0.0:
             by_arm.setdefault(arm, []).append(tuple(numbers))
-    return [_means(arm, np.array(numbers, dtype=np.float64)) for arm, numbers in by_arm.items()]
-
-
-def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
-    """answers: (n, 4) with n > 0 and the columns quality, cost, rows, probability."""
-    values, rows = answers[:, :2], answers[:, 2]
-    weights = rows / answers[:, 3]
-    weights = weights / weights.sum()
-    means = weights @ values
-    (q, c), (q_error, c_error) = means.tolist(), np.sqrt((weights * weights) @ (values - means) ** 2).tolist()
-    labels = float(rows.sum())
-    return ArmMeans(arm=arm, labels=labels, quality=q, cost=c, quality_error=q_error, cost_error=c_error)
+    arms = []
+    for arm, rows_of_arm in by_arm.items():
+        columns = np.array(rows_of_arm, dtype=np.float64)  # quality, cost, rows, probability
+        values, rows = columns[:, :2], columns[:, 2]
+        weights = rows / columns[:, 3]
+        weights = weights / weights.sum()
+        means = weights @ values
+        (q, c), (q_error, c_error) = means.tolist(), np.sqrt((weights * weights) @ (values - means) ** 2).tolist()
+        labels = float(rows.sum())
+        arms.append(ArmMeans(arm=arm, labels=labels, quality=q, cost=c, quality_error=q_error, cost_error=c_error))
+    return arms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,7 @@
 held-out rows. `save` writes a folder for the param `trained`:
 
     config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
-    layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), with the biases last,
-                                                      for K arms and an encoder with d numbers per token
+    layers.safetensors                                "pre" (d, d + 1), "heads" (K, d + 1): width d, K arms, bias last
     ragbandit.json                                    arms, costs, report, and the sha256 of the other four files
 
 Intended differences: Adaptive-RAG (arXiv 2403.14403, section 3.2) fine-tunes a T5-large, which writes a letter. Its
@@ -27,7 +26,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field
+from safetensors.numpy import load_file, save
 
+from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     MULTI_STEP,
     SINGLE_STEP,
@@ -45,9 +46,9 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.router.policies.confusion import shares_by_label
-from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
+from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import whole_folder
+from ragbandit.shared.files import cache_root, whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 class FittingParams(ReadingParams):
     #: initial learning rate, which falls linearly to 0 during the training
     learning_rate: Number = 3e-5
-    #: number of questions per step
     batch: Count = 32
     epochs: Count = 10
     #: share of the rows that are held out to choose the best epoch; 0 to keep the last epoch
@@ -235,8 +235,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
 
     def save(self, folder: str | Path) -> str:
         """Write the folder for the param `trained`. Returns a sha256. Raises InvalidInput before `fit`."""
-        from safetensors.numpy import save
-
         if self._network is None:
             raise InvalidInput("is not trained", field="policy", remedy="call `fit` before `save`")
         target, reader = free_folder(folder), self._network.reader
@@ -251,7 +249,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 (work / "layers.safetensors").write_bytes(save(layers))
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
-                described["sha256"] = {file.name: sha256_of(file) for file in work.iterdir()}
+                described["sha256"] = {file.name: file_sha256(file, root=cache_root(None)) for file in work.iterdir()}
                 text = json.dumps(described, indent=1, sort_keys=True)
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
@@ -261,14 +259,12 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._identity
 
     def _read(self, path: Path) -> None:
-        from safetensors.numpy import load_file
-
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
         try:
             text = (path / _FACTS).read_text("utf-8")
             described = json.loads(text)
             for name, sha256 in described["sha256"].items():
-                if sha256_of(path / name) != sha256:
+                if file_sha256(path / name, root=cache_root(None)) != sha256:
                     raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):

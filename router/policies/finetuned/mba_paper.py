@@ -37,8 +37,6 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
 #: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
 MOST_ROUNDING: Final = 2.0**-8
-#: number of outputs of the authors' network, over which their loss is averaged
-_LOGITS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +81,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def epsilon(self) -> float:
-        """min(1, 1/ln(e + 1e-5)) at step e = updates + 1, as in the authors' code; the paper's eq. 3 has no 1e-5."""
+        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1, as in the code; eq. 3 has no 1e-5."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
@@ -116,7 +114,7 @@ class MbaPaper(PerQuestionPolicy):
         if rows == 0.0:
             super().learn(update)
             return
-        factor = rows if self.settings.loss == "paper" else rows / _LOGITS
+        factor = rows if self.settings.loss == "paper" else rows / 3  # the authors' loss is a mean over three outputs
         # A step at the learning rate 0, as at the start of the warm-up, still changes AdamW's moments.
         if self.updates < self.settings.total or self.rate > 0.0:
             self._network.descend(

@@ -59,7 +59,6 @@ class Reader:
         self.rounding = _UNIT[reading.precision] * math.sqrt(
             2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width
         )
-        #: sha256 of weights and tokenizer
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
@@ -185,7 +184,7 @@ class Network:
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
     def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
-        """A row of `values` as views by name. The encoder's row is split into its parameters."""
+        """Row `row` of each array in `values`, as views by name. The encoder's row is split into its parameters."""
         tensors = {name: value[row] for name, value in values.items()}
         if "encoder" in tensors:
             parameters = dict(self.encoder.named_parameters())

@@ -63,8 +63,6 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: lower limit of the absolute mean reward in `allowance`, in standard deviations of the incumbent's rewards
-_LEAST_SCALE: Final = 0.1
 #: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
@@ -86,7 +84,6 @@ class Shortfall:
         self._quality = self._cost = self._price = 0.0
         #: number of the incumbent's rows before its last restart
         self.before = 0
-        #: sum of the squared rewards of all arms
         self._all_squares = 0.0
 
     @property
@@ -103,7 +100,7 @@ class Shortfall:
             return 0.0
         mean = self._rewards / self._weight
         spread = math.sqrt(max(self._squares / self._weight - mean * mean, 0.0))
-        return self.harm * max(abs(self._mean_at(weight)), _LEAST_SCALE * spread)
+        return self.harm * max(abs(self._mean_at(weight)), 0.1 * spread)
 
     def _mean_at(self, weight: float | None) -> float:
         return (self._quality - (self._price if weight is None else weight) * self._cost) / self._weight

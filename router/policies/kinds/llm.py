@@ -53,8 +53,6 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 MAX_QUESTION: Final = 4000
 MAX_REPLY: Final = 200
-#: further time to wait after the deadline, in seconds, in case the event loop is slow
-_GRACE_S: Final = 2.0
 
 _INSTRUCTIONS: Final = (
     "You are the dispatcher of a question-answering system. Several methods can answer a question; they differ in how"
@@ -64,9 +62,6 @@ _INSTRUCTIONS: Final = (
 )
 
 _Chat = list[dict[str, str]]
-
-#: servers read the seed as a signed 64-bit integer
-_MOST_SEED: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +80,8 @@ class LlmParams(PolicyParams):
     max_concurrency: Count = 8
     #: temperature in requests; None to send no temperature
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
-    #: seed in requests; None to send no seed
-    seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
+    #: seed in requests, which servers read as a signed 64-bit integer; None to send no seed
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = 0
     #: probability that is spread evenly over all arms
     epsilon: Share = 0.05
 
@@ -141,16 +136,14 @@ class Llm(CountingPolicy):
         chats: dict[int, _Chat] = {}
         for index, names in enumerate(sorted_arms):
             if len(names) > 1:
-                chats[index] = messages_of(queries[index].text, methods=[self._method(arm) for arm in names])
+                texts = self.descriptions
+                methods = [f"{arm}: {texts[arm]}" if arm in texts else arm for arm in names]
+                chats[index] = messages_of(queries[index].text, methods=methods)
         replies = dict(zip(chats, self._ask(list(chats.values())), strict=True)) if chats else {}
         return [
             self._output(replies.get(index), listed=sorted_arms[index], arms=offered)
             for index, offered in enumerate(arms)
         ]
-
-    def _method(self, arm: ArmName) -> str:
-        description = self.descriptions.get(arm)
-        return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
         import aiohttp  # noqa: F401  both are imported before the deadline is set: they take a second
@@ -158,7 +151,7 @@ class Llm(CountingPolicy):
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())
         try:
-            return waiting.result(self.settings.timeout_s + _GRACE_S)
+            return waiting.result(self.settings.timeout_s + 2.0)  # 2 more seconds, in case the event loop is slow
         except FutureTimeoutError:
             waiting.cancel()
             return [ChatReply(failed="timeout")] * len(chats)

@@ -118,8 +118,7 @@ def _beginning(text: str) -> str:
     cut = text[:READ]
     if len(text) <= READ or cut[-1].isspace() or text[READ].isspace():
         return cut
-    parts = cut.rsplit(maxsplit=1)
-    return parts[0] if len(parts) == 2 else cut
+    return cut.rsplit(maxsplit=1)[0]
 
 
 def _key_word(raw: str) -> str:

@@ -64,7 +64,7 @@ class VwParams(PolicyParams):
     power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
     #: VW has 2**bits weights of 16 bytes; an arm uses one for each feature and one more, at hashed positions
     bits: Annotated[int, Field(ge=14, le=24)] = 18
-    #: the setting `context`; in a ledger, as it was when the ledger was learned
+    #: the setting `context`, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
 
 
@@ -79,7 +79,6 @@ class VowpalWabbit(PerQuestionPolicy):
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
-        #: context that the policy learns from; {} without a context
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings

@@ -1,1 +1,0 @@
-"""Encoders turn a question into a feature vector; `weights` finds or downloads their models."""

@@ -40,13 +40,13 @@ class Encoder(Protocol):
     source: str
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), float32. Safe to call from several threads. Empty input gives shape (0, d)."""
+        """Features of n texts: shape (n, d), float32; (0, d) for no texts. Safe to call from several threads."""
         ...
 
 
 #: value of the setting encoder.model that selects `HashingEncoder`
 HASHING: Final = "hashing"
-#: value of the setting encoder.model: the store's encoder; for a new store the best one whose packages are installed
+#: value of the setting encoder.model that selects the store's encoder, or the best installed one for a new store
 AUTO: Final = "auto"
 
 
@@ -62,7 +62,7 @@ def origin_of(encoder: Encoder) -> str | None:
 
 #: smallest number of features: five kinds, one of hashed words, two lengths
 LEAST: Final = 8
-#: part of the hash: raise the version if the arithmetic changes
+#: part of the encoder's hash: raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
@@ -82,7 +82,7 @@ class HashingEncoder:
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), mean square near 1 per entry. A text gets the same row, to the last bit, in every batch."""
+        """Features of n texts: shape (n, d), of mean square near 1. A text has exactly the same row in every batch."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
@@ -90,7 +90,8 @@ class HashingEncoder:
             lexical = style[:, : len(LEXICAL_COUNTS)]
             sketch = _hashed_words(text, count=self._projection.sketched(self.dimension))
             sketch *= np.sqrt((1.0 - KINDS) * self.dimension)
-            row[:] = self._projection.features(readings, sketch[None], counts=lexical, dimension=self.dimension)
+            product = np.concatenate([readings, sketch[None]], axis=1)
+            row[:] = self._projection.features(product, counts=lexical, dimension=self.dimension)
         return rows
 
 
@@ -150,7 +151,7 @@ class CachingEncoder(EncoderAround):
         self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
-        """Shape (n, d). If several threads encode the same new question at the same time, each computes it."""
+        """Features of n texts: shape (n, d). If several threads encode the same new text at once, each computes it."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         new: dict[bytes, list[int]] = {}
@@ -178,7 +179,7 @@ class CachingEncoder(EncoderAround):
         first = max(0, len(keys) - self._entries)
         with self._lock:
             for key, row in zip(keys[first:], rows[first:], strict=True):
-                self._cached[key] = row.copy()  # a view would keep its whole batch
+                self._cached[key] = row.copy()  # a view would keep the whole batch in memory
                 self._cached.move_to_end(key)
             while len(self._cached) > self._entries:
                 self._cached.popitem(last=False)
@@ -265,7 +266,7 @@ def half_hash(encoder_hash: str) -> str:
 
 def rounded(features: FeatureRows) -> FeatureRows:
     """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN."""
-    # Below 2 the multiples of 1/1024 are the coarser grid; from 2 on, float16 is.
+    # For numbers below 2, multiples of 1/1024 are coarser than float16; for larger numbers float16 is coarser.
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

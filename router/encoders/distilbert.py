@@ -1,6 +1,6 @@
 """DistilBERT encoder: questions in, feature vectors out.
 
-The states of a question's first token and the mean over its tokens, of every layer, are projected to features
+From every layer, the state of the question's first token and the mean state of all its tokens are projected to features
 (router/encoders/features.py). Nothing is learned from traffic, so the features of a question never change.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.base import half_hash, refuse_string
 from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, fitted, lexical_counts, references
-from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, token_batches
+from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import cached_arrays
@@ -29,28 +29,26 @@ Precision = Literal["auto", "float32", "bfloat16", "int8"]
 Device = Literal["auto", "cpu", "cuda"]
 Array = npt.NDArray[np.float32]
 
-#: most questions of one forward pass on a GPU
+#: largest number of questions in one forward pass on a GPU
 _MOST_QUESTIONS: Final = 512
-#: most tokens, padding included, of one forward pass on a GPU: about 300 MB of its memory
+#: largest number of tokens, with padding, in one forward pass on a GPU: about 300 MB of the GPU's memory
 _MOST_TOKENS: Final = 32_768
 
 #: description of the arithmetic, part of the hash: change it if the arithmetic changes
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> its name in the recipe that is hashed; the name of int8 contains the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
-#: step between the reference questions that are read to measure the ranges of int8
-_MEASURED: Final = 5
 
 
 class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT with the forward pass of `forward`, any other model with AutoModel.
 
     precision: "auto" chooses the precision with the hash `known`, if there is one; else bfloat16 with AMX or on a GPU,
-        int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash
+        int8 with VNNI, float32 on other processors. Set a precision if several machines must agree on the hash
     model, stand_in: see `weights.resolve`
     threads: torch threads of a forward pass; None for `forward.default_threads`
-    max_batch: most questions of a forward pass on a CPU
-    known: a hash, plain or in half precision, that precision "auto" reproduces if it can
+    max_batch: largest number of questions in one forward pass on a CPU
+    known: hash of an encoder, or of the same encoder in half precision, that "auto" reproduces if it can
 
     Raises ConfigError if the weights, the packages or the device are missing.
     """
@@ -70,8 +68,6 @@ class DistilBertEncoder:
         cache: Path | None = None,
         known: str | None = None,
     ) -> None:
-        from ragbandit.router.encoders.forward import load_transformer
-
         weights = resolve(model, setting="encoder.model", cache=cache, stand_in=stand_in)
         # One thread calls torch: OpenMP keeps helper threads for every calling thread, and with more helpers than
         # processors a question takes 1.5 times as long.
@@ -112,11 +108,11 @@ class DistilBertEncoder:
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
         if self.precision == "int8":
-            self._fix_ranges(reference.questions[::_MEASURED], cache=cache)
+            self._fix_ranges(reference.questions[::5], cache=cache)  # every fifth question is enough
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(reference.questions))
-            states = self._submit(reference.questions, run=self._forward.pooled)  # (n, layers * 2 * width)
+            states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
             return fitted(states.result(), known=reference, dimension=dimension, seed=seed).arrays()
 
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
@@ -137,13 +133,13 @@ class DistilBertEncoder:
         self._thread.submit(self._forward.fix, ranges).result()
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Shape (n, d), mean square near 1 per entry. Except for rounding, a row does not depend on the other texts."""
+        """Features of n texts: (n, d), of mean square near 1. Except for rounding, texts do not affect each other."""
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         product = self._submit(texts, run=self._forward.product)
         counts = lexical_counts(texts)  # while the encoder's thread computes
-        return self._projection.from_product(product.result(), counts=counts, dimension=self.dimension)
+        return self._projection.features(product.result(), counts=counts, dimension=self.dimension)
 
     def _submit(self, texts: Sequence[str], *, run: Callable[[TokenBatch], Array]) -> "Future[Array]":
         """Start forward passes over these texts on the encoder's thread; the result has a row per text."""

@@ -4,15 +4,15 @@ Nothing is learned from traffic. The projection is fitted on reference questions
 (reference_questions.jsonl: number of facts to join, kind of answer, how well known the subject is, wording):
 
 1. Directions. Ridge regression from the standardised states to each label gives one direction per label. The product of
-   a question's states with it is the reading of that label: "needs two facts", "asks for a choice", and so on.
+   a question's states with this direction is the reading of the label ("needs two facts", "asks for a choice").
 2. Kinds. Readings and lexical counts are coordinates of a small space in which near questions are of one kind. A
    Gaussian kernel against the first reference questions (the anchors), whitened (Nystrom: Williams and Seeger 2000),
    spans smooth functions on this space; inner products of these features are the kernel.
 3. Sketch. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
    numbers, the information that no label names.
 
-The scales are a learner's prior: `KINDS` of a question's squared length is in the kinds, the rest in the sketch. Every
-step is a continuous function of the states, so machines that round differently compute nearly equal features.
+The scales act as a learner's prior: the share KINDS of the features' squared length is in the kinds, the rest in the
+sketch. All steps are continuous functions of the states, so machines that round differently get nearly equal features.
 """
 
 import importlib.resources
@@ -29,7 +29,7 @@ _CUES: Final = (
     "who what when where which how why whose is are did does was first both same or older earlier more born director "
     "film of_the that"
 )
-#: words and phrases with one lexical count each: 1 if the question contains it as whole words, in any case, else 0
+#: words and phrases with one lexical count each: 1 if the question contains the whole words, in any case, else 0
 CUES: Final = tuple(cue.replace("_", " ") for cue in _CUES.split())
 _FIRST_COUNTS: Final = (
     "log words, log characters, capitalised words, share capitalised, digits, question mark, capital first, commas, "
@@ -39,9 +39,7 @@ LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" f
 #: number of lexical counts before the counts of `CUES`
 _FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
 
-#: cue with one word -> its index in `CUES`
 _PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
-#: (index in `CUES`, cue, pattern) of cues with several words
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
@@ -52,7 +50,7 @@ _LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
 
 
 def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, also an empty one."""
+    """The lexical counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, even an empty one."""
     features = np.zeros((len(texts), len(LEXICAL_COUNTS)))
     if not texts:
         return features
@@ -71,9 +69,9 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 
 
 def _raw_counts(text: str) -> tuple[int, ...]:
-    """The counts before the cues, not yet divided by the number of words or put on a logarithmic scale."""
+    """The lexical counts before those of CUES, not yet divided by the number of words or put on a log scale."""
     tokens = text.split()
-    capitalised = sum([token[0].isupper() for token in tokens[1:]])  # the first word always may have a capital
+    capitalised = sum([token[0].isupper() for token in tokens[1:]])  # sentences begin with a capital anyway
     return (
         len(tokens),
         len(text),
@@ -122,7 +120,7 @@ WORD_GROUPS: Final = {
 }
 STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
-#: word -> indices of its groups
+#: word -> indices of the groups in WORD_GROUPS that contain the word
 _GROUPS: Final[dict[str, list[int]]] = {}
 for _index, _group in enumerate(WORD_GROUPS.values()):
     for _member in _group.split():
@@ -156,9 +154,9 @@ LEAST: Final = 16
 _RIDGE: Final = 1.0
 #: weight of a lexical count relative to a reading; both have variance 1
 _WEIGHT: Final = 0.5
-#: counts are clipped at this many standard deviations from the mean
+#: lexical counts are clipped at this many standard deviations from their mean
 _FAR: Final = 3.0
-#: factor of squared distances in the kernel's exponent, times their median over the reference questions
+#: the kernel is exp(-_NARROW * squared distance / median squared distance between reference questions)
 _NARROW: Final = 1.5
 #: part of the encoder's hash: describes the arithmetic after the states. Raise the version if the arithmetic changes
 RECIPE: Final = (
@@ -174,7 +172,7 @@ class References:
     labels: tuple[str, ...]
     #: 1 if a question has a label, else 0; shape (n, labels)
     columns: Wide
-    #: content of the file, for the encoder's hash
+    #: content of reference_questions.jsonl, for the encoder's hash
     text: str
 
 
@@ -182,23 +180,23 @@ class References:
 class Projection:
     """Turns states, shape (n, size), and lexical counts of the texts into features, shape (n, d)."""
 
-    #: mean and 1 / standard deviation of each state over the reference questions, shape (size,)
+    #: mean of each state over the reference questions, shape (size,)
     mean: Array
-    inverse: Array
-    #: readings = states @ directions + offset, shapes (size, labels) and (labels,); variance 1 for new questions
+    inverse: Array  #: 1 / standard deviation of each state
+    #: readings = states @ directions + offset, (size, labels) and (labels,); new questions' readings have variance 1
     directions: Array
     offset: Array
-    #: mean, and `_WEIGHT` / standard deviation, of each lexical count. Do not rename: cached files contain these names
+    #: mean of each lexical count. Do not rename these fields: cached files contain the names
     surface_mean: Array
-    surface_scale: Array
-    #: anchors, shape (m, labels + counts), and the inverse Cholesky factor of their kernel matrix, shape (m, m)
+    surface_scale: Array  #: `_WEIGHT` / standard deviation of each lexical count
+    #: readings and lexical counts of the m anchors, shape (m, labels + counts)
     anchors: Array
-    whiten: Array
-    #: factor of squared distances in the kernel's exponent, shape ()
+    whiten: Array  #: inverse Cholesky factor of the anchors' kernel matrix, shape (m, m)
+    #: factor of squared distances in the kernel's exponent, an array of shape ()
     narrow: Array
-    #: for the sketch: permutation of the states, and their signs times a scale, shape (size,)
+    #: permutation of the states for the sketch, shape (size,)
     order: npt.NDArray[np.int64]
-    signs: Array
+    signs: Array  #: random sign of each state, times the scale of the sketch
 
     def readings(self, states: Array) -> Array:
         readings: Array = states @ self.directions + self.offset
@@ -208,7 +206,7 @@ class Projection:
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix, offset), shapes (size, k), (k,): states @ matrix + offset are readings and sketch."""
+        """Returns (matrix (size, k), offset (k,)): states @ matrix + offset are the readings, then the sketch."""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
@@ -216,23 +214,19 @@ class Projection:
         centre = self.mean.astype(np.float64) @ matrix[:, labels:]
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
-    def from_product(self, product: Array, *, counts: Wide, dimension: int) -> Array:
-        """Features of n questions. product: their states @ matrix + offset (see `product`), shape (n, k)."""
-        labels = self.directions.shape[1]
-        return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
-
     def _placed(self, readings: Array, *, counts: Wide) -> Array:
         counted = np.clip((counts - self.surface_mean) * self.surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
         return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
 
-    def features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
-        """Features of n questions, shape (n, d), from their readings (n, labels), sketches and lexical counts."""
-        place = self._placed(readings, counts=counts)
+    def features(self, product: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
+        """Features of n questions, shape (n, d). product: their readings, then their sketches (see `product`)."""
+        labels = self.directions.shape[1]
+        place = self._placed(product[:, :labels], counts=counts)
         kernel = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
         kinds = _products(kernel, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
-        lengths = place[:, readings.shape[1] : readings.shape[1] + LENGTHS]
+        lengths = place[:, labels : labels + LENGTHS]
         lengths = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
-        return np.concatenate([kinds, sketch, lengths], axis=1).astype(np.float32)
+        return np.concatenate([kinds, product[:, labels:], lengths], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
@@ -263,7 +257,7 @@ def fitted(
 ) -> Projection:
     """Fit the projection on the states of the reference questions (`known`), shape (n, size).
 
-    dimension: number of features; LEAST to size, but another one if the encoder has its own sketch
+    dimension: number of features, LEAST to size; an encoder that makes the sketch itself may choose another number
     """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
@@ -274,14 +268,14 @@ def fitted(
     counts = lexical_counts(known.questions)
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
-    # Held-out readings: the readings of new questions have the same distribution.
+    # The anchors get held-out readings, because readings of new questions have the same distribution.
     positions = np.concatenate([held_out, counted], axis=1)
     distances = _distances(positions, positions)
     narrow = _NARROW / np.median(distances[~np.eye(count, dtype=bool)])
     kernel = np.exp(-narrow * distances[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
     random = np.random.default_rng(seed)
     order = random.permutation(size)
-    # The squared length of z is 1 on average; the sketch's is (1 - KINDS) * d.
+    # z has the squared length 1 on average; with these signs the sketch has (1 - KINDS) * dimension.
     signs = random.choice(np.array([-1.0, 1.0]), size) * np.sqrt((1.0 - KINDS) * dimension / size)
     scaled = directions / (spread[:, None] * np.sqrt(size))
     arrays = {
@@ -324,6 +318,6 @@ def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Inner products of rows, shape (len(a), len(b)). For one row without BLAS, which would wake threads."""
+    """Inner products of rows, shape (len(a), len(b)). A single row is multiplied without BLAS, which wakes threads."""
     products: npt.NDArray[Any] = np.einsum("ij,kj->ik", a, b) if len(a) == 1 else a @ b.T
     return products

@@ -79,7 +79,7 @@ class TokenBatch:
 
     #: the tokens of all questions, one question after another, shape (N,)
     ids: Integers
-    #: tokens of each question, ascending, each at least 1, shape (n,)
+    #: number of tokens of each question, ascending, each at least 1, shape (n,)
     lengths: Integers
 
     @classmethod
@@ -109,7 +109,7 @@ def token_batches(
     """Split questions into batches. Yields (indices of the questions in `rows`, batch).
 
     rows: token ids of every question
-    most_tokens: padding included; a question with more tokens is a batch of its own
+    most_tokens: limit of a batch, padding included; a question with more tokens is a batch of its own
     """
     order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
     start = 0
@@ -135,7 +135,7 @@ _MOST_THREADS: Final = 4
 class Forward(ABC):
     layers: int
     width: int
-    #: most tokens of a question that the model can read
+    #: largest number of tokens that the model can read
     max_tokens: int
 
     def __init__(self, *, precision: str, device: str, threads: int | None) -> None:
@@ -153,7 +153,7 @@ class Forward(ABC):
         self.byte_layers: list[Int8Linear] = []
 
     def pooled(self, batch: TokenBatch) -> Array:
-        """First token and mean over the tokens of every layer: (questions, layers * 2 * width)."""
+        """State of the first token and mean state of all tokens, of every layer: (questions, layers * 2 * width)."""
         self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
@@ -182,7 +182,7 @@ class Forward(ABC):
             return _numpy(self._torch.addmm(offset, self._run(batch), matrix))
 
     def _fix_threads(self) -> None:
-        """Set torch's thread count again: OpenMP keeps it per calling thread, not per process."""
+        """Set torch's thread count again: OpenMP keeps the count per calling thread, not per process."""
         if self._torch.get_num_threads() != self._threads:
             self._torch.set_num_threads(self._threads)
 
@@ -196,11 +196,11 @@ class Forward(ABC):
 
     @abstractmethod
     def _padded(self, ids: "Tensor", lengths: "Tensor") -> "Tensor":
-        """Pool the states of padded ids (B, T) with lengths (B,): (B, layers * 2 * width), float32."""
+        """Pool the states of B questions, padded to T tokens: ids (B, T) -> (B, layers * 2 * width), float32."""
 
 
 def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
-    """Load the model in `folder` in evaluation mode. Raises ConfigError if it cannot run here."""
+    """Load the model in `folder` in evaluation mode. Raises ConfigError if it cannot run on this machine."""
     required_module("torch", extra="models", field="encoder.model")
     device = device_of(device, field="encoder.device")
     config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -219,7 +219,7 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
 
 
 def processor_features() -> Mapping[str, Any]:
-    """Returns name of an instruction set -> whether this processor has it; {} if this torch cannot say."""
+    """Name of an instruction set -> whether this processor has it; {} if torch does not report it."""
     import torch
 
     features: Mapping[str, Any] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
@@ -283,10 +283,9 @@ class DistilBertForward(Forward):
         return (lambda x: torch.nn.functional.gelu(product(x))) if gelu else product
 
     def _run(self, batch: TokenBatch) -> "Tensor":
-        return self._unpadded(batch) if self.device == "cpu" else super()._run(batch)
-
-    def _unpadded(self, batch: TokenBatch) -> "Tensor":
-        """As `_padded`, without padding: the N tokens of the batch are the rows of one matrix."""
+        """Like `Forward._run`, but a CPU needs no padding: the N tokens of the batch are the rows of one matrix."""
+        if self.device != "cpu":
+            return super()._run(batch)
         torch = self._torch
         shapes = batch.groups
         tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)
@@ -322,7 +321,7 @@ class DistilBertForward(Forward):
         return self._torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _attend(self, qkv: "Tensor", *, shape: tuple[int, int], mask: "Tensor | None") -> "Tensor":
-        """(B * T, 3 * width) -> (B * T, width). mask (B, 1, 1, T): False for padding."""
+        """Attention of B questions of T tokens: (B * T, 3 * width) -> (B * T, width). mask: False for padding."""
         attention = self._torch.nn.functional.scaled_dot_product_attention
         split = qkv.view(*shape, 3, self._heads, self.width // self._heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
@@ -343,7 +342,7 @@ class AnyForward(Forward):
         torch = self._torch
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]  # (B, T)
         output = self._model(input_ids=ids, attention_mask=real.long(), output_hidden_states=True)
-        states = output.hidden_states[1:]  # after every layer, each (B, T, width)
+        states = output.hidden_states[1:]  # states after every layer, each (B, T, width)
         return torch.cat([_masked_pool(x, real=real, lengths=lengths) for x in states], dim=1)
 
 
@@ -363,7 +362,7 @@ def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
 
 
 def _pool(states: "Tensor") -> "Tensor":
-    """First token and mean over the tokens: (layers, B, T, width) -> (B, layers * 2 * width), float32."""
+    """First token and mean of B questions of T tokens: (layers, B, T, width) -> (B, layers * 2 * width), float32."""
     import torch
 
     real = states.float()
@@ -396,4 +395,4 @@ def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tens
 
 
 def _norm(state: dict[str, "Tensor"], at: str) -> tuple["Tensor", "Tensor", float]:
-    return state[f"{at}.weight"], state[f"{at}.bias"], 1e-12  # the epsilon that DistilBERT has built in
+    return state[f"{at}.weight"], state[f"{at}.bias"], 1e-12  # DistilBERT's epsilon, which no config contains

@@ -21,10 +21,8 @@ Ranges = npt.NDArray[np.float64]
 _LEVELS: Final = 255
 #: largest absolute integer that stands for a weight
 _LARGEST: Final = 127
-#: ranges are widened to multiples of 1/32 of their power of two, so that processors that round differently agree
+#: ranges are widened to multiples of (power of two below) / 32, so that processors that round differently agree
 _STEPS: Final = 32
-#: oneDNN expects a scale and a zero point of its output, also for a float32 output
-_PLAIN: Final = (1.0, 0)
 
 
 class Int8Linear:
@@ -56,7 +54,7 @@ class Int8Linear:
             self._packed = torch.ops.onednn.qlinear_prepack(integers.to(torch.int8), None)
             self._zeros = torch.zeros(len(self._scales), dtype=torch.int32)
             exact = self._is_exact()
-        except (AttributeError, RuntimeError, TypeError):  # not a public interface of torch
+        except (AttributeError, RuntimeError, TypeError):  # these functions of torch are not public
             exact = False
         self._run = self._multiplied if exact else self._emulated
         if exact:
@@ -71,8 +69,9 @@ class Int8Linear:
         inputs = self._quantized(x).to(self._torch.uint8)
         weights = self._packed, self._scales, self._zeros, self._bias
         activation, algorithm = ("gelu", "none") if self._gelu else ("none", "")
+        output = 1.0, 0, self._torch.float32  # scale and zero point (unused for float32), and type of the output
         result: Tensor = self._torch.ops.onednn.qlinear_pointwise(
-            inputs, self._step, self._zero, *weights, *_PLAIN, self._torch.float32, activation, [], algorithm
+            inputs, self._step, self._zero, *weights, *output, activation, [], algorithm
         )
         return result
 

@@ -70,7 +70,7 @@ def _dequantised(
     """Parameters of the graph by their PyTorch names, without the prefix `distilbert.`.
 
     In the export, biases and norms keep their names, and tables have a suffix. The weight of a linear layer is an
-    anonymous initializer of shape (in, out); its name comes from its MatMul node.
+    anonymous initializer of shape (in, out); its name comes from the MatMul node that uses it.
     """
     raw = {item.name: to_array(item) for item in graph.initializer}
     real: dict[str, npt.NDArray[np.float32]] = {}
@@ -99,7 +99,7 @@ def gguf(file: Path, target: Path) -> None:
     required_module("gguf", extra="models")
     required_module("accelerate", extra="models")
     options: dict[str, Any] = {"gguf_file": file.name}
-    if hasattr(transformers, "GgufConfig"):  # newer releases keep the blocks packed by default, and cannot save them
+    if hasattr(transformers, "GgufConfig"):  # newer releases keep weights packed, and cannot save them
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         # The loader draws a progress bar that no setting of transformers turns off.
@@ -122,7 +122,7 @@ _HUB_OFF: Final = "the hub is switched off by HF_HUB_OFFLINE"
 _REACH_SECONDS: Final = 2.0
 _PIP_SECONDS: Final = 900.0
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
-# safetensors and json only: a pickled checkpoint could run code of its own.
+# Pickled checkpoints are left out, because they can run code when they are loaded.
 _HUB_FILES: Final = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 
 
@@ -296,7 +296,7 @@ def _reachable(endpoint: str) -> bool:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 
-    # In a thread, because getaddrinfo has no timeout.
+    # A thread asks, because getaddrinfo has no timeout.
     probe = threading.Thread(target=ask, daemon=True)
     probe.start()
     probe.join(_REACH_SECONDS)

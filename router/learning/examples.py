@@ -64,8 +64,7 @@ def join(
     """Make the training example of a waiting decision.
 
     Returns an Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must wait.
-    width: number of features of the learned decisions; None before the first one. left_out, factors: see
-    `sources.Screened`.
+    width: number of features of decisions that were learned before, or None. left_out, factors: see `sources.Screened`.
     """
     learning = settings.learning
     key = joined.decision.id
@@ -140,7 +139,7 @@ def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None
     if needs_features and (decision.features is None or not np.isfinite(decision.features).all()):
         raise InvalidInput("features are missing or not finite", field="features")
     if needs_features and width is not None and decision.features is not None and decision.features.size != width:
-        raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
+        raise InvalidInput(f"{decision.features.size} features, earlier rows have {width}", field="features")
 
 
 def made_update(

@@ -55,7 +55,7 @@ RENEWED: Final = 0.2
 
 
 class Learner:
-    """The learner of one label. announce: called with each new snapshot."""
+    """The learner of one ledger. announce: called with each new snapshot."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Learner:
 
     @property
     def policy(self) -> Policy:
-        """The live policy, after `last_seq` updates. Raises NotReady without routers, or if they run another policy."""
+        """The live policy, after `last_seq` updates. Raises NotReady if no router runs the same policy."""
         if self._policy is None:
             self.catch_up()
         assert self._policy is not None
@@ -151,8 +151,8 @@ class Learner:
     def drain(self, *, patience_s: float = 0.0) -> int:
         """Learn all decisions that are ready, for at most DRAIN_S.
 
-        Returns the number of closed decisions. It is 0 if none was ready, or if another learner has the lease, and 1
-        while a new label still inherits the store's decisions. patience_s: how long to wait for the lease.
+        Returns the number of closed decisions: 0 if none was ready, or if another learner has the lease. While a new
+        ledger still inherits the store's decisions, it returns 1. patience_s: how long to wait for the lease, seconds.
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -161,9 +161,9 @@ class Learner:
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # they may have been restarted with another policy
+                    self._check_routers()  # routers may have been restarted with another policy
                     self._arms.refresh()
-                    self._apply_new_updates()  # another learner may have had the lease meanwhile
+                    self._apply_new_updates()  # updates that another learner has appended since the last call
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
@@ -174,7 +174,7 @@ class Learner:
                     if not closed:
                         break
                     total += closed
-                # Needed even if nothing was learned, because the newest snapshot may be missing or have other params.
+                # Publish even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
                 self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
@@ -229,7 +229,7 @@ class Learner:
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Append the batch to the ledger. Returns False if another learner has appended first; its updates are kept."""
+        """Append the batch to the ledger. Returns False if another learner appended first, whose updates are kept."""
         batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
@@ -300,7 +300,7 @@ class Learner:
 
 #: label of a ledger that was learned without excluded sources, for example main_q1
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
-#: longest wait for another learner of the new ledger, seconds
+#: time, in seconds, that `relearn` waits for another learner of the new ledger
 _PATIENCE_S: Final = 60.0
 _PAGE: Final = 5000
 
@@ -314,7 +314,7 @@ def checked_source(source: str) -> str:
 
 
 def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """Number of feedback rows of this source, received at since <= time < until. None: no bound."""
+    """Number of feedback rows of this source, received at since <= time < until. A bound of None is open."""
     keys = KeyDirectory(KeyStore(ledger.database).listed())
     after, count = "", 0
     while True:
@@ -342,11 +342,11 @@ def relearn(
     now: float,
     progress: Callable[[int], None] = lambda _closed: None,
 ) -> dict[str, Json]:
-    """Learn a new ledger without a source's feedback, received at since <= time < until (seconds; None: no bound).
+    """Learn a new ledger without the feedback that a source sent at since <= time < until.
 
-    The ledger's earlier exclusions stay in force. An interrupted call continues if it is repeated. Returns facts about
-    the exclusion and the new ledger. Raises InvalidInput, and NotReady if another learner holds the new ledger.
-    progress: called with the number of decisions learned so far.
+    since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
+    call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
+    InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of decisions.
     """
     exclusion = ledger.label, checked_source(source), since, until
     in_place = quarantines_of(ledger.database)

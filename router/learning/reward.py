@@ -1,7 +1,7 @@
 """Rewards from feedback and outcomes, and metrics of answers.
 
-reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a). The result contains quality and
-cost, so that lambda can be changed for logged rewards.
+reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a). A Reward also contains quality
+and cost, so that a logged reward can be computed again with another weight (lambda).
 
 `judged` computes the metrics that papers report, like the published code of each family of data sets. The families
 differ in details that change the numbers. Each difference is a field of `Rules`.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")
-#: removed from a text that contains a list
+#: deletes quotes and brackets from the text of a list
 _LISTING = str.maketrans("", "", '"[]')
 _CITATION = re.compile(r"\s*\[\d+\]")
 #: words of answers that HotpotQA and 2WikiMultihopQA compare as a whole
@@ -54,7 +54,7 @@ def exact_match(prediction: str, *, gold: Sequence[str], words: Words = answer_w
 
 
 def f1(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """Best F1 of words over the gold answers. If prediction or answer has no words: 1.0 if both have none, else 0.0."""
+    """Best F1 of words over the gold answers. Without words, F1 is 1.0 if both texts have none, else 0.0."""
     predicted = words(prediction)
     return max(_f1(predicted, words(answer)) for answer in gold)
 
@@ -70,7 +70,7 @@ def _f1(prediction: list[str], gold: list[str]) -> float:
 
 
 def containment(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if a gold answer's words are consecutive in the prediction, else 0.0; "no" does not match "north"."""
+    """1.0 if the prediction contains all words of a gold answer in sequence, else 0.0. Only whole words count."""
     text = f" {' '.join(words(prediction))} "
     return float(any(f" {' '.join(answer)} " in text for answer in map(words, gold) if answer))
 
@@ -85,17 +85,17 @@ def last_announced(text: str) -> str:
 class Rules:
     """How a family of data sets computes exact_match, f1 and accuracy."""
 
-    #: True: the best of all gold answers counts. False: the first gold answer counts
+    #: whether the best of all gold answers counts, or only the first gold answer
     aliases: bool = True
-    #: True: if the prediction or the gold answer is yes, no or noanswer, F1 is 0 unless both are equal
+    #: whether yes, no and noanswer count as a whole: F1 is 0 if one text is such a word and the other differs
     yes_no: bool = False
-    #: F1 if the prediction or the gold answer has no words. "equal": 1 if both have none, else 0. "zero": 0
+    #: F1 if the prediction or the gold answer has no words: "zero" gives 0, "equal" gives 1 if both have none, else 0
     empty: Literal["equal", "zero"] = "equal"
-    #: how a gold answer is searched: by "words", as "substring" of the normalised text, or in the "raw" lower-case text
+    #: how a gold answer is found: as whole "words", as "substring" of the normalised, or of the "raw" lower-case text
     accuracy: Literal["words", "substring", "raw"] = "substring"
-    #: True: only `last_announced` of the prediction counts
+    #: whether only the text after "answer is" counts (see `last_announced`)
     extract: bool = False
-    #: True: if the prediction begins with "[" or ends with "]", only its text before the first comma counts
+    #: whether only the text before the first comma counts in a prediction that begins with "[" or ends with "]"
     first_item: bool = False
     repaired: bool = False
     words: Words = squad_words
@@ -133,11 +133,11 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairRules:
-    """How ASQA (ALCE) computes str_em and str_hit. gold: for each meaning of the question a list of short answers."""
+    """How str_em and str_hit of ASQA are computed. gold: a list of short answers for each meaning of the question."""
 
-    #: True: only the first line of the prediction counts, as in ALCE. False: the whole text, as in Adaptive-Note
+    #: whether only the first line of the prediction counts (as in the benchmark ALCE), or all (as in Adaptive-Note)
     first_line: bool = True
-    #: True: citation marks such as [1] are removed first
+    #: whether citation marks such as [1] are removed first
     citations: bool = True
 
     def judged(self, prediction: str, *, gold: Sequence[Sequence[str]]) -> Mapping[str, float]:
@@ -150,7 +150,7 @@ class PairRules:
 
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
-#: "ours" has the rules of rewards, "ours_ascii" the same rules with SQuAD's words; the others are as published
+#: family -> its rules, as published. "ours" has the rules of rewards, "ours_ascii" the same with SQuAD's words
 FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
@@ -168,21 +168,17 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 )
 
 
-def rules_of(family: str) -> Rules | PairRules:
-    if family not in FAMILIES:
-        message = f"{family!r} is unknown"
-        raise InvalidInput(message, field="family", remedy=known_choices(sorted(FAMILIES), given=family))
-    return FAMILIES[family]
-
-
 def judged(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
-    """Name -> metric of one answer by a family's rules, in [0, 1]. All are 0.0 if the answer is None or blank.
+    """Name of a metric -> its value for one answer, in [0, 1]. All are 0.0 if the answer is None or blank.
 
     gold: at least one right answer; a list of lists for the families of ASQA, see `PairRules`. Raises InvalidInput.
     """
-    rules = rules_of(family)
+    if family not in FAMILIES:
+        remedy = known_choices(sorted(FAMILIES), given=family)
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=remedy)
+    rules = FAMILIES[family]
     _check_gold(gold, pairs=isinstance(rules, PairRules))
     measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
     return dict.fromkeys(measures, 0.0) if is_blank(prediction) else measures
@@ -190,27 +186,24 @@ def judged(
 
 def _check_gold(gold: Any, *, pairs: bool) -> None:
     lists = gold if pairs else [gold]
-    if not (_is_list(lists) and all(_is_list(answers) and all(map(_is_text, answers)) for answers in lists)):
+    is_nested = _is_list(lists) and all(map(_is_list, lists))
+    if not is_nested or not all(isinstance(text, str) and text.strip() for answers in lists for text in answers):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
-        raise InvalidInput("are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
+        raise InvalidInput("these are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:
-    """Quality of a feedback, in [0, 1]; for the kind "reward" its value, which may be outside.
+    """Quality of an answer by one feedback, in [0, 1]; for the kind "reward" any value that was sent.
 
-    By a label, a failed or blank answer has quality 0. If another arm answered instead, the quality is 0 by any
-    feedback, because the rater saw the answer of that arm.
+    If the feedback is a label, a failed or blank answer has quality 0. If the arm failed and another arm answered in
+    its place, the quality of the failed arm is 0, because the rater saw the other arm's answer.
     """
     if outcome is not None and successor_of(outcome.made_by) is not None:
         return 0.0
@@ -242,7 +235,7 @@ def aggregate(values: Sequence[float], *, how: Aggregate) -> float:
 def explicit_reward(
     feedback: Sequence[Feedback], *, outcome: Outcome | None, settings: "RewardSettings", how: Aggregate
 ) -> Reward:
-    """The reward by all used feedback. Raises InvalidInput if it is not finite.
+    """The reward from all used feedback. Raises InvalidInput if the reward is not finite.
 
     If there are raw rewards (kind "reward"), only these count, because they have another scale and include the cost.
     """

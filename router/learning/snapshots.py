@@ -29,7 +29,6 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files import Folder
 from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
-#: version of the JSON file's format; files of other versions are refused
 FORMAT = 1
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
@@ -74,7 +73,7 @@ class SnapshotFiles:
         self._folder = Folder(root, field="snapshots")
 
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
-        """Write both files. The JSON file is last: without it a snapshot does not exist. Raises SnapshotError."""
+        """Write the tensor file, then the JSON file, which makes the snapshot valid. Raises SnapshotError."""
         text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1)
         try:
             self._folder.put(f"{info.version}.safetensors", tensors)
@@ -85,8 +84,8 @@ class SnapshotFiles:
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
         """Load a policy after checking format, sha256, encoder, shapes and finite numbers. Raises SnapshotError.
 
-        known: the database's row, whose sha256 must match, since others may write into the folder. For `ragbandit
-            replay`, which decides nothing, the name of a version, which contains a part of the sha256
+        known: the snapshot's row in the database, whose sha256 the files must have, because others may write into the
+            folder. `ragbandit replay`, which makes no decisions, gives the version's name, with 12 digits of the sha256
         encoder_hash: the required encoder; None accepts any encoder
         """
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
@@ -112,7 +111,7 @@ class SnapshotFiles:
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
             policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
-        except (ConfigError, SafetensorError) as error:  # written by another release, since the sha256 matches
+        except (ConfigError, SafetensorError) as error:  # the sha256 is right, so another release wrote it
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
@@ -148,11 +147,11 @@ def _names(version: str) -> tuple[str, str]:
 
 log = logging.getLogger("ragbandit.learner")
 
-#: shortest pause after a snapshot, as multiple of the time that writing it took, since other work needs the machine
+#: pause after a snapshot, in multiples of the time that writing it took, so that other work gets the machine
 _PAUSE: Final = 4.0
 _PAUSE_IN_BACKLOG: Final = 25.0
 _LONGEST_S: Final = 20.0
-#: number of snapshots after which old rows are pruned again
+#: old snapshot rows are pruned once every 100 snapshots
 FORGET_EVERY = 100
 
 
@@ -206,7 +205,7 @@ class Publisher:
         maker: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
         stored = self.ledger.latest_snapshots(limit=limit, **maker)
         if not (stored and stored[0].version == info.version and self._is_whole(stored[0])):
-            self.ledger.database.check_file()  # raises if the data folder was moved, so that it is not created again
+            self.ledger.database.check_file()  # raises if the data folder was moved: writing would create a new one
             self.files.write(info, tensors, described)
             self.ledger.add_snapshot(info)
             self._written_at = time.monotonic()
@@ -218,7 +217,7 @@ class Publisher:
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
     def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Store the diagnosis of the newest snapshot, unless it is stored, and from time to time the frontier."""
+        """Store the diagnosis of a new snapshot and, every EVERY_S seconds, the frontier."""
         if not self._is_undiagnosed:
             return
         settings, self._is_undiagnosed = self.settings, False
@@ -258,12 +257,12 @@ def _maker(info: SnapshotInfo) -> tuple[object, ...]:
 
 
 def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
-    """The sha256 that this policy would have as the version `info`."""
+    """sha256 of a snapshot of this policy with the label, last update and encoder of `info`."""
     return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
 
 
 def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
-    """Largest relative difference between a relearned policy and its snapshot; None if the files were deleted."""
+    """Largest relative difference between a relearned policy and a snapshot; None if the files were deleted."""
     if sha256_after(policy, info=info) == info.sha256:
         return 0.0
     if not files.exists(info.version):
@@ -273,11 +272,11 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
 
 
 def _largest_difference(a: Any, b: Any) -> float:
-    """Largest relative difference between two policy states; infinity if rounding cannot explain it.
+    """Largest relative difference between two policy states; infinity if names, shapes, types or other values differ.
 
-    A row of an array (an array with one axis is one row) differs by the Euclidean length of the difference, divided by
-    the length of the longer row. So large rows do not hide small ones. The difference of two floats is divided by the
-    larger one, if this is above 1. Names, shapes, types and other values must be equal.
+    Arrays are compared row by row, so that large rows do not hide small ones: the Euclidean length of the difference is
+    divided by the length of the longer row. An array with one axis is one row. The difference of two floats is divided
+    by the larger absolute value, or by 1 if both are smaller.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return _array_difference(a, b)
@@ -315,7 +314,8 @@ def find_interim(
 ) -> tuple[Policy, SnapshotInfo]:
     """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
 
-    It is the newest usable policy of the ledger, else one that plays the incumbent or the fallback arm.
+    It is the newest usable policy of the ledger or, if there is none, a policy that always plays the incumbent (without
+    an incumbent, the fallback arm).
     """
     incumbent = settings.policy.incumbent
     for info in ledger.snapshots_to_try():

@@ -2,7 +2,7 @@
 
 A feedback has several sources. Settings name them as follows:
 
-    key:ID       the API key, by its public id or name; keys that it was rotated to are the same source
+    key:ID       the API key, by its public id or name; a key and the keys that replaced it are the same source
     tenant:NAME  the tenant of the judged decision
     role:NAME    the role of the API key
     rater:NAME   the rater that the caller sent; import:... is short for rater:import:...
@@ -34,32 +34,32 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:
-    #: set by `add_quarantine`, from 1
+    #: number of the exclusion, from 1, set by `add_quarantine`
     number: int = 0
     source: str
-    #: feedback received at this time or later is excluded; None: no lower bound
+    #: feedback received at this time or later is excluded; None for no lower bound
     since: float | None
-    #: feedback received before this time is excluded; None: no upper bound
+    #: feedback received before this time is excluded; None for no upper bound
     until: float | None
     label: str
     new_label: str
     reason: str
     actor: str
     made_at: float
-    #: None while the exclusion is in force
+    #: time of the end of the exclusion; None while it is in force
     lifted_at: float | None = None
 
     def covers(self, received_at: float) -> bool:
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
 
 
-#: (API key, rater, day in UTC as days since 1970)
+#: key of a daily cap: (API key, rater, day in UTC as days since 1970)
 RaterDay = tuple[str | None, str, int]
 _ROWS: Final = TableRows(quarantines, Quarantine)
 
 
 def quarantines_of(database: Database, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """Exclusions, oldest first. new_label: only exclusions from this ledger. lifted: include lifted exclusions."""
+    """Exclusions, oldest first. new_label: ledger that lacks the feedback; None for all. lifted: also ended ones."""
     with database.read() as connection:
         return in_force(connection, new_label=new_label, lifted=lifted)
 
@@ -95,7 +95,7 @@ def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
 
 
 def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
-    """(received_at, id) of the first judgement beyond `cap`, for each rater and day with more judgements."""
+    """For each rater and day with more than `cap` judgements: (received_at, id) of the first one above the cap."""
     beyond: dict[RaterDay, tuple[float, str]] = {}
     with database.read() as connection:
         for number in sorted({day for _, _, day in days}):
@@ -113,9 +113,9 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
 
 
 def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Who judged the newest `decisions` decisions learned from feedback, among the newest `among` updates.
+    """Raters of the last `decisions` decisions that were learned from feedback. Returns at most `limit` rows.
 
-    At most `limit` rows, with the keys source, rater, api_key, judgements (a number) and newest_at.
+    Keys of a row: source, rater, api_key, judgements (a number), newest_at. Searches only the newest `among` updates.
     """
     learned = select(updates.c.decision_id).where(
         updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
@@ -134,11 +134,11 @@ def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> 
 
 #: prefixes of source names, the most specific one first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
-#: smallest probability in the label queue, as multiple of the share of labelled decisions
+#: lower limit of the probability that a decision is queued for a label, as a multiple of the share that is queued
 LEAST_LABELLED: Final = 0.2
 #: prefix of the rater of feedback that was imported from another system
 IMPORTED_RATER: Final = "import:"
-#: separates the id of a replaced feedback from a number, in the id of its replacement; callers' ids must not contain it
+#: feedback that replaces the feedback ID has the id ID~1, then ID~2 and so on; callers' ids must not contain this mark
 SUPERSEDES: Final = "~"
 
 
@@ -150,7 +150,7 @@ class KeyDirectory:
             self._names.setdefault(self.newest(key.public_id), set()).update((key.public_id, key.name))
 
     def newest(self, public_id: str) -> str:
-        """The last key that a key was rotated to; the key itself if it was not rotated."""
+        """The newest key that replaced this key; the key itself if none did."""
         seen = {public_id}
         while (key := self._keys.get(public_id)) and key.replaced_by is not None and key.replaced_by not in seen:
             public_id = key.replaced_by
@@ -192,7 +192,10 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
 
 
 def label_weight(facts: Mapping[str, Json]) -> float:
-    """Number of rows that a label from the label queue counts as: share / probability, at most 1 / LEAST_LABELLED."""
+    """Rows that a label counts as: 1 or, from the label queue, (share of queued decisions) / (probability of this one).
+
+    The quotient corrects for the selection. It is at most 1 / LEAST_LABELLED.
+    """
     queue = facts.get(LABEL_QUEUE)
     if not isinstance(queue, Mapping) or not queue.get("asked"):
         return 1.0
@@ -200,7 +203,7 @@ def label_weight(facts: Mapping[str, Json]) -> float:
     return min(share / q, 1.0 / LEAST_LABELLED)
 
 
-#: the most trusted class first
+#: rater classes, the most trusted one first
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
@@ -214,9 +217,9 @@ def class_of(item: Feedback) -> JudgedBy:
 def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements in force, in the order received. A rater's later judgement of a kind replaces the earlier one.
 
-    A retraction removes the earlier judgement. A rater belongs to an API key, so a key cannot replace judgements of
-    another key. Without a rater, the feedback of a key belongs to the key. Feedback with neither replaces only the
-    feedback that its id supersedes (SUPERSEDES).
+    A retraction removes the earlier judgement. Raters of the same name are different raters if their API keys differ.
+    Feedback with a key and no rater belongs to the key. Feedback with neither replaces only feedback whose id it
+    continues (SUPERSEDES).
     """
     last = {_rater_and_kind(item): item.id for item in feedback}
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
@@ -244,7 +247,7 @@ class Judgements(NamedTuple):
 
 
 def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> Judgements:
-    """Sort a decision's feedback by rater class, and compare it. measure: the setting `reward.quality`.
+    """Sort a decision's feedback by rater class, and compute its disagreement. measure: the setting `reward.quality`.
 
     At least one feedback must be in force. Raw rewards are not compared, because they have another scale.
     """
@@ -331,7 +334,7 @@ class Screening:
 
 
 def _capped_day(item: Feedback) -> RaterDay | None:
-    """The rater and day whose cap counts a feedback; None without a rater, or for the operator's own feedback."""
+    """The rater and day against whose cap a feedback counts; None if it has no rater, or comes from the operator."""
     if item.rater is None:
         return None
     if item.api_key is None and (item.source in ("judge", "code") or item.rater.startswith(IMPORTED_RATER)):

@@ -17,8 +17,7 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, up
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-#: largest number of ready decisions from which the lag is computed. If at least this number is ready, there is a
-#: backlog
+#: largest number of ready decisions from which the lag is computed; at least this number is a backlog
 LEARNED_NEXT: Final = 100
 #: number of newest updates from which the learner's speed is computed
 PACE: Final = 2000
@@ -36,10 +35,10 @@ class Status:
     snapshot: str | None
     snapshot_last_seq: int
     behind: int
-    #: longest time, in seconds, that one of the next decisions has been ready to be learned; 0 if none is ready
+    #: seconds for which the longest-waiting decision has been ready to be learned; 0 if none is ready
     lag_s: float
     unanswered: int
-    #: decisions of arms run by callers that have feedback, but no outcome yet
+    #: decisions that have feedback, but no outcome yet, because callers run their arms
     missing_outcome: int
     #: number of decisions that are ready to be learned; 0 if fewer than LEARNED_NEXT
     backlog: int = 0
@@ -111,7 +110,7 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
 
 
 def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
-    """Read a ledger's status. serving: a policy like the routers'; None for an imported ledger without a policy."""
+    """Read a ledger's status. serving: policy of the routers; None for an imported ledger without one."""
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
     with ledger.database.read() as connection:  # one transaction: all numbers belong to the same moment
         last_seq = ledger.last_seq(connection=connection)

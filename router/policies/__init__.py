@@ -1,6 +1,6 @@
-"""Registry of policies: by name for built-in policies and policies of packages, by import path for any class.
+"""Registry of policies. Built-in policies and policies of packages have names; other classes have an import path.
 
-A policy's class is imported when the policy is made, because some classes need heavy packages.
+A policy's class is imported only when the policy is made, because some classes need heavy packages.
 """
 
 import re
@@ -43,9 +43,9 @@ CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
 _METHODS: Final = ("pmf", "learn", "state", "restore")
-#: name of the policies' param with the parts that arms share
+#: name of the policy param that contains the parts that arms share
 FACTS: Final = "facts"
-#: most characters of a policy's name in a ledger or snapshot
+#: largest number of characters of a policy's name in a ledger or snapshot
 MAX_NAME: Final = 40
 
 
@@ -95,7 +95,7 @@ def with_settings(
     facts: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
     incumbent: bool = False,
 ) -> dict[str, Json]:
-    """The configured params of a policy, completed with other settings.
+    """The configured params of a policy, completed with values of other settings.
 
     schema: the setting `context`, added for classes with the attribute `takes_context`
     facts: arm -> its parts, added for classes with the attribute `takes_facts`

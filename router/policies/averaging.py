@@ -1,15 +1,17 @@
 """Averages the predictions of several regression models, weighted by how well each model has predicted.
 
+Let x be the question's d features, of which the last ones are its lengths, and c the columns of its declared context.
+The models differ in their design row z, the numbers that they regress on:
+
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
     context     z = (1, x / sqrt(d), c)
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
-z is the design row of a model, x has the question's d features, the last of them its lengths, and c is the declared
-context. All models learn all rows, because a model with more columns needs more rows before it predicts well. The
-prediction is the mean of the models with the weights prior * exp(-L / 2 s^2). L is the sum of a model's squared
-prediction errors, each computed before its row was learned, and s^2 is the mean square of the best model. This is
-Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
+A model with more columns needs more rows before it predicts well, so all models learn all rows. Let L be the sum of a
+model's squared prediction errors, each computed before the row was learned, and s^2 the mean square of the best model.
+The prediction is the mean of the models with the weights prior * exp(-L / (2 s^2)). This is Bayesian model averaging by
+prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
 """
 
 import math
@@ -42,7 +44,7 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 #: squared prediction error of a virtual first row, so that the first few rows do not decide between the models
 _FIRST_SQUARE: Final = 0.25
 _MOST_FEATURE: Final = 250.0
-#: largest absolute number of a row that is learned, so that a product of four such numbers is finite
+#: rows with a larger absolute number are refused, so that a product of four such numbers is finite
 _MOST_NUMBER: Final = 1e70
 #: total weight of an arm's earlier rows after a restart
 RESTART_ROWS: Final = 3.0
@@ -50,7 +52,7 @@ RESTART_ROWS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Posterior means of the offered arms for one question, each (arms,). value = quality - weight * cost."""
+    """Posterior means for one question, in arrays of a number per offered arm. value = quality - weight * cost."""
 
     quality: Vector
     cost: Vector
@@ -64,17 +66,17 @@ class Means:
 class _Arm:
     #: cost of the arm's first row, which is the prior mean of the arm's cost
     first_cost: float
-    #: number and total weight of the arm's rows since its last restart
+    #: number of the arm's rows since its last restart
     age: int = 0
-    mass: float = 0.0
+    mass: float = 0.0  #: total weight of these rows
 
 
 class AveragedHeads:
     """Predicts quality and cost of every arm by the weighted mean of several models.
 
     models: name -> (prior weight up to a common factor, heads)
-    quality: prior mean of an arm's quality. The prior mean of its cost is then the cost of its first row, or the mean
-        over the other arms before this row. If `quality` is None, both prior means are 0
+    quality: prior mean of each arm's quality. The prior mean of an arm's cost is the cost of its first row; before that
+        row, it is the mean over the other arms. If `quality` is None, the prior means of quality and cost are 0
     """
 
     def __init__(
@@ -91,12 +93,12 @@ class AveragedHeads:
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         self.pairs = next(iter(self._models.values())).pairs
-        #: name of the model in which arms share parts, which predicts arms without rows; None if arms share no parts
+        #: model in which arms share parts, so that it can also predict arms without rows; None if arms share no parts
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
-        #: cost weight of questions without a weight of their own, from the last such row; 0 before the first row
+        #: cost weight of the last row whose question had no cost weight of its own; 0 before the first row
         self.weight = 0.0
-        #: whether every question so far had its own cost weight; `weight` is then the weight of the last one
+        #: whether every question so far had its own cost weight; then `weight` is the one of the last question
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
         #: model -> sum of its squared prediction errors, in which old rows have less weight
@@ -104,13 +106,12 @@ class AveragedHeads:
         self._rows = 0.0
         #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
-        #: computed with `_shares`: the weights as an array, model -> its pairs of samples, index of the model of each
-        #: pair
+        #: computed with `_shares`: weights as an array; model -> its pairs of samples; index of each pair's model
         self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
         self._surrogates: dict[str, Surrogate] = {}
-        #: weight that the last row had after calibration
+        #: weight of the last row after the calibration of its score
         self.counted = 0.0
-        #: error of the best model's prediction of the last row, in units of reward and in its standard deviations
+        #: error of the best model's prediction of the last row; `missed`: in reward, `residual`: in standard deviations
         self.missed = self.residual = 0.0
         #: number of features of a question; 0 before the first row
         self._length = 0
@@ -204,7 +205,7 @@ class AveragedHeads:
         """Learn a row in every model, O(d^2). Raises PolicyFault for unusable rows, and then changes nothing."""
         rows, features = rows_of(update), update.features
         if features is None or self._length not in (0, features.size):
-            raise PolicyFault("features are missing or of another length")
+            raise PolicyFault("the features are missing, or their number differs from earlier rows")
         if not np.abs(features).max() <= _MOST_FEATURE:  # also refuses NaN
             fault = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{fault}; use an encoder whose features are near 1")

@@ -34,7 +34,7 @@ class Restraint:
     arm: ArmName
     #: risk of each offered arm compared with the incumbent, >= -1, larger if the arm may lose more; 0 for the incumbent
     risks: tuple[float, ...]
-    #: upper limit of the pmf's mean of `risks`; 0 allows only the incumbent
+    #: upper limit of the mean of `risks` under the pmf that the arm is drawn from
     allowance: float
     #: total reward that the policy may still lose against the incumbent; negative if it has lost more than was allowed
     slack: float
@@ -54,7 +54,7 @@ class PolicyOutput:
     #: {"quality": [...], "cost": [...], "weight": 0.05}, with a value per arm and scores = quality - weight * cost, so
     #: that other weights can be tried on the log.
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: applied by the draw after the floors; None for a policy without an incumbent
+    #: the draw applies this limit after the floors; None for a policy without an incumbent
     restraint: Restraint | None = None
 
 
@@ -72,11 +72,11 @@ class Policy(Protocol):
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
-        """Param -> arm, for each param that names an arm which the policy may draw. Such arms must be configured."""
+        """Param -> its arm, for params with an arm that the policy may draw. Such arms must be configured."""
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
-        """The inputs of `pmf` and `learn`: a class attribute, except of a policy that wraps another policy."""
+        """The inputs that `pmf` and `learn` need: a class attribute, except if a policy wraps another policy."""
 
     @property
     def deterministic(self) -> bool:
@@ -111,12 +111,12 @@ class Policy(Protocol):
         """Everything that `restore` needs: arrays, which are stored as safetensors, and JSON values."""
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Call `restored` instead, which checks the arrays first."""
+        """Load a saved state into a new policy. Callers use the function `restored`, which checks the arrays first."""
 
 
 @runtime_checkable
 class TableTrained(Protocol):
-    """A policy that `fit` trains on tables with the outcome of every arm. Its param `trained` is set after that."""
+    """A policy that `fit` trains on tables with the outcome of every arm. It does not learn from a ledger."""
 
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
@@ -128,7 +128,7 @@ class TableTrained(Protocol):
 
 
 def is_lean(policy: Policy) -> bool:
-    """Whether `learn` needs no texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
+    """Whether `learn` works without the texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
 
     Reading a ledger without them is much faster. A policy with a context schema still gets what the schema needs.
     """
@@ -159,9 +159,9 @@ def schema_of(policy: Policy) -> ContextSchema:
 def tolerance_of(policy: Policy) -> float:
     """Largest relative difference between two machines that learned the same rows (attribute `tolerance`).
 
-    `learning.snapshots.difference` defines the difference. The tolerance may grow with the number of rows. Arms whose
-    scores differ by less than this share of the largest score tie, and their probabilities may be exchanged. 0 for a
-    policy whose state is equal to the last bit on every machine.
+    `learning.snapshots.difference` defines the difference. The tolerance may grow with the number of rows. It is 0 if
+    the state is equal to the last bit on every machine. Two machines may exchange the probabilities of arms that tie:
+    their scores differ by less than the tolerance times the largest score.
     """
     return float(getattr(policy, "tolerance", 0.0))
 
@@ -196,7 +196,7 @@ def apply(policy: Policy, update: Update) -> bool:
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:
-    """epsilon/K for each of K arms, and (1 - epsilon)/ties more for each best arm (MBA-RAG eq. 3, extended to ties)."""
+    """Each of K arms gets epsilon/K, and the best arms share the remaining 1 - epsilon (MBA-RAG, equation 3)."""
     best = max(scores)
     ties = sum(s == best for s in scores)
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
@@ -209,7 +209,7 @@ def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple
     the bounds of the reward is reduced, so that one answer that cost a million does not outweigh all others.
 
     weight: cost weight at the decision
-    usual: if the question has its own weight, the weight of other questions; the smaller one limits the cost
+    usual: cost weight of other questions, if this question has its own; the smaller of both weights limits the cost
     """
     if not reward.has_parts:
         limit = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
@@ -251,9 +251,9 @@ def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
 def checked_arrays(
     arrays: Arrays, *, shapes: Mapping[str, tuple[int, ...]], float32: Container[str] = frozenset()
 ) -> dict[str, npt.NDArray[Any]]:
-    """Copies of a saved state's arrays: float32 if named in `float32`, else float64. Raises SnapshotError."""
+    """Copies of a saved state's arrays, of type float64 or, by name, `float32`. Raises SnapshotError for others."""
     if arrays.keys() != shapes.keys():
-        raise SnapshotError(f"arrays {sorted(arrays)}, expected {sorted(shapes)}")
+        raise SnapshotError(f"the state has the arrays {sorted(arrays)}, expected {sorted(shapes)}")
     for name, shape in shapes.items():
         kind = np.float32 if name in float32 else np.float64
         if arrays[name].shape != shape or arrays[name].dtype != kind:
@@ -269,13 +269,13 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
     if not isinstance(seen, Mapping) or not all(isinstance(n, int) and n > 0 for n in seen.values()):
         raise SnapshotError(f"the updates of each arm are missing or wrong: {seen!r}")
     if sum(seen.values()) != updates:
-        raise SnapshotError(f"{updates} updates, but {sum(seen.values())} of all arms together")
+        raise SnapshotError(f"the number of updates is {updates}, but the arms have {sum(seen.values())} together")
     return {ArmName(arm): n for arm, n in seen.items()}
 
 
 WHERE: Final = "policy.params"
 
-# Types of params. Larger or smaller values may overflow or underflow. Integers must fit into 32 bits, as in torch.
+# Types of params. Values outside these ranges could overflow or underflow; torch needs integers of 32 bits.
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]

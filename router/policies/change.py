@@ -6,17 +6,17 @@ prediction, in standard deviations from the arm's mean prediction. The test watc
     x = r, -r, r u, -r u:
 
 a rise or fall of rewards, and a stronger or weaker relation to the predictions, because a new model may keep the mean
-reward but change which questions it answers well. Without a change, every x varies around its mean m. A bet of size b
-on larger values of x has the wealth W. Every row adds a new bet with the wealth 1,
+reward but change which questions it answers well. Without a change, every x varies around its mean m, which is
+estimated by the mean over the latest rows, or by 0 if that is larger, because prediction errors approach 0 as the model
+learns. d is half the standard error of the estimate. A bet of size b on larger values of x has the wealth W. Every row
+adds a new bet with the wealth 1:
 
-    W <- (W + 1) * (1 + b * (x - m - d)),
+    W <- (W + 1) * (1 + b * (x - m - d))
 
-so the expected wealth after n rows of an unchanged arm is at most n, for any distribution of x. The arm counts as
-changed if the mean wealth of all bets reaches N. For an unchanged arm this takes at least N rows on average (Shiryaev
-1963; Roberts 1966; as an e-detector: Shin, Ramdas and Rinaldo 2024, "E-detectors"). m is estimated by the mean over the
-latest rows, or by 0 if that is larger, because prediction errors approach 0 as the model learns. d is half the standard
-error of the estimate. docs/drift.md has measured results. Wealths are computed by sums and products only, so they are
-equal to the last bit on every machine.
+So the expected wealth after n rows of an unchanged arm is at most n, for any distribution of x. The arm counts as
+changed if the mean wealth of all bets reaches a limit N (the param `alarm`). For an unchanged arm this takes at least N
+rows on average (Shiryaev 1963; Roberts 1966; as an e-detector: Shin, Ramdas and Rinaldo 2024, "E-detectors").
+docs/drift.md has measured results. Wealths are sums and products only, so they are equal, bit by bit, on all machines.
 """
 
 import math
@@ -35,13 +35,13 @@ _MOST_RESIDUAL: Final = 10.0
 _MOST_PREDICTED: Final = 1.5
 _LEAST_FACTOR: Final = 0.02
 _MOST_WEALTH: Final = 1e15
-#: number of an arm's first rows that the means m leave out, and number of rows in m before bets start
+#: the means m leave out the first _YOUNG rows of an arm; bets start after _WARM_UP further rows
 _YOUNG, _WARM_UP = 50, 50
-#: number of latest rows in the means m, and in the variance of the errors
+#: number of latest rows in the means m (_REFERENCE_ROWS) and in the variance of the errors (_VARIANCE_ROWS)
 _REFERENCE_ROWS, _VARIANCE_ROWS = 1000, 200
-#: number of virtual first rows, with variance 1, in the variance of the errors
+#: prior of the variance of the errors: this number of virtual rows with variance 1
 _PRIOR_ROWS: Final = 10
-#: lower limit of `_ArmTest.variance` in the test, reached by arms that are nearly always right
+#: lower limit of the variance of the errors, for arms that are nearly always right
 _LEAST_VARIANCE: Final = 0.25
 
 
@@ -50,12 +50,10 @@ class _ArmTest:
     rows: int = 0
     #: variance of the prediction errors, relative to the noise variance of all arms
     variance: float = 1.0
-    #: mean and variance of the predictions
-    predicted: float = 0.0
-    spread: float = 0.0
-    #: the means m of the four numbers x, and the wealth of each bet in _BETS
-    means: list[float] = field(default_factory=lambda: [0.0] * 4)
-    wealth: list[float] = field(default_factory=lambda: [0.0] * len(_BETS))
+    predicted: float = 0.0  #: mean of the predictions
+    spread: float = 0.0  #: variance of the predictions
+    means: list[float] = field(default_factory=lambda: [0.0] * 4)  #: mean m of each of the four numbers x
+    wealth: list[float] = field(default_factory=lambda: [0.0] * len(_BETS))  #: wealth of each bet in _BETS
 
     def learn(self, residual: float, *, predicted: float, size: float) -> float:
         """Learn a row. Returns the mean wealth of all bets."""
@@ -85,7 +83,7 @@ class _ArmTest:
 
 
 class ChangeTest:
-    """The tests of all arms. alarm: N, the mean number of rows before a false alarm about an unchanged arm."""
+    """The tests of all arms. alarm: smallest mean number of rows before a false alarm about an unchanged arm."""
 
     def __init__(self, *, alarm: float) -> None:
         self.alarm = alarm
@@ -118,5 +116,5 @@ class ChangeTest:
         for arm, (rows, variance, predicted, spread, *lists) in state.items():
             means, wealth = lists[:4], lists[4:]
             if len(wealth) != len(_BETS):
-                raise ValueError(f"{len(wealth)} bets on {arm!r}, not {len(_BETS)}")
+                raise ValueError(f"the state has {len(wealth)} bets on {arm!r}, not {len(_BETS)}")
             self._arms[ArmName(arm)] = _ArmTest(rows, variance, predicted, spread, means, wealth)

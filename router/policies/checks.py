@@ -15,7 +15,7 @@ log = logging.getLogger("ragbandit.policies")
 
 
 def check_policy(settings: Settings) -> None:
-    """Raise ConfigError if the configured policy cannot decide: unknown, wrong params, unknown arms, or not trained."""
+    """Raise ConfigError if the policy is unknown, is not trained, or has wrong params or unknown arms."""
     check_fallback(settings)
     check_incumbent(settings)
     _check_holdback(settings)

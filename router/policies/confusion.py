@@ -1,6 +1,6 @@
 """Confusion matrix: how often each arm is drawn for the questions with the same label.
 
-The label in Adaptive-RAG's figure 3 and tables 4 and 6, and in MBA-RAG's figure 2, is the cheapest right arm.
+In Adaptive-RAG's figure 3 and tables 4 and 6, and in MBA-RAG's figure 2, a question's label is its cheapest right arm.
 """
 
 from collections.abc import Hashable, Sequence

@@ -54,7 +54,7 @@ def language_of(text: str) -> str | None:
 
 #: numbers are clipped at this many standard deviations from their mean
 _CUT: Final = 3.0
-#: number of values of a key that are learned as they are; later values are clipped before they are learned
+#: this number of first values of a key is learned unchanged; later values are clipped (_FAR) before they are learned
 _YOUNG: Final = 20
 #: distance from the mean, in standard deviations, at which values are clipped before they are learned
 _FAR: Final = 8.0
@@ -156,7 +156,7 @@ SKETCHED: Final = 128
 
 
 def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
-    """Random sketch of all products of x / sqrt(d) and c, (size,). Its squared length is about |x|^2 / d * |c|^2."""
+    """Random sketch, (size,), of all products of d features x and columns c; squared length about |x|^2 / d * |c|^2."""
     signs, weights = _drawn(features.size, columns.size, size)
     question = np.einsum("ki,i->k", signs, features.astype(np.float64))
     context = np.einsum("kj,j->k", weights, columns)
@@ -166,7 +166,7 @@ def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vect
 
 @functools.lru_cache(maxsize=4)
 def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
-    """Returns (signs, (size, features), +1 or -1; weights, (size, columns), uniform with mean 0 and variance 1)."""
+    """Returns (signs +1 or -1, (size, features); uniform weights of mean 0 and variance 1, (size, columns))."""
     bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
     signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
     integers = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
@@ -178,13 +178,13 @@ def _bytes(name: str, count: int) -> bytes:
     return hashlib.shake_256(f"ragbandit context sketch v1, {name}".encode()).digest(count)
 
 
-#: name of the policies' param with the context schema
+#: name of the policy param that contains the context schema
 PARAM: Final = "context"
 _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
 
 
 def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
-    """Make the schema from plain values; {} for None. Raises ConfigError that names the wrong key."""
+    """Make the schema from plain values; {} for None. Raises ConfigError with the key that is wrong."""
     if not given:
         return {}
     try:

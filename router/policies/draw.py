@@ -13,12 +13,11 @@ from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Re
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
 
-# Keys of a decision's facts. Their values: arm -> its cold-start floor, the offered arms without learned rows, and the
-# numbers of the holdback and of the restraint, each with the floor before it.
-COLD_START_FLOOR: Final = "cold_start_floor"
-UNTRIED: Final = "untried"
-HOLDBACK: Final = "holdback"
-INCUMBENT: Final = "incumbent"
+# Keys of a decision's facts, each with the content of its value.
+COLD_START_FLOOR: Final = "cold_start_floor"  # arm -> its cold-start floor
+UNTRIED: Final = "untried"  # offered arms without learned rows
+HOLDBACK: Final = "holdback"  # arm and share of the holdback, and the floor without it
+INCUMBENT: Final = "incumbent"  # share, slack and reason of the restraint, and the floor without it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +61,11 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
 def with_floor(
     pmf: Sequence[float], *, floor: float, raised: Mapping[ArmName, float] | None = None, arms: Sequence[ArmName] = ()
 ) -> tuple[float, ...]:
-    """Mix in the floors: p'_i = f_i + (1 - sum f) p_i, with f_i = `floor`, or the arm's floor in `raised`.
+    """Mix in the floors: an arm with probability p and floor f gets f + (1 - sum of all floors) * p.
 
-    Off-policy evaluation needs a probability > 0 for every arm: importance weights are then at most 1/floor. If the
-    floors in `raised` sum to more than 1, their parts above `floor` are reduced by a common factor. If K * floor
-    exceeds 1 for K arms, the pmf becomes uniform.
+    f is `floor`, or the arm's floor in `raised` if that is higher. Off-policy evaluation needs a probability > 0 for
+    every arm: importance weights are then at most 1/floor. If all floors sum to more than 1, the parts of `raised`
+    above `floor` are reduced by a common factor. If K * `floor` exceeds 1 for K arms, the pmf becomes uniform.
     """
     count = len(pmf)
     floor = min(floor, 1.0 / count)
@@ -83,8 +82,8 @@ def with_floor(
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
     """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, decision_id), big-endian.
 
-    secret: the store's secret, so that callers who choose ids cannot predict the draw. With None only the id is hashed:
-        offline, where callers choose no ids, and for decisions of earlier releases.
+    secret: the store's secret, so that callers who choose ids cannot predict the draw. None hashes only the id, as
+        earlier releases did; this is safe offline, because callers choose no ids there.
     """
     text = decision_id.encode()
     digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")
@@ -99,7 +98,7 @@ def choose(pmf: Sequence[float], *, seed: int) -> int:
         edge += p
         if u < edge:
             return index
-    # Rounding can leave the last edge just below u: return the last arm with a probability above 0.
+    # By rounding, the sum of all probabilities may be just below u: draw the last arm with a probability above 0.
     return max(i for i, p in enumerate(pmf) if p > 0.0)
 
 
@@ -113,17 +112,15 @@ def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
     """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store)."""
-    if restraint.arm not in arms:
-        return tuple(pmf), floor, _incumbent_facts(restraint, share=1.0, reason="not offered", floor=floor)
-    risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
-    share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
+    share = 1.0
+    reason: str | None = "not offered"
+    if restraint.arm in arms:
+        risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
+        share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
+        reason = restraint.reason if share < 1.0 else None
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
-    reason = restraint.reason if share < 1.0 else None
-    return mixed, floor * share, _incumbent_facts(restraint, share=share, reason=reason, floor=floor)
-
-
-def _incumbent_facts(restraint: Restraint, *, share: float, reason: str | None, floor: float) -> dict[str, Json]:
-    return {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
+    facts = {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
+    return mixed, floor * share, facts
 
 
 def draw(
@@ -142,7 +139,7 @@ def draw(
     output: the policy's output, or the exception that it raised. After an exception or an invalid output, the fallback
         arm gets all probability above the floors, and `Drawn.fault` contains the reason
     raised: arm -> its floor, for arms with a higher floor than `floor`
-    incumbent: if the policy failed and this arm is offered, it gets all probability
+    incumbent: arm that gets all probability if the policy failed and the arm is offered
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -153,7 +150,7 @@ def draw(
         pmf = gate(output, arms=arms)
         scores, facts = output.scores, dict(output.facts)
         restraint = output.restraint
-    except Exception as error:  # a policy must never cost a caller the answer
+    except Exception as error:  # a caller gets an answer even if the policy is broken
         fault = str(error) if isinstance(error, PolicyFault) else f"{type(error).__name__}: {error}"
         played = fallback_arm(fallback, arms=arms)
         pmf = tuple(float(arm == played) for arm in arms)
@@ -202,13 +199,13 @@ def is_explored(pmf: Sequence[float], drawn: int) -> bool:
 def outputs_of(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[PolicyOutput | Exception]:
-    """The policy's output or exception for each question. If a batch fails, each of its questions is tried alone."""
+    """The policy's output or exception for each question. If a batch fails, each question is asked separately."""
     try:
         outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
         if len(outputs) != len(queries):
             raise PolicyFault(f"{len(outputs)} outputs for {len(queries)} questions")
         return outputs
-    except (Exception, SystemExit) as error:  # a policy must never cost a caller the answer
+    except (Exception, SystemExit) as error:  # a caller gets an answer even if the policy is broken
         if len(queries) == 1:
             return [error if isinstance(error, Exception) else PolicyFault(f"SystemExit: {error}")]
     singles: list[PolicyOutput | Exception] = []
@@ -223,7 +220,7 @@ class Offer:
     query: Query
     run_by: RunBy
     arms: tuple[ArmName, ...] = ()
-    #: weight of cost for this decision; None for reward.weight
+    #: weight of cost for this decision; None for the setting `reward.weight`
     cost_weight: float | None = None
 
 
@@ -313,6 +310,6 @@ def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: floa
 
 
 def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
-    """Lower limit of an arm's probability in a mixture. added: number of arms that the champion does not offer."""
+    """Lower limit of the probabilities that `mixed` returns. added: number of arms that the champion does not offer."""
     champion_floor = 0.0 if added else min(champion, 1.0 / arms)
     return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

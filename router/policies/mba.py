@@ -1,16 +1,16 @@
 """Two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by an upper bound.
 
-MBA-RAG (arXiv 2412.01572, section 3) regresses r_a = A(y, y_a) - lambda C(a) on DistilBERT's output, with squared error
-only on the drawn arm, and explores with probability 1 / ln(e) at step e. Here quality and cost have separate heads,
-each head is the exact minimiser of the ridge-regularised error over all rows, and the probability of an arm is the
-share of posterior samples in which it is the best (docs/mba.md). Deviations of the samples are multiplied by
+MBA-RAG (arXiv 2412.01572, section 3) regresses the reward of the drawn arm on DistilBERT's output with squared error,
+and explores with probability 1 / ln(e) at step e. Here quality and cost have separate heads, each head is the exact
+minimiser of the ridge-regularised error over all rows, and the probability of an arm is the share of posterior samples
+in which it is the best (docs/mba.md). For K offered arms, the deviations of the samples are multiplied by
 
-    c(K) = min(0.7, 1 / sqrt(2 ln K)) for K offered arms,
+    c(K) = min(0.7, 1 / sqrt(2 ln K)),
 
 because the best of K equal arms lies about sqrt(2 ln K) deviations above the mean.
 
-LinUCB (Li et al. 2010, algorithm 1, disjoint) plays argmax of mean + alpha * sqrt(x^T A^-1 x). Here the width comes
-from the posterior samples, in units of reward, and epsilon is spread evenly over the arms.
+LinUCB (Li et al. 2010, algorithm 1, disjoint) plays the arm with the highest mean + alpha * width of the confidence
+interval. Here the width is the standard deviation of the posterior samples, and epsilon is spread evenly over the arms.
 """
 
 import math
@@ -45,16 +45,16 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix,
 
 #: largest relative difference that the rounding of float64 sums and inverses causes between two processors
 TOLERANCE: Final = 1e-6
-#: largest factor on the samples' deviations: with 1 / sqrt(2 ln 2) the better of two arms would be drawn too seldom
+#: largest c(K), see the module: with 1 / sqrt(2 ln 2) the better of two arms would be drawn too seldom
 _WIDEST: Final = 0.7
-#: arms whose sampled rewards differ by less tie, so that rounding does not decide
+#: arms tie in a sample if their rewards differ by less than this, so that rounding does not decide
 _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
-#: model -> its prior weight up to a factor; small for "product", so that a useless context harms no first questions
+#: model -> its prior weight up to a factor; "product" has little, so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
-#: prior weight of the model "question" if arms declare shared parts, because its arms are independent
+#: prior weight of the model "question" if arms declare shared parts: small, because this model ignores shared parts
 _QUESTION_WITH_FACTS: Final = 0.01
 
 
@@ -65,9 +65,9 @@ class RidgeParams(PolicyParams):
     bias_ridge: Positive = 1.0
     #: number of posterior samples, which come in pairs
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 64
-    #: the setting `context`; in a ledger, as it was when the ledger was learned
+    #: the setting `context`, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
-    #: revision of the learning algorithm, recorded so that a ledger of an earlier revision is replayed; do not set it
+    #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
     revision: Annotated[int, Field(ge=3, le=3)] = 3
 
 
@@ -124,7 +124,7 @@ class MbaParams(RidgeParams):
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
     #: smallest mean number of rows between false alarms about an unchanged arm; above 1e15 there are no alarms
     alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
-    #: parts that arms share; filled in from the settings `arms.NAME.facts` and from grids
+    #: arm -> parts that it may share with other arms; filled in from the settings `arms.NAME.facts` and from grids
     facts: Mapping[ArmName, Mapping[str, str | int | float | bool]] | None = None
 
 
@@ -175,7 +175,7 @@ class MbaRag(RidgePolicy):
 
 
 def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.0) -> list[float]:
-    """Share of samples in which each arm is the best; ties are divided. Shapes (arms,) and (arms, samples)."""
+    """Share of samples in which each arm is the best; ties are divided. deviations: (arms, samples)."""
     width = explore * min(_WIDEST, 1.0 / math.sqrt(2.0 * math.log(max(len(values), 2))))
     moved = values[:, None] + width * deviations
     best = moved >= moved.max(axis=0) - _TIE
@@ -187,7 +187,7 @@ def shares_of_samples(values: Vector, deviations: Matrix, *, explore: float = 1.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinUcbParams(RidgeParams):
-    #: number of posterior samples, in pairs; more than for mba, because every arm's width affects the pmf directly
+    #: number of posterior samples, in pairs; more than for mba, because the widths decide which arm is played
     points: Annotated[int, Field(ge=8, le=256, multiple_of=2)] = 128
     #: number of standard deviations that the bound lies above the mean
     alpha: Number = 1.0

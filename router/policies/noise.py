@@ -1,7 +1,8 @@
 """The noise of rewards: the covariance S of (quality, cost) around their means.
 
-It is common to all arms, because single arms often have too few rows. A row with weight w and prediction error e adds w
-e e^T / (1 + w z^T A^-1 z) to the scatter (Bishop, Pattern Recognition and Machine Learning, section 3.3).
+All arms have one covariance, because single arms often have too few rows. A row with weight w, design row z and
+prediction errors e of (quality, cost) adds w e e^T / (1 + w z^T A^-1 z) to the sums from which S is estimated, with the
+precision A of the posterior (posterior.py; Bishop, Pattern Recognition and Machine Learning, section 3.3).
 """
 
 import math
@@ -20,9 +21,9 @@ LEAST_NOISE: Final = 1e-6
 class Noise:
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
-        #: sums of quality^2, quality * cost and cost^2 around the means, and the weight of their rows. Old rows fade
+        #: sums over rows of (quality error)^2, quality error * cost error, and (cost error)^2; old rows fade
         self.scatter: tuple[float, ...] = 0.0, 0.0, 0.0
-        self.rows = 0.0
+        self.rows = 0.0  #: total weight of these rows
 
     def at(self, weight: float) -> float:
         """Standard deviation of quality - weight * cost around its mean, in units of reward, >= 0."""
@@ -32,9 +33,9 @@ class Noise:
         return math.sqrt(max(variance, 0.0))
 
     def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
-        """Learn a row's prediction errors, (2,). Returns the reward's error (in reward, in standard deviations).
+        """Learn a row's prediction errors, (2,). Returns the error of its reward (in reward, in standard deviations).
 
-        rows: weight of the row. Below 1, its quality has 1 / rows times the usual variance. spread: z^T A^-1 z.
+        rows: weight of the row. Below 1, its quality has 1 / rows times the usual variance. spread: z^T A^-1 z
         """
         if rows == 0.0:
             return 0.0, 0.0

@@ -1,31 +1,30 @@
 """The posterior of the arms' weights: Bayesian linear regression with two heads, quality and cost.
 
-Per arm, y = W z + noise, with y = (quality, cost) and the design row z of a question. On each head the weights of all
-arms have the prior N(0, kron(C, diag(v))), in units of the noise variance, with v = RIDGE / precision:
+The answer of an arm with the weights W to a question with the design row z has y = (quality, cost) = W z + noise. In
+each head, the weights of all arms have the prior N(0, kron(C, diag(v))), in units of the noise variance, with v = RIDGE
+/ precision of a weight. C is the covariance between two arms a and b; [a = b] is 1 if they are the same arm, else 0:
 
     C_ab = [a = b] / RIDGE                                                  independent arms
     C_ab = COMMON + PART * (facts that a and b share) + OWN * [a = b]       arms that share parts
 
 If arms share parts ("facts"), a row of one arm also changes the estimates of arms with the same model, retriever or
-depth, and the estimate of an arm without rows follows from its parts. The state of an arm is sums over its rows,
+depth, and the estimate of an arm without rows follows from its parts. The state of an arm is three sums over its rows,
+each with the weight w of the row, and a random sign e for each row and posterior sample:
 
-    G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T,
+    G = sum w z z^T,    b = sum w y z^T,    u = sum sqrt(w) e z^T
 
-with the weight w of a row and a random sign e per row and posterior sample. A is the prior's precision plus the G of
-each arm on its diagonal. Then b A^-1 is the posterior mean, A^-1 the posterior covariance, and (prior precision * prior
-sample + u) A^-1 a deviation with this covariance (perturbed observations: Papandreou and Yuille 2010; ensemble
-sampling: Lu and Van Roy 2017). The signs are a hash of arm, row number and sample, so that a sample is one consistent
-guess of an arm's values for all questions. Samples come in pairs, the mean plus and minus a deviation (antithetic
-variates: Hammersley and Morton 1956), so their mean is exact. An arm without rows gets its samples from the arms with
-rows by Matheron's rule: its prior sample + C_n C^-1 (their samples - their prior samples), with C between the arms
-with rows, and C_n between the new arm and these arms.
+A is the prior's precision plus the G of each arm on its diagonal. Then b A^-1 is the posterior mean, A^-1 the posterior
+covariance, and (prior precision * prior sample + u) A^-1 a deviation with this covariance (perturbed observations:
+Papandreou and Yuille 2010; ensemble sampling: Lu and Van Roy 2017). The signs are a hash of arm, row number and sample,
+so that a sample is one consistent guess of an arm's values for all questions. Samples come in pairs, the mean plus and
+minus a deviation (antithetic variates: Hammersley and Morton 1956), so their mean is exact. A new arm, without rows,
+gets its samples from the arms with rows by Matheron's rule: the new arm's prior sample + C_n C^-1 (samples - prior
+samples of the arms with rows). C is the covariance between the arms with rows, C_n between the new arm and these arms.
 
-With the covariance S of the noise (noise.py), a value quality - weight * cost at z has the posterior standard deviation
-
-    width = sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z),    in units of reward.
-
-A row changes A^-1 by the Sherman-Morrison formula: its gain vector is stored. After each block of rows, A
-is inverted again, and the weight of older rows is reduced. The prior does not fade.
+Let S be the covariance of the noise (noise.py). A value quality - weight * cost at z has the posterior standard
+deviation sqrt((1, -weight) S (1, -weight)^T * z^T A^-1 z), in units of reward. A row changes A^-1 by the
+Sherman-Morrison formula, whose gain vector is stored. After each block of rows, A is inverted again, and the weight of
+older rows is reduced. The prior does not fade.
 """
 
 import functools
@@ -43,13 +42,12 @@ from ragbandit.router.policies.noise import LEAST_NOISE, Noise
 from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
-#: prior covariance of arms that share parts: of any two arms, for each shared part, and for an arm with itself
-COMMON: Final = 0.3
-PART: Final = 0.1
-OWN: Final = 0.1
-#: prior precision at which a weight has the variance v = 1, see the module
+COMMON: Final = 0.3  #: prior covariance of any two arms, if arms share parts
+PART: Final = 0.1  #: additional prior covariance of two arms for each part that they share
+OWN: Final = 0.1  #: additional prior covariance of an arm with itself
+#: precision of a weight's prior at which its variance v is 1 (see the module)
 RIDGE: Final = 3.3
-#: most rows of a block, after which A is inverted again
+#: largest number of rows of a block, after which A is inverted again (see the module)
 _BLOCK: Final = 32
 #: smallest memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
@@ -72,7 +70,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over the rows of one arm and one source: G (p, p), b (2, p), u (pairs, p). The newest rows are missing."""
+    """Sums over the rows of one arm and one source, except the newest rows: G (p, p), b (2, p) and u (pairs, p)."""
 
     gram: Matrix
     moment: Matrix
@@ -86,7 +84,6 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Arm:
-    #: source of the quality -> sums over its rows
     sums: dict[str, _Sums] = field(default_factory=dict)
     number: int = 0
     unfaded: float = 0.0
@@ -120,7 +117,7 @@ class _Part:
     arms: list[ArmName]
     #: position of these weights among the weights of all arms
     place: slice
-    #: inverse of A without the newest rows, (n, n); with them, A^-1 = covariance - sum of g g^T over the gains g
+    #: inverse of A without the newest rows, (n, n) for n weights; A^-1 is this minus the sum of g g^T over all gains g
     covariance: Matrix
     #: gain g of each of the newest rows, (rows of a block, n)
     gains: Matrix
@@ -156,13 +153,12 @@ class Heads:
         self._block = _BLOCK if memory is None else max(1, min(_BLOCK, int(memory) // _SHARE_OF_MEMORY))
         #: the arms with rows, sorted by name
         self._arms: dict[ArmName, _Arm] = {}
-        #: source of scores -> its calibration
         self._scales: dict[str, Scale] = {}
         #: p, the length of a design row; 0 before the first row
         self._size = 0
         self._places: dict[ArmName, int] = {}
         self._parts: dict[ArmName, _Part] = {}
-        #: posterior means, (2, arms, p), and deviations of the samples, (pairs, arms, p)
+        #: `_mean`: posterior means, (2, arms, p); `_drawn`: deviations of the samples, (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
     def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
@@ -363,11 +359,6 @@ class Heads:
                 self._add(self._parts[arm], row)
 
 
-def design(features: Vector) -> Vector:
-    """The design row z = (1, x / sqrt(d)), (d + 1,), float64."""
-    return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
-
-
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
     """Samples of N(0, I), (count, size): random signs, and for the intercept quantiles of the normal distribution."""
@@ -381,7 +372,7 @@ def _samples_apart(arm: str, count: int, size: int) -> Matrix:
 
 @functools.lru_cache(maxsize=256)
 def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
-    """Samples, (count, size), with the covariance C between arms: sums of signs of all arms, parts and the arm."""
+    """Samples, (count, size): sums of random signs that are common to all arms, to arms with a part, or the arm's."""
     samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
     for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
         samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)

@@ -1,14 +1,14 @@
 """Calibrates the scores of judges and events, which are biased observations of an answer's quality.
 
-Let y be the rating of a trusted rater and g the score of a source. On the answers that have both, g = a + c y + e. For
-an answer without a rating, (g - a) / c is an unbiased observation of y. Its variance is 1 / r^2 times the variance of
-y, so it has the weight of r^2 rows. r is the correlation of y and g within the answers of one arm; across arms, a
-source that favours one arm would seem right as soon as this arm is good. The prior odds that the source is informative
-are even, and are updated by Schwarz's approximation of the Bayes factor.
+Let y be the rating of a trusted rater and g the score of a source. The answers that have both give the constants a and
+c in g = a + c y + noise. For an answer without a rating, (g - a) / c is an unbiased observation of y. Let r be the
+correlation of y and g. The variance of the observation is 1 / r^2 times the variance of y, so it has the weight of r^2
+rows. r is computed within the answers of one arm; across arms, a source that favours one arm would seem right as soon
+as this arm is good. The prior odds that the source is informative are even, and are updated by Schwarz's approximation
+of the Bayes factor.
 
-Before the first answer with both, scores count as ratings, with the weight in the setting `learning.weights`. Later
-this weight is the upper limit. All rows of a source follow its current calibration, so an uninformative source has no
-effect.
+Before the first answer with both, scores count as ratings with the weight `learning.weights`, which later is an upper
+limit. All rows of a source follow its current calibration, so an uninformative source has no effect.
 """
 
 import math
@@ -23,7 +23,7 @@ from ragbandit.shared.types import ArmName, Matrix, Vector
 SURROGATES: Final = ("judge", "event")
 #: name of the source of all ratings that count as the quality
 TRUSTED: Final = "trusted"
-#: number of virtual answers with uncorrelated rating and score, the prior of the correlation
+#: prior of the correlation r: this number of virtual answers whose rating and score are uncorrelated
 _PRIOR_ROWS: Final = 4.0
 #: the scale is fitted again when the number of answers with rating and score has grown by this factor
 _GROWTH: Final = 1.25
@@ -51,11 +51,11 @@ class Surrogate:
     arms: dict[ArmName, Vector] = field(default_factory=dict)
     #: sums of the products of (rating, score) over all arms
     products: Matrix = field(default_factory=lambda: np.zeros((2, 2)))
-    #: number of answers with a score and no rating, and their total weight
+    #: number of answers with a score and no rating
     alone: int = 0
-    mass: float = 0.0
-    #: the current scale, and the number of answers with rating and score at which it is fitted again
+    mass: float = 0.0  #: total weight of these answers
     scale: Scale = PLAIN
+    #: number of answers with rating and score at which the scale is fitted again
     due: int = 1
 
     def learn(self, arm: ArmName, *, quality: float, score: float) -> bool:

@@ -1,7 +1,8 @@
-"""The checks of an audit: rules for single decisions, and the deep check, which computes all pmfs again.
+"""The checks of an audit: rules for single decisions, and the deep check, which computes every pmf again.
 
-A rule returns an error text, or None if the decision obeys it. The rules use only the stored row: the seed must follow
-from the id and the store's secret, the arm from pmf and seed, the pmf of a canary from its parts.
+A rule returns an error text, or None if the decision obeys it. The rules read only the decision's stored row. The seed
+must follow from the id and the store's secret, and the arm from the pmf and the seed. If a canary (a candidate policy
+with a share of the traffic) took part, the pmf must be the mixture of the champion's and the candidate's pmf.
 """
 
 import json
@@ -36,12 +37,12 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
 
-#: largest accepted difference between a canary's logged pmf and the mixture of its parts, by rounding
+#: largest difference that rounding may cause between a logged pmf and the mixture of champion and candidate
 _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text if the seed follows neither from secret and id, nor, as in earlier releases, from the id."""
+    """Error text for a wrong seed. Seeds must follow from secret and id or, in earlier releases, only from the id."""
     if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
@@ -65,7 +66,7 @@ def draw_fault(decision: Decision) -> str | None:
 
 
 def _mixture_fault(decision: Decision) -> str | None:
-    """Error text if a canary had a share of the decision, and the pmf is not the mixture of champion and candidate."""
+    """Error text if a canary took part in the decision, but the pmf is not the mixture of champion and candidate."""
     canary = _canary_of(decision)
     if canary is None:
         return None
@@ -86,7 +87,7 @@ def _mixture_fault(decision: Decision) -> str | None:
 
 
 def _champion_part(decision: Decision) -> Decision:
-    """The decision as the champion would have made it; unchanged without a canary. Call `_mixture_fault` first."""
+    """The decision with only the champion's arms and pmf. `_mixture_fault` must have checked the canary's values."""
     canary = _canary_of(decision)
     if canary is None:
         return decision
@@ -104,7 +105,7 @@ def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
 
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
 
-#: most notes of a Verdict; all mismatches are counted
+#: largest number of notes in a Verdict; further mismatches are only counted
 MOST_NAMED: Final = 20
 
 
@@ -119,20 +120,20 @@ class Verdict:
     seeded_by_id: int = 0
     propensity_mismatches: int = 0
     updates: int = 0
-    #: gaps in the numbers of updates, and updates that contradict their decision or their own parts
+    #: missing update numbers, and updates that contradict their decision or whose reward does not follow from its parts
     ledger_mismatches: int = 0
     refused: int = 0
     replay_sha256: str = ""
     live_sha256: str = ""
     live_version: str = ""
-    #: largest relative difference between the relearned and the live policy if rounding explains it; else None
+    #: largest relative difference of relearned and live policy; None if it is 0, or more than rounding explains
     within_rounding: float | None = None
-    #: only in a deep check: decisions whose pmf was computed again, or could not be
+    #: only in a deep check: decisions whose pmf was computed again, plus the `not_checkable` ones
     deep_decisions: int = 0
     deep_mismatches: int = 0
     #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones
     not_checkable: int = 0
-    #: only in a deep check: versions without stored arrays, of which only the pmfs are compared
+    #: only in a deep check: versions whose arrays are not compared, for example because their files were deleted
     not_compared: int = 0
     #: decisions whose texts, or texts and features, were erased on request
     erased: int = 0
@@ -141,7 +142,7 @@ class Verdict:
     #: updates that cannot be checked, because `retention` or an earlier release's archive removed their rows
     archived: int = 0
     counter_mismatches: int = 0
-    #: damaged places in the SQLite file; after damages nothing else is checked
+    #: damaged places in the SQLite file; in a damaged file nothing else is checked
     damages: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -164,12 +165,12 @@ class Verdict:
 
 
 PAGE: Final = 500
-#: largest accepted difference between a logged and a recomputed probability, by rounding
+#: largest difference that rounding may cause between a logged and a recomputed probability
 PMF_ROUNDING: Final = 1e-9
 _MAX_ROUNDING: Final = 1e-6
-#: params that are recorded only if they are set
+#: policy params that are recorded only if they are set
 _OPTIONAL: Final = frozenset({PARAM, FACTS})
-#: end of a version's name: the number of its last update, and 12 digits of its sha256
+#: end of a version's name: the number of its last update, and 12 digits of the snapshot's sha256
 _VERSION_END: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
 
 
@@ -196,10 +197,10 @@ def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iter
 
 
 class DeepCheck:
-    """Learns each policy of a ledger (algorithm and params) again, and checks all its versions.
+    """Learns each policy of a ledger (algorithm and params) again, and checks every version of the policy.
 
-    If the snapshot row of a version was pruned, its policy is unknown, and the name contains only its last update. Then
-    one of the ledger's policies must reproduce all its decisions.
+    If the snapshot row of a version was pruned, the version's name still contains the last update, but not the policy.
+    Then one of the ledger's policies must reproduce all decisions of the version.
     """
 
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
@@ -215,9 +216,9 @@ class DeepCheck:
             #: version -> times of its first and last decision
             self.spans = {row.version: (row.first, row.last) for row in connection.execute(spans)}
             last = connection.execute(oldest).mappings().first()
-        #: snapshot rows up to this update may have been pruned; -1 if none was
+        #: snapshot rows up to this update number may have been pruned; -1 if no row was pruned
         self.pruned_to = -1 if last is None else last["last_seq"]
-        #: version without a snapshot row -> error texts for the policy that fits best
+        #: version without a snapshot row -> error texts for the policy that reproduces most of its decisions
         self.mismatches: dict[str, list[str]] = {}
 
     def run(self) -> None:
@@ -243,7 +244,7 @@ class DeepCheck:
                 self.verdict.fail("deep_mismatches", fault)
 
     def _pruned_seq(self, version: str) -> int | None:
-        """The last update of a version whose snapshot row may have been pruned, from the version's name; else None."""
+        """Number of the last update, from the version's name, if the snapshot row may have been pruned; else None."""
         matched = _VERSION_END.fullmatch(version.removeprefix(f"{self.ledger.label}-"))
         return int(matched[1]) if matched is not None and int(matched[1]) <= self.pruned_to else None
 
@@ -252,7 +253,7 @@ class DeepCheck:
         return (decision for decision in made if IMPORTED not in decision.facts)
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
-        at = decisions.c.made_at.between(*self.spans[version])  # faster, since there is an index of times
+        at = decisions.c.made_at.between(*self.spans[version])  # lets the database use its index of times
         return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label]
 
     def _skip(self, versions: Sequence[str], *, why: str) -> None:
@@ -264,7 +265,7 @@ class DeepCheck:
             self.verdict.note(f"{count} decisions are not made again: {why}; their draws are checked by the logged pmf")
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
-        """Let a policy learn the ledger, and check it at each version. versions: pairs (last update, name), sorted."""
+        """Let a policy learn the ledger, and compare it with each version. versions: sorted (last update, name)."""
         if is_of_another_release(algorithm, params=params):
             stored = [version for _, version in versions if version in self.snapshots]
             self.verdict.not_compared += len(stored)
@@ -278,7 +279,11 @@ class DeepCheck:
         if not policy.deterministic:
             self.verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
             return
-        position, erased = 0, self._first_erased(policy) if self.verdict.erased else None
+        position = 0
+        erased: int | None = None
+        if self.verdict.erased:
+            pairs = self.ledger.read_with_decisions(after=0)
+            erased = next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
         for last_seq, version in versions:
             if erased is not None and last_seq >= erased:
                 effect = "the pmfs of its later versions are not made again"
@@ -292,10 +297,6 @@ class DeepCheck:
                 return
             position = max(position, last_seq)
             self._compare(policy, version=version)
-
-    def _first_erased(self, policy: Policy) -> int | None:
-        pairs = self.ledger.read_with_decisions(after=0)
-        return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
 
     def _compare(self, policy: Policy, *, version: str) -> None:
         info = self.snapshots.get(version)
@@ -315,7 +316,7 @@ class DeepCheck:
                 self.verdict.fail("deep_mismatches", fault)
 
     def _check_state(self, policy: Policy, *, info: SnapshotInfo) -> None:
-        """Compare the policy's sha256 with its snapshot's. With a tolerance, the arrays may differ by the tolerance."""
+        """Compare policy and snapshot: the sha256 must be equal, or the arrays differ by at most the tolerance."""
         text = f"replaying to {info.last_seq} does not give {info.version}"
         try:
             distance = difference(policy, files=self.files, info=info)
@@ -328,9 +329,9 @@ class DeepCheck:
             self.verdict.fail("deep_mismatches", text if distance is None else f"{text}: it differs by {distance:.2g}")
 
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
-        """Error text if this policy does not reproduce the logged pmf; None if it does, or cannot be compared."""
+        """Error text if this policy does not reproduce the logged pmf; None also if nothing can be compared."""
         if decision.fault is not None or is_erased_for(policy, decision):
-            return None  # the fallback arm's pmf, which `draw_fault` checks; or missing data
+            return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
         fault = _mixture_fault(decision)
         if fault is None:
             by_champion = _champion_part(decision)
@@ -341,10 +342,10 @@ class DeepCheck:
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """Count a mismatch for a version without a snapshot row, unless all its decisions were imported.
+        """Count a mismatch for a version without a snapshot row, unless all decisions of the version were imported.
 
-        An imported decision is recognised by its outcome, because callers cannot write `made_by`. A decision of this
-        store that was also imported into another ledger keeps its own outcome.
+        The outcome's `made_by`, which callers cannot write, marks a decision as imported. A decision of this store that
+        was also imported into another ledger has the outcome of this store, without the mark.
         """
         query = select(outcomes.c.decision_id, outcomes.c.made_by)
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
@@ -363,7 +364,7 @@ def _policy_key(info: SnapshotInfo) -> tuple[str, str]:
 
 
 def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether a policy, or the policy that it wraps, was recorded by a release with other params."""
+    """Whether this policy, or the policy that it wraps, has other params or another revision in this release."""
     inner = params.get("params")
     required: dict[str, Json] = {}
     if isinstance(inner, Mapping):
@@ -379,7 +380,7 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
-    """Whether a recomputed pmf equals the logged one, except for rounding and for exchanges between tied arms."""
+    """Whether a recomputed pmf equals the logged pmf, except for rounding and exchanged probabilities of tied arms."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
     rounding = max(PMF_ROUNDING, min(tolerance, _MAX_ROUNDING))

@@ -1,7 +1,7 @@
 """Audit of a store: repeats every draw, and learns the policy again from the ledger.
 
-Policies are compared by sha256. If a policy has a `tolerance`, its state depends on the rounding of the processor that
-learned it. Then its arrays are compared if its sha256 differs.
+The relearned policy must have the sha256 of the live policy. If a policy has a `tolerance`, its state depends on the
+rounding of the processor: then the arrays of both policies may differ by the tolerance.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def verify(
 ) -> Verdict:
     """Check the decisions and replay the ledger. Changes nothing.
 
-    serving: a policy with the algorithm and params of the routers; None if the ledger was imported and has no policy,
-        so that rows are checked, but nothing is replayed
+    serving: a policy with the algorithm and params of the routers. None for an imported ledger without a policy: then
+        rows are checked, and nothing is replayed
     deep: compute every pmf again
     progress: called with (checked decisions, all decisions)
     """
@@ -87,7 +87,7 @@ def verify(
 
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
-    with ledger.database.read() as connection:  # one transaction, since other processes may write meanwhile
+    with ledger.database.read() as connection:  # one transaction, because other processes write
         counts, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in counts.items():
         if stored[name] != count:
@@ -96,7 +96,7 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
 
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
-    """The newest snapshot of the live policy; None without one. Stores the sha256 of its files in the verdict."""
+    """The newest snapshot of the live policy, or None. Stores the sha256 of the snapshot's files in the verdict."""
     maker: dict[str, Any] = {}
     if serving is not None:
         maker = {"algorithm": serving.algorithm, "params": serving.params, "encoder_hash": ledger.encoder_hash()}
@@ -150,10 +150,10 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
 def _relearned(
     ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict
 ) -> tuple[int | None, Policy | None]:
-    """Check every update, and let the live policy learn it again.
+    """Check every update, and let an untrained copy of the live policy learn it.
 
-    Returns (last update, policy). The last update is None if the ledger cannot be read. The policy is None if rows were
-    removed and no later snapshot can be loaded.
+    Returns (last update, policy). The last update is None if the ledger cannot be read. The policy is None if there is
+    no live policy. If rows were removed, learning starts at a later snapshot; without one, the policy is None too.
     """
     policy, starts = None, dict[int, SnapshotInfo]()
     if live is not None:
@@ -242,7 +242,7 @@ def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) 
 
 
 def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
-    """The arm of a sticky turn must be the arm of its session's draw, unless that draw is not stored any more."""
+    """Count a mismatch for each sticky turn with another arm than its session's first turn, if that is still stored."""
     pairs = [(decision, value_at(decision.facts, (STICKY, "first"))) for decision in sticky]
     pairs = [(decision, first) for decision, first in pairs if isinstance(first, str)]
     query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))

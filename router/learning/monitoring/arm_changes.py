@@ -1,4 +1,4 @@
-"""Changed arms: a ledger restarts an arm before the first row of a new version. Also checks for uneven logs.
+"""Changed arms, which the policy learns again from the first row of their new version, and checks for uneven logs.
 
 A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which contains the arm's class,
 params, templates and generator. If these values are new for the arm, the outcome belongs to a new version. Values that
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -29,7 +29,7 @@ from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, Pol
 
 log = logging.getLogger("ragbandit.learner")
 
-#: parts of `made_by` that define a version; not the index, which changes with its documents, and not the budget
+#: keys of `made_by` that define an arm's version. Index and budget may change without a new version
 _PARTS: Final = ("arm", "params", "templates", "generator")
 _VERSIONS: Final = 8
 _ACTION: Final = "arm.change"
@@ -51,23 +51,13 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Record a change, after which ledgers restart the arm. label: the only ledger that restarts it; None for all."""
+    """Record a change, after which ledgers restart the arm. label: the only ledger that does; None for all."""
     with database.write() as connection:
         details: dict[str, Json] = {"reason": reason}
         if label is not None:
             details["label"] = label
         number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=details, now=now)
     return ArmChange(number=number, arm=arm, made_at=now)
-
-
-def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
-    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
-    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
-    return [
-        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
-        for row in connection.execute(query)
-        if json.loads(row.facts).get("label", label) == label
-    ]
 
 
 class ArmChanges:
@@ -89,11 +79,16 @@ class ArmChanges:
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
         self._versions = {arm: list(map(tuple, versions)) for arm, versions in state.get("versions", {}).items()}
         self._stored = self._state()
+        changes = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action == _ACTION)
         with self.ledger.database.read() as connection:
-            self._waiting = changes_after(connection, self._number, label=self.ledger.label)
+            rows = connection.execute(changes.order_by(audit_log.c.number)).all()
+        self._waiting = [
+            ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+            for row in rows
+            if json.loads(row.facts).get("label", self.ledger.label) == self.ledger.label
+        ]
 
     def unsaved_state(self) -> str | None:
-        """The state as JSON, if it differs from the stored state; else None."""
         state = self._state()
         return None if state == self._stored else state
 
@@ -104,7 +99,7 @@ class ArmChanges:
         return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
     def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
-        """The arms that restart before this row is learned; None if its answer is by an earlier version of the arm."""
+        """The arms that restart before the row is learned; None if an earlier version answered, to skip the row."""
         decision, version = joined.decision, _version(joined)
         versions = self._versions.get(decision.arm, [])
         is_earlier = version is not None and versions and version != versions[-1][0]
@@ -135,16 +130,16 @@ def _version(joined: JoinedDecision) -> str | None:
     return hashlib.sha256(canonical(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-#: probability of a false alarm for one start time and any number of checks
+#: probability that any of the checks from one start time raises a false alarm
 FALSE_ALARMS: Final = 0.001
 #: smallest relative difference that raises an alarm about outcomes or ratings; for draws every difference does
 MATTERS: Final = 0.1
 #: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
 SETTLED_S: Final = 3600.0
 _WEEK_H: Final = 7 * 24
-#: hours from a Monday, the start of a week, to the start of 1970, a Thursday
+#: hours from Monday, on which weeks start, to Thursday, on which 1970 began
 _MONDAY_H: Final = 3 * 24
-#: relative differences between arms that the test bets on
+#: sizes of the bets: relative differences between an arm's number of rows and its expected number
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
 _STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
@@ -167,9 +162,9 @@ class SampleRatio:
 
 
 def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """Check the rows at since <= time < until, in whole hours; None if they are even. Raises StoreError.
+    """Check the rows of since <= time < until, in whole hours; None if they are even. Raises StoreError.
 
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for one `since` and any number of `until`.
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls with the same `since` together.
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
@@ -177,19 +172,19 @@ def sample_ratio(database: Database, *, policy: str, since: float, until: float)
 
 
 def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """Check the rows since Monday of the last week (UTC); None if they are even."""
+    """Check the rows since Monday of last week (UTC); None if they are even."""
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
 
 
-def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) -> SampleRatio | None:
+def uneven(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
     """The first stage at which arms are uneven, because later stages follow from it; None if all stages are even."""
     for stage in _STAGES:
         names = f"{stage}_excess", f"{stage}_spread"
         sums = {arm: (getattr(totals, names[0]), getattr(totals, names[1])) for arm, totals in arms.items()}
         uneven_arms = _uneven_arms(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
-            alpha=alpha / len(_STAGES),
+            alpha=FALSE_ALARMS / len(_STAGES),
             matters=0.0 if stage in ("named", "drawn") else MATTERS,
         )
         if uneven_arms is not None:
@@ -218,7 +213,7 @@ def _uneven_arms(
 
 
 def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Logarithm of each arm's capital after betting against chance. excess, and spread >= 0, have the shape (n,)."""
+    """Logarithm of each arm's capital after bets against chance. spread: variance of the excess over expected rows."""
     stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
     bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
     return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))

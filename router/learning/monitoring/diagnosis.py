@@ -1,27 +1,27 @@
 """Diagnosis: how far a policy has learned each arm, by its posterior for the newest questions.
 
-For each arm, over the newest decisions, D is the arm's value minus the incumbent's value (without an incumbent: minus
-the value of the best other arm), by the policy's posterior:
+For an arm and a question, D is the arm's value minus the incumbent's value (without an incumbent, the value of the best
+other arm). E is the mean over the policy's posterior, d^2 the variance of D, and s^2 the variance of rewards. Each
+number is a mean over the newest questions:
 
-    gain    mean over the decisions of max(E D, 0): the expected gain from playing the arm if it looks better
-    worth   mean over the decisions of E max(D, 0), minus the gain: the expected gain from knowing the arm
-    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, with s^2 the variance of rewards and d^2 the variance of D: the number
-            of further labels that settle a question
-    wait    labels / (probability of the arm * share of decisions that are labelled), in questions
+    gain    max(E D, 0): expected gain from playing the arm if it looks better
+    worth   E max(D, 0), minus the gain: expected further gain from knowing the arm's value
+    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4: number of further labels that settle a question
+    wait    labels / (probability of the arm * share of labelled decisions): number of questions until these labels
 
     steady     worth is below WORTH and the arm has enough judgements, or it has KNOWN times the labels of one question
     learning   the wait is below PATIENCE questions, or below a week of this traffic
     held back  the wait is longer, but would be short without the restraint to the incumbent
     stuck      the wait would also be long without the restraint
     drifting   the arm's rewards changed a few rows ago, so the arm is learned again
-    starved    (only for all arms) no label came with the newest decisions
+    starved    state of all arms together: the newest decisions have no label
 
 After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008). Diagnoses do not influence
 decisions.
 
-The frontier is the expected quality and cost of the newest questions at each cost weight, by the policy's estimates and
-with the probabilities of its draw at this weight. An aim (a share of the best fixed arm's quality, or a mean cost)
-becomes the weight at which the frontier reaches it: the price is the dual variable of a mean constraint.
+The frontier is the expected quality and cost of the newest questions at each cost weight: the policy's estimates,
+averaged by the probabilities that it draws with at this weight. An aim of a question (a share of the best fixed arm's
+quality, or a mean cost) is replaced by the weight at which the frontier reaches the aim.
 """
 
 import json
@@ -49,7 +49,7 @@ from ragbandit.shared.formats import counted, number, percent, roughly
 from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: text of the state "steady" in stored diagnoses, which earlier releases can read, and in this release
+#: the state "steady" as JSON: diagnoses are stored with its former name, so that earlier releases can read them
 _STORED_STEADY, _STEADY = '"state":"decided"', '"state":"steady"'
 
 #: gain in reward per question below which knowing an arm better is not worth it
@@ -58,16 +58,16 @@ WORTH: Final = 0.005
 RESOLUTION: Final = 0.02
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
-#: larger forecasts are rounded to an order of magnitude
+#: larger numbers of labels or questions are rounded to an order of magnitude
 _EXACT: Final = 10_000
-#: an arm with this multiple of the labels that settle one question needs no more labels
+#: an arm needs no more labels if it has this many times the labels that settle one question
 KNOWN: Final = 10.0
 #: share of labelled decisions below which the diagnosis recommends more labels
 FEW: Final = 0.1
 LATEST: Final = 100
 #: number of newest decisions without a label that makes the state "starved"
 STARVED: Final = 500
-#: number of rows after its alarm for which an arm is in the state "drifting"
+#: an arm is "drifting" for this number of its rows after an alarm
 _DRIFT_ROWS: Final = 100
 
 REMEDIES: Final[Mapping[LearningState, str]] = {
@@ -87,7 +87,7 @@ class ArmDiagnosis:
     worth: float
     #: number of labels that the arm still needs, >= 0
     labels: int
-    #: expected number of questions until the arm has these labels; None if it never gets them
+    #: expected number of questions until the arm has these labels; None if the labels will never come
     questions: int | None
 
 
@@ -118,7 +118,9 @@ class Diagnosis:
                 others = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
                 return f"no arm{others and f' but {others}'} is tried enough to know: {self._needs('stuck')}"
             case "held back":
-                promise = f"the promise to {self.incumbent or 'the incumbent'}{self._slack}"
+                promise = f"the promise to {self.incumbent or 'the incumbent'}"
+                if self.slack is not None:
+                    promise += f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
                 text = f"{promise} lets too few questions try others: {self._needs('held back')}"
             case "learning":
                 text = self._needs("learning")
@@ -134,12 +136,6 @@ class Diagnosis:
         if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
             remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
         return f"{self.state}: {self.sentence}{remedy}"
-
-    @property
-    def _slack(self) -> str:
-        if self.slack is None:
-            return ""
-        return f" ({'slack' if self.slack >= 0.0 else 'broken by'} {number(abs(self.slack))} of reward)"
 
     def _arms(self, state: LearningState) -> list[ArmName]:
         return [arm for arm, diagnosis in self.arms.items() if diagnosis.state == state]
@@ -165,7 +161,7 @@ class Traffic:
 
     decisions: Sequence[Decision]
     labelled: float
-    #: cost weight of the outputs; None: the weight of the last learned row
+    #: cost weight of the outputs; None if it is the weight of the last learned row
     weight: float | None = None
 
     @property
@@ -239,7 +235,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
 
 
 def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:
-    """The newest decisions with finite features of this encoder, and of one length; oldest first."""
+    """The newest decisions with finite features of this encoder, all of the most frequent length; oldest first."""
     newest = ledger.newest_decisions(limit=limit, encoder_hash=encoder_hash)
     finite = (item for item in newest if item.features is not None and np.isfinite(item.features).all())
     pairs = [(item, item.features.size) for item in finite if item.features is not None]
@@ -312,7 +308,7 @@ EVERY_S: Final = 60.0
 LEAST: Final = 50
 #: number of newest questions that the frontier is computed from
 QUESTIONS: Final = 100
-#: number of newest outcomes that correct the cost in the frontier
+#: number of newest outcomes whose observed cost corrects the expected cost of the frontier
 OUTCOMES: Final = 500
 #: cost weights of the frontier besides 0, as multiples of 1 / (cost of the most expensive arm - cost of the cheapest)
 _WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
@@ -329,9 +325,9 @@ class Frontier:
     best: float
 
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight that reaches an aim: a share of `best`, or a mean cost. Else the first or last weight."""
+        """The highest weight that reaches the aim, a share of `best` or a mean cost; else the first or last weight."""
         values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # `interp` takes the last of equal points. Beyond the points it takes the first or last one.
+        # If values are equal, `interp` takes the last. For an aim beyond all values, it takes the first or last weight.
         return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
 
 
@@ -405,9 +401,9 @@ NEWEST: Final = 100
 
 
 def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
-    """A warning if the NEWEST newest answers have the same cost, else None. Raises StoreError.
+    """A warning if all of the last NEWEST answers have the same cost, else None. Raises StoreError.
 
-    None also if there are fewer answers, if one of these arms has no answer, or if costs have no price.
+    Also None if there are fewer answers or only one arm, if an arm has no answer, or if cost has no price.
     """
     arms = tuple(arms)
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}

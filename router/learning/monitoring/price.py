@@ -1,8 +1,8 @@
 """Explains `reward.weight` in sentences, and proposes a weight from the outcomes.
 
-reward = quality - weight * cost, so an arm that costs c more must be right on weight * c more of the questions. The
-proposed weight is half the slope from the cheapest arm 1 to the most expensive arm 2, .5 * (q_2 - q_1) / (c_2 - c_1),
-with the mean qualities q and mean costs c. At the whole slope both arms earn the same. At 0 cost is ignored.
+reward = quality - weight * cost, so an arm that costs c more pays if its quality is higher by weight * c. Let q_1 and
+c_1 be the mean quality and cost of the cheapest arm, and q_2 and c_2 those of the most expensive arm. The proposed
+weight is half the slope (q_2 - q_1) / (c_2 - c_1). At the whole slope both arms earn the same; at 0 cost is ignored.
 """
 
 import math
@@ -15,12 +15,12 @@ import numpy as np
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.shared.formats import number, worth
-from ragbandit.shared.types import ArmName, Matrix
+from ragbandit.shared.types import ArmName
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings
 
-#: smallest number of labels of an arm in a comparison
+#: number of labels that an arm needs before it is compared with another arm
 LEAST_LABELS: Final = 50
 #: two weights are far from each other if they differ by more than this factor
 FACTOR: Final = 2.0
@@ -49,25 +49,24 @@ class ArmMeans:
 def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
     """The means of each arm, estimated for all questions.
 
-    An arm has answered only the questions that the policy gave it. So an answer has the weight rows / probability of
-    its arm, divided by the sum of the arm's weights (Hajek 1971).
+    An arm has answered only the questions that the policy gave it. So each answer is weighted by its rows / the
+    probability of its arm, and the weights of an arm are scaled to the sum 1 (Hajek 1971).
     """
     by_arm: dict[ArmName, list[tuple[float, ...]]] = {}
     for arm, *numbers in answers:
         if numbers[2] > 0.0:
             by_arm.setdefault(arm, []).append(tuple(numbers))
-    return [_means(arm, np.array(numbers, dtype=np.float64)) for arm, numbers in by_arm.items()]
-
-
-def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
-    """answers: (n, 4) with n > 0 and the columns quality, cost, rows, probability."""
-    values, rows = answers[:, :2], answers[:, 2]
-    weights = rows / answers[:, 3]
-    weights = weights / weights.sum()
-    means = weights @ values
-    (q, c), (q_error, c_error) = means.tolist(), np.sqrt((weights * weights) @ (values - means) ** 2).tolist()
-    labels = float(rows.sum())
-    return ArmMeans(arm=arm, labels=labels, quality=q, cost=c, quality_error=q_error, cost_error=c_error)
+    arms = []
+    for arm, rows_of_arm in by_arm.items():
+        columns = np.array(rows_of_arm, dtype=np.float64)  # quality, cost, rows, probability
+        values, rows = columns[:, :2], columns[:, 2]
+        weights = rows / columns[:, 3]
+        weights = weights / weights.sum()
+        means = weights @ values
+        (q, c), (q_error, c_error) = means.tolist(), np.sqrt((weights * weights) @ (values - means) ** 2).tolist()
+        labels = float(rows.sum())
+        arms.append(ArmMeans(arm=arm, labels=labels, quality=q, cost=c, quality_error=q_error, cost_error=c_error))
+    return arms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +75,16 @@ class Price:
     best_fixed: ArmName
     #: the cheapest arm first, the most expensive arm last
     arms: tuple[ArmMeans, ...]
-    #: None if the cheapest and the most expensive arm cost the same
+    #: proposed weight; None if the cheapest and the most expensive arm cost the same
     proposed: float | None
-    error: float  #: standard error of `proposed`; 0 if that is None
-    #: "worse": the most expensive arm is worse than the cheapest. "far": `weight` is far from `proposed`. None: neither
-    #: is significant, or an arm has fewer than LEAST_LABELS labels
+    error: float  #: standard error of `proposed`; 0 if it is None
+    #: "worse" if the most expensive arm has a lower quality than the cheapest, "far" if `weight` is far from
+    #: `proposed`; None if neither is significant, or if one of the two arms has fewer than LEAST_LABELS labels
     verdict: Literal["worse", "far"] | None
 
 
 def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
-    """Assess a weight >= 0 by the means of at least one arm. The arms' means count as independent."""
+    """Assess a weight of cost, >= 0, by the means of the arms (at least one), which count as independent."""
     cheap = min(arms, key=lambda arm: (arm.cost, -arm.quality))
     expensive = max(arms, key=lambda arm: (arm.cost, arm.quality))
     verdict: Literal["worse", "far"] | None = None
@@ -146,7 +145,7 @@ def remedy(price: Price) -> str:
 
 
 def budget_warnings(settings: "Settings") -> list[str]:
-    """Sentences about settings that prevent the cost weight from slowing down the spending of dollar budgets."""
+    """Warnings about settings because of which dollar budgets cannot slow down spending by a higher cost weight."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
         return []
     notes = []

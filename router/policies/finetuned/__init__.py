@@ -4,15 +4,13 @@ Importing these modules does not import torch. Making a policy imports it.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, file_sha256, resolve
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.policies.base import Count, PolicyParams, Text, Whole
 from ragbandit.shared.errors import required_module
-from ragbandit.shared.files import cache_root
 from ragbandit.shared.torch_models import device_of
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ MODEL: Final = "policy.params.model"
 class ReadingParams(PolicyParams):
     #: folder or hub name of the encoder that training starts from
     model: Text = DEFAULT_ENCODER
-    #: most tokens of a question; further tokens are cut off
+    #: largest number of tokens of a question; further tokens are cut off
     max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: number format of matrix products; weights and gradients are always float32
@@ -42,7 +40,7 @@ class ReadingParams(PolicyParams):
 def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
     """Load the encoder, once per process and settings, because policies are made often.
 
-    folder: used instead of `reading.model`. Raises ConfigError if weights, packages or the device are missing.
+    folder: replaces `reading.model`, unless it is None. Raises ConfigError if weights, packages or device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
     from ragbandit.router.policies.finetuned.network import loaded_reader
@@ -51,8 +49,3 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
     weights = resolve(reading.model if folder is None else folder, setting=MODEL)
     shared = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
     return loaded_reader(weights.folder, sha256=weights.sha256, device=device, reading=shared)
-
-
-def sha256_of(file: Path) -> str:
-    """The sha256 of a file; cached on disk, because policies are made often and the encoder has 260 MB."""
-    return file_sha256(file, root=cache_root(None))

@@ -4,13 +4,13 @@
 held-out rows. `save` writes a folder for the param `trained`:
 
     config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
-    layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
-    ragbandit.json                                    arms, costs, report, and the sha256 of the other four
+    layers.safetensors                                "pre" (d, d + 1), "heads" (K, d + 1): width d, K arms, bias last
+    ragbandit.json                                    arms, costs, report, and the sha256 of the other four files
 
-Intended differences to Adaptive-RAG (arXiv 2403.14403, section 3.2): DistilBERT instead of a T5-large that writes a
-letter; the inductive labels go to rows that no arm solved, as in the paper, not to other questions as in the authors'
-code. The multi-label classifier of MBA-RAG (arXiv 2412.01572, table 1) takes the arm with the highest output, which is
-nearly always the most expensive arm; here the choice includes the cost.
+Intended differences: Adaptive-RAG (arXiv 2403.14403, section 3.2) fine-tunes a T5-large, which writes a letter. Its
+paper gives the inductive labels to rows that no arm solved, as we do; the authors' code gives them to other questions.
+The multi-label classifier of MBA-RAG (arXiv 2412.01572, table 1) takes the arm with the highest output, which is nearly
+always the most expensive arm; here the choice includes the cost.
 """
 
 import functools
@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field
+from safetensors.numpy import load_file, save
 
+from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     MULTI_STEP,
     SINGLE_STEP,
@@ -44,9 +46,9 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.router.policies.confusion import shares_by_label
-from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
+from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import whole_folder
+from ragbandit.shared.files import cache_root, whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 class FittingParams(ReadingParams):
     #: initial learning rate, which falls linearly to 0 during the training
     learning_rate: Number = 3e-5
-    #: number of questions per step
     batch: Count = 32
     epochs: Count = 10
     #: share of the rows that are held out to choose the best epoch; 0 to keep the last epoch
@@ -77,7 +78,7 @@ class FittingParams(ReadingParams):
 
 
 class TableClassifier(PerQuestionPolicy, ABC):
-    """A classifier trained on tables. Subclasses define labels, loss and choice. Ledger rows are only counted."""
+    """A classifier trained on tables. Subclasses define labels, loss and choice. `learn` only counts ledger rows."""
 
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
@@ -105,7 +106,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
 
     @abstractmethod
     def _measures(self, outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-        """Returns (mean loss, differentiable; accuracy in [0, 1]). Both arguments have the shape (B, K)."""
+        """Returns (mean loss, as a differentiable tensor; accuracy in [0, 1]) of arguments with a row per question."""
 
     @abstractmethod
     def _choice(self, outputs: "Tensor", *, arms: Sequence[ArmName]) -> PolicyOutput: ...
@@ -129,15 +130,15 @@ class TableClassifier(PerQuestionPolicy, ABC):
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Load saved counts. Raises SnapshotError if they belong to another trained folder."""
         if arrays or facts.get("trained") != self._identity:
-            raise SnapshotError("the snapshot was made with another trained folder", field=_FIELD)
+            raise SnapshotError("the param names another trained folder than the snapshot", field=_FIELD)
         super().restore(arrays, facts)
 
     def fit(self, rows: Sequence[TableRow], *, progress: BatchProgress = lambda _done, _total: None) -> dict[str, Json]:
         """Train on rows with the outcome of every arm. Replaces an earlier training.
 
-        Returns a report: numbers of all rows, used rows, dropped rows (without a label) and inductive rows; labels per
-        arm; the training loss of each epoch, its loss and accuracy on held-out rows; the best epoch, and its confusion
-        matrix on held-out rows. Raises InvalidInput if fewer than two rows have a label.
+        Returns a report: the numbers of all, used, dropped (without a label) and inductive rows; the number of labels
+        of each arm; for each epoch the training loss, and loss and accuracy on held-out rows; the best epoch; and the
+        confusion matrix on held-out rows. Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
@@ -233,11 +234,9 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._measures(outputs, targets)[0]
 
     def save(self, folder: str | Path) -> str:
-        """Write the folder for the param `trained`. Returns its identity. Raises InvalidInput before `fit`."""
-        from safetensors.numpy import save
-
+        """Write the folder for the param `trained`. Returns a sha256. Raises InvalidInput before `fit`."""
         if self._network is None:
-            raise InvalidInput("is not trained", field="policy", remedy="fit it first")
+            raise InvalidInput("is not trained", field="policy", remedy="call `fit` before `save`")
         target, reader = free_folder(folder), self._network.reader
         encoder = {name: weight.numpy(force=True) for name, weight in self._network.encoder.named_parameters()}
         values = self._network.arrays(rows=1)
@@ -250,7 +249,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 (work / "layers.safetensors").write_bytes(save(layers))
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
-                described["sha256"] = {file.name: sha256_of(file) for file in work.iterdir()}
+                described["sha256"] = {file.name: file_sha256(file, root=cache_root(None)) for file in work.iterdir()}
                 text = json.dumps(described, indent=1, sort_keys=True)
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
@@ -260,14 +259,12 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return self._identity
 
     def _read(self, path: Path) -> None:
-        from safetensors.numpy import load_file
-
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
         try:
             text = (path / _FACTS).read_text("utf-8")
             described = json.loads(text)
             for name, sha256 in described["sha256"].items():
-                if sha256_of(path / name) != sha256:
+                if file_sha256(path / name, root=cache_root(None)) != sha256:
                     raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):
@@ -299,9 +296,9 @@ def _right(row: TableRow) -> list[ArmName]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveRagParams(FittingParams):
-    #: training: label of a question with one hop that no arm answered right
+    #: label, in training, of questions with one hop that no arm answered right
     single: ArmParam = SINGLE_STEP
-    #: training: label of a question with more hops that no arm answered right
+    #: label, in training, of questions with more hops that no arm answered right
     multi: ArmParam = MULTI_STEP
 
 
@@ -314,7 +311,7 @@ class AdaptiveRag(TableClassifier):
     def __init__(self, **params: Json) -> None:
         settings = read_params(AdaptiveRagParams, given=params)
         super().__init__(settings)
-        # labels, which `fit` compares with the table; the policy does not draw these arms by name
+        # The two arms are only labels: `fit` compares them with the table's arms, so they need not be configured.
         self._by_hops = {1: ("single", settings.single), 2: ("multi", settings.multi)}
 
     def _target(self, row: TableRow, *, arms: Sequence[ArmName]) -> tuple[float, ...] | None:
@@ -344,17 +341,17 @@ class AdaptiveRag(TableClassifier):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelParams(FittingParams):
-    #: "cheapest" takes the cheapest arm with p >= tau, or the arm with the highest p if there is none; "net" takes the
-    #: arm with the highest p - weight * cost. p is the predicted probability of a right answer
+    #: let p be an arm's predicted probability of a right answer: "cheapest" takes the cheapest arm with p >= tau (or,
+    #: if no arm has this, the highest p); "net" takes the arm with the highest p - weight * mean number of steps
     choice: Literal["cheapest", "net"] = "cheapest"
-    #: for "cheapest": smallest p of an arm that is taken
+    #: the choice "cheapest" takes only arms with at least this probability of a right answer, if there are any
     tau: Share = 0.5
-    #: for "net": weight of an arm's mean number of steps
+    #: the choice "net" multiplies an arm's mean number of steps by this weight
     weight: Number = 0.03
 
 
 class MultiLabel(TableClassifier):
-    """Predicts each arm's probability of being right, and chooses by it and by the arm's mean steps in the training.
+    """Chooses an arm by its predicted probability of a right answer, and by its mean number of steps in the training.
 
     An arm that is not in the training table counts as wrong, and as expensive as the most expensive arm.
     """

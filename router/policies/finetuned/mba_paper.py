@@ -37,8 +37,6 @@ TABLES: Final[Mapping[str, Mapping[str, float]]] = {
 #: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
 MOST_ROUNDING: Final = 2.0**-8
-#: number of outputs of the authors' network; their loss is the mean over all outputs
-_LOGITS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +51,12 @@ class MbaPaperParams(ReadingParams):
     floor: Number = 0.0
     #: share of `total` in which the learning rate rises; in the authors' scripts 0 for "single", 0.05 for "multi_code"
     warmup: Share = 0.0
-    #: "paper": (f_a - r)^2 with the output f_a and the reward r; "code": a third of it
+    #: "paper" is (output of the drawn arm - reward)^2, "code" is a third of it
     loss: Literal["paper", "code"] = "paper"
-    #: "ledger": the reward in the ledger row. The others are the papers' rewards of right answers. "single": 1 -
-    #: steps/10, for example 0.9 for single_step. "multi_paper", "multi_code": see TABLES
+    #: "ledger" learns the reward in the ledger row. The others replace the reward of a right answer as in the paper:
+    #: "single" by 1 - steps/10 (0.9 for single_step), "multi_paper" and "multi_code" by a number of TABLES
     reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
-    #: reward of a wrong answer, unless `reward` is "ledger": "paper" is -1, "code" is 0
+    #: reward of a wrong answer, unless `reward` is "ledger": -1 for "paper", 0 for "code"
     failure: Literal["paper", "code"] = "paper"
 
 
@@ -73,7 +71,7 @@ class MbaPaper(PerQuestionPolicy):
         self.settings = read_params(MbaPaperParams, given=params)
         super().__init__(self.settings)
         self._reader = load_reader(self.settings)
-        #: arm -> number of its updates that were steps, because their weight was above 0
+        #: arm -> number of its updates with a weight above 0, each of which is a training step
         self._steps: dict[ArmName, int] = {}
         self._network = self._reader.network(seed=self.settings.seed)
 
@@ -83,7 +81,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def epsilon(self) -> float:
-        """Exploration at step e = updates + 1: min(1, 1/ln(e + 1e-5)), as in the authors' code. Eq. 3 has no 1e-5."""
+        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1, as in the code; eq. 3 has no 1e-5."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
@@ -97,7 +95,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def tolerance(self) -> float:
-        """Rounding error of one gradient times the number of steps. More than MOST_ROUNDING could hide a wrong row."""
+        """Rounding error of one gradient times the number of steps; at most MOST_ROUNDING, not to hide a wrong row."""
         steps = self.updates if self.settings.floor > 0.0 else min(self.updates, self.settings.total)
         return min(MOST_ROUNDING, self._reader.rounding * (1 + steps))
 
@@ -116,8 +114,8 @@ class MbaPaper(PerQuestionPolicy):
         if rows == 0.0:
             super().learn(update)
             return
-        factor = rows if self.settings.loss == "paper" else rows / _LOGITS
-        # At the start of the warm-up the learning rate is 0, but a step changes AdamW's moments.
+        factor = rows if self.settings.loss == "paper" else rows / 3  # the authors' loss is a mean over three outputs
+        # A step at the learning rate 0, as at the start of the warm-up, still changes AdamW's moments.
         if self.updates < self.settings.total or self.rate > 0.0:
             self._network.descend(
                 [update.query.text],

@@ -26,13 +26,13 @@ from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.torch_models import load_model
 from ragbandit.shared.types import Features
 
-#: relative rounding error of one number
+#: precision -> relative rounding error of one number
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 #: standard deviation of new weights, BERT's initializer_range
 _SPREAD: Final = 0.02
 #: most texts of one forward pass, except in training
 _BATCH: Final = 32
-#: guards the seed of the dropout and torch's number of threads, which belong to the whole process
+#: lock of the dropout's seed and of torch's number of threads, which belong to the whole process
 _WORK: Final = threading.RLock()
 
 
@@ -59,7 +59,6 @@ class Reader:
         self.rounding = _UNIT[reading.precision] * math.sqrt(
             2.0 * (14 * int(config.num_hidden_layers) + 4) * self.width
         )
-        #: sha256 of weights and tokenizer
         self.identity = hashlib.sha256(f"{sha256} {self.tokens.sha256}".encode()).hexdigest()
 
     def network(self, *, seed: int) -> "Network":
@@ -96,9 +95,9 @@ loaded_reader = functools.lru_cache(maxsize=4)(Reader)
 class Network:
     """An encoder, the square layer, and a head per arm, trained by `descend`.
 
-    `values` is the state: "encoder" (3, P), missing before the first step; "pre" (3, d, d + 1) and "head/<arm>" (3, d +
-    1), with the bias last. Row 0 contains the weights, rows 1 and 2 contain AdamW's moments. The folder of a trained
-    classifier has only row 0.
+    `values` is the state of a network with an encoder of P parameters and width d: "encoder" (3, P), missing before the
+    first step; "pre" (3, d, d + 1) and "head/<arm>" (3, d + 1), with the bias last. Row 0 contains the weights, rows 1
+    and 2 contain AdamW's moments. The folder of a trained classifier has only row 0.
     """
 
     def __init__(self, reader: Reader, *, seed: int) -> None:
@@ -118,7 +117,7 @@ class Network:
     ) -> float:
         """Make one step of AdamW (Loshchilov and Hutter 2019) on a batch. Returns the loss before the step.
 
-        loss: function of the outputs (B, K), with a column per arm of `arms`. Heads of other arms get the gradient 0
+        loss: function of the outputs, with a row per text and a column per arm. Other arms' heads get the gradient 0
         step: number of the step, from 1; also the seed of the dropout
 
         Raises PolicyFault if the loss or a gradient is not finite or too large to be squared, and then changes nothing.
@@ -144,12 +143,12 @@ class Network:
             norm = torch.nn.utils.get_total_norm([leaf.grad for leaf in leaves.values() if leaf.grad is not None])
             if not bool((value.detach() + norm * norm).isfinite()):
                 raise PolicyFault("the loss or a gradient is not finite, or too large: the weights have diverged")
-            optimizer.step()  # in place: the leaves are views of `values`
+            optimizer.step()  # changes `values`, of which the leaves are views
         self.values = values
         return float(value.detach())
 
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
-        """Outputs (B, K), float64. Each head is a separate product, so that an output does not depend on other arms."""
+        """Shape (texts, arms), float64. Each head is a separate product, so outputs do not depend on other arms."""
         with self.reader.at_work(None), torch.no_grad():
             batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
             pre = self.values["pre"][0]
@@ -158,7 +157,7 @@ class Network:
         return torch.stack([hidden @ head[:-1] + head[-1] for head in heads], dim=1)
 
     def _hidden(self, texts: Sequence[str], pre: Tensor, *, train: bool) -> Tensor:
-        """Input of the heads: (B, d), float32, >= 0. train: whether to apply dropout."""
+        """Input of the heads: (texts, width), float32, >= 0. train: whether to apply dropout."""
         states = self.encoder.train(train)(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
         out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
         return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
@@ -185,7 +184,7 @@ class Network:
         return {"encoder": (3, size), "pre": (3, width, width + 1), **{HEAD + arm: (3, width + 1) for arm in arms}}
 
     def _split(self, values: Mapping[str, Tensor], *, row: int) -> dict[str, Tensor]:
-        """A row of `values` as views by name. The encoder's row is split into its parameters."""
+        """Row `row` of each array in `values`, as views by name. The encoder's row is split into its parameters."""
         tensors = {name: value[row] for name, value in values.items()}
         if "encoder" in tensors:
             parameters = dict(self.encoder.named_parameters())
@@ -203,14 +202,14 @@ def dropout_seed(seed: int, *, step: int) -> int:
 
 
 def fresh_pre(width: int, *, seed: int) -> npt.NDArray[np.float32]:
-    """The square layer before training, (d, d + 1), with the bias last."""
+    """The square layer before training, (width, width + 1), with the bias last."""
     pre = np.zeros((width, width + 1), dtype=np.float32)
     pre[:, :-1] = np.random.default_rng([seed, 0]).normal(0.0, _SPREAD, (width, width))
     return pre
 
 
 def fresh_head(arm: str, *, width: int, seed: int) -> Features:
-    """An arm's head before training, (d + 1,). It depends only on the arm's name, not on when the arm was added."""
+    """An arm's head before training, (width + 1,). It does not depend on when the arm was added."""
     number = int.from_bytes(hashlib.sha256(arm.encode("utf-8", "surrogatepass")).digest()[:8], "big")
     head = np.zeros(width + 1, dtype=np.float32)
     head[:-1] = np.random.default_rng([seed, 1, number]).normal(0.0, _SPREAD, width)

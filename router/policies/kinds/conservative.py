@@ -6,20 +6,21 @@ until the earned surplus pays for the worst next draw. Stage-wise conservative b
 Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every single decision. This policy differs:
 
 - The incumbent is mixed into the policy's pmf (draw.py), so propensities are exact and other arms keep a probability.
-- Feedback arrives after many further decisions, so each decision must satisfy, with theta = ln(1 / CONFIDENCE) / slack,
+- Feedback arrives many decisions later. So every decision limits its loss, the incumbent's reward minus its own. The
+  slack is the total reward that may still be lost, credit is half of harm * the incumbent's mean reward, and
 
-      E exp(theta * (loss - credit)) <= 1,      credit = half of harm * the incumbent's mean reward.
+      E exp(theta * (loss - credit)) <= 1,    theta = ln(1 / CONFIDENCE) / slack.
 
-  As the slack shrinks, the other arms' share of the draw approaches 0. The expected loss of an arm is the incumbent's
-  score minus its own score. With Gaussian rewards of one variance, E exp(theta * loss) = exp(theta * expected loss +
-  theta^2 * variance).
-- The slack is computed without the policy's estimates. A row of another arm loses the incumbent's mean reward minus its
-  own reward. A row of the incumbent loses (reward - mean) * (1 / propensity - 1), which corrects for the selection of
-  questions that the incumbent gets. If the policy's scores are wrong, the slack shrinks, and restrains the policy.
+  As the slack shrinks, theta grows, and the other arms' share of the draw approaches 0. The expected loss of an arm is
+  the incumbent's score minus the arm's score. With Gaussian rewards of one variance, E exp(theta * loss) = exp(theta *
+  expected loss + theta^2 * variance).
+- The slack is computed without the policy's scores, so it shrinks and restrains the policy if the scores are wrong. A
+  row of another arm loses the incumbent's mean reward minus the row's reward. A row of the incumbent loses (reward -
+  mean reward) * (1 / propensity - 1), because the policy selects the questions that the incumbent gets.
 
-This is not a proof: for a fixed theta, Ville's inequality would bound the losses beyond the slack, but theta changes
-with every row, scores and variance are estimates, and the Gaussian is an approximation. docs/policy-settings.md has
-measured rates. If rewards may be negative, harm is a share of the absolute value of the incumbent's mean reward.
+There is no proof. Ville's inequality would bound the losses for a fixed theta, but theta changes with every row, scores
+and variance are estimates, and the Gaussian is an approximation. docs/policy-settings.md has measured rates. If rewards
+may be negative, harm is a share of the absolute value of the incumbent's mean reward.
 """
 
 import math
@@ -52,7 +53,7 @@ from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: first question at which the promise must hold (see the module); earlier allowances are available from the start
+#: first question at which the promise must hold; half of the allowances until then are available from the start
 FROM: Final = 100
 #: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
@@ -62,8 +63,6 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
-#: lower limit of the absolute mean reward in `allowance`, in standard deviations of the incumbent's rewards
-_LEAST_SCALE: Final = 0.1
 #: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
@@ -73,20 +72,18 @@ class Shortfall:
 
     def __init__(self, incumbent: ArmName, *, harm: float) -> None:
         self.incumbent, self.harm = incumbent, harm
-        #: arm -> number of its rows; `_sums`: arm -> sum of its rewards
-        self.rows: dict[ArmName, int] = {}
-        self._sums: dict[ArmName, float] = {}
-        #: number and lost reward of the rows that were not imported; faded number of other arms' rows among them
+        self.rows: dict[ArmName, int] = {}  #: arm -> number of its rows
+        self._sums: dict[ArmName, float] = {}  #: arm -> sum of its rewards
+        #: sums over rows that were not imported: number, lost reward, and number of other arms' rows (old rows fade)
         self._own = self._lost = self._others = 0.0
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
-        #: faded sums over the incumbent's rows, each weighted by 1 / propensity: weights, rewards, squared rewards
+        #: sums over the incumbent's rows, weighted by 1 / propensity and by age: weights, rewards, squared rewards
         self._weight = self._rewards = self._squares = 0.0
-        #: such sums of the incumbent's quality and cost; faded mean weight of cost in all rows
+        #: the same sums of quality and cost; `_price`: mean weight of cost in the latest rows of all arms
         self._quality = self._cost = self._price = 0.0
         #: number of the incumbent's rows before its last restart
         self.before = 0
-        #: sum of the squared rewards of all arms
         self._all_squares = 0.0
 
     @property
@@ -103,7 +100,7 @@ class Shortfall:
             return 0.0
         mean = self._rewards / self._weight
         spread = math.sqrt(max(self._squares / self._weight - mean * mean, 0.0))
-        return self.harm * max(abs(self._mean_at(weight)), _LEAST_SCALE * spread)
+        return self.harm * max(abs(self._mean_at(weight)), 0.1 * spread)
 
     def _mean_at(self, weight: float | None) -> float:
         return (self._quality - (self._price if weight is None else weight) * self._cost) / self._weight
@@ -152,9 +149,9 @@ class Shortfall:
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
-        # Limit the surplus to MOST allowances, and the debt to FROM allowances. Late feedback can cause a larger debt.
+        # The surplus is limited to MOST allowances, and the debt, which late feedback can cause, to FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
-        if allowance > 0.0:  # 0 after a restart of the incumbent, until its mean reward is known
+        if allowance > 0.0:  # it is 0 from a restart of the incumbent until its mean reward is known
             lost = min(max(self._ratio * self._lost, allowed - MOST * allowance), allowed + FROM * allowance)
             self._lost = lost / self._ratio
 
@@ -203,17 +200,17 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
 
 
 _INNER: Final = "inner/"
-#: optional attributes, found by `getattr`, that this policy takes from the inner policy
+#: names of attributes that this policy takes from the inner policy (see `__getattr__`)
 _INSIDE: Final = frozenset(
     {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
     | {"seen", "serves_prices", "tolerance"}
 )
-#: theta = ln(1 / CONFIDENCE) / slack; a smaller value takes less risk
+#: determines theta (see the module); a smaller value takes less risk
 CONFIDENCE: Final = 0.05
-#: share of a decision's allowance that it may lose before the decision itself is learned
+#: share of a decision's allowance that may be lost before the decision is learned
 _CREDIT: Final = 0.5
-#: number of posterior standard deviations of an arm's difference to the incumbent that are subtracted from its score,
-#: because an arm without rows may be worse than its prior mean
+#: an arm's score is reduced by this number of posterior standard deviations of its difference to the incumbent, because
+#: an arm without rows may be worse than its prior mean
 _DOUBT: Final = 0.5
 _MOST_EXPONENT: Final = 50.0
 _MOST_REWARD: Final = 1e100
@@ -230,7 +227,7 @@ class ConservativeParams(PolicyParams):
     params: Mapping[str, Any] | None = None
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
-    #: revision of the learning algorithm, recorded so that a ledger of an earlier revision is replayed; do not set it
+    #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
     revision: Annotated[int, Field(ge=4, le=4)] = 4
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
@@ -246,7 +243,7 @@ class ConservativePolicy(HasParams):
         settings = read_params(ConservativeParams, given=params)
         super().__init__(settings)
         if settings.policy == self.algorithm:
-            raise ConfigError("it cannot wrap itself", field="policy.params.policy", remedy="for example mba")
+            raise ConfigError("conservative cannot wrap itself", field="policy.params.policy", remedy="for example mba")
         self.inner = _inner_policy(settings.policy, params=settings.params or {}, context=settings.context)
         self.incumbent, self.harm = settings.incumbent, settings.harm
         self._revision = settings.revision

@@ -33,7 +33,7 @@ class _Shares(PerQuestionPolicy):
         self.shares = shares
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """If only one arm with a share is offered, it gets all probability. If none is, the pmf is uniform."""
+        """If only one arm with a share is offered, it gets all probability. If none is offered, the pmf is uniform."""
         del query, features
         with_share = [arm for arm in arms if arm in self.shares]
         if not with_share:

@@ -1,11 +1,13 @@
 """LLM as selector: a chat model chooses the arm from a numbered list of descriptions, as in LlamaIndex's routers.
 
-The policy does not learn. It can be used before there is a log. Differences to LlamaIndex's selector: the number is
-checked (in LlamaIndex choice 0 becomes index -1, which silently chooses the last engine), descriptions state how much
-work an arm does, the list is ordered by arm name, because models prefer some positions, and `epsilon` mixes in a
-uniform draw, because a deterministic log cannot be used to evaluate other policies.
+The policy does not learn, so it can be used before there is a log. Differences to LlamaIndex's selector:
 
-The facts of a decision contain the tokens of its call, which no setting of the reward counts, and a failure:
+- The number is checked. In LlamaIndex, choice 0 becomes index -1, which silently chooses the last engine.
+- Descriptions state how much work an arm does.
+- The list is ordered by arm name, because models prefer some positions.
+- `epsilon` mixes in a uniform draw, because a deterministic log cannot be used to evaluate other policies.
+
+The facts of a decision contain the tokens of the call, which the reward does not count, and the name of a failure:
 
     timeout, connection, http_429 ..., malformed       see shared.openai_client
     not_json       the model's text is not a JSON object with an integer under "choice"
@@ -51,8 +53,6 @@ DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 MAX_QUESTION: Final = 4000
 MAX_REPLY: Final = 200
-#: further time to wait after the deadline, in seconds, in case the event loop is slow
-_GRACE_S: Final = 2.0
 
 _INSTRUCTIONS: Final = (
     "You are the dispatcher of a question-answering system. Several methods can answer a question; they differ in how"
@@ -63,9 +63,6 @@ _INSTRUCTIONS: Final = (
 
 _Chat = list[dict[str, str]]
 
-#: servers read the seed as a signed 64-bit integer
-_MOST_SEED: Final = 2**63 - 1
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlmParams(PolicyParams):
@@ -74,17 +71,17 @@ class LlmParams(PolicyParams):
     base_url: Annotated[str, Field(pattern="^https?://[^#]+$")] | None = None
     #: environment variable with the API key. The key itself must not be a param, because params are logged
     api_key_env: Text = "OPENAI_API_KEY"
-    #: arm -> its description for the model, which otherwise gets only the arm's name; None for DESCRIPTIONS
+    #: arm -> its description for the model, which gets only the name of other arms; None for DESCRIPTIONS
     descriptions: Mapping[str, Text] | None = None
     #: the arm that answers after a failure. If it is not offered, all arms have the same probability
     fallback: ArmParam = SINGLE_STEP
     #: time limit for a batch of questions, seconds. Keep it short, because callers wait
     timeout_s: Positive = 5.0
     max_concurrency: Count = 8
-    #: temperature of requests; None to send none
+    #: temperature in requests; None to send no temperature
     temperature: Annotated[int | float, Field(ge=0, le=2)] | None = 0
-    #: seed of requests; None to send none
-    seed: Annotated[int, Field(ge=0, le=_MOST_SEED)] | None = 0
+    #: seed in requests, which servers read as a signed 64-bit integer; None to send no seed
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = 0
     #: probability that is spread evenly over all arms
     epsilon: Share = 0.05
 
@@ -139,16 +136,14 @@ class Llm(CountingPolicy):
         chats: dict[int, _Chat] = {}
         for index, names in enumerate(sorted_arms):
             if len(names) > 1:
-                chats[index] = messages_of(queries[index].text, methods=[self._method(arm) for arm in names])
+                texts = self.descriptions
+                methods = [f"{arm}: {texts[arm]}" if arm in texts else arm for arm in names]
+                chats[index] = messages_of(queries[index].text, methods=methods)
         replies = dict(zip(chats, self._ask(list(chats.values())), strict=True)) if chats else {}
         return [
             self._output(replies.get(index), listed=sorted_arms[index], arms=offered)
             for index, offered in enumerate(arms)
         ]
-
-    def _method(self, arm: ArmName) -> str:
-        description = self.descriptions.get(arm)
-        return f"{arm}: {description}" if description else arm
 
     def _ask(self, chats: Sequence[_Chat]) -> list[ChatReply]:
         import aiohttp  # noqa: F401  both are imported before the deadline is set: they take a second
@@ -156,7 +151,7 @@ class Llm(CountingPolicy):
 
         waiting = asyncio.run_coroutine_threadsafe(self._ask_all(chats), event_loop())
         try:
-            return waiting.result(self.settings.timeout_s + _GRACE_S)
+            return waiting.result(self.settings.timeout_s + 2.0)  # 2 more seconds, in case the event loop is slow
         except FutureTimeoutError:
             waiting.cancel()
             return [ChatReply(failed="timeout")] * len(chats)
@@ -180,7 +175,7 @@ class Llm(CountingPolicy):
         return list(await asyncio.gather(*map(reply_to, chats)))
 
     def _output(self, reply: ChatReply | None, *, listed: Sequence[ArmName], arms: Sequence[ArmName]) -> PolicyOutput:
-        """reply: None for a question with one arm, which is not sent"""
+        """reply: None for a question with one arm, about which the model is not asked"""
         if reply is None:
             return PolicyOutput(pmf=(1.0,) * len(arms), facts={"llm": None, "epsilon": self.settings.epsilon})
         number = reply.failed or parse_choice(reply.text, count=len(listed))

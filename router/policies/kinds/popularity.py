@@ -1,8 +1,8 @@
 """Adaptive Retrieval: retrieve for rarely mentioned entities (Mallen et al. 2023, arXiv 2212.10511, section 5).
 
-The least popular entity of a question decides: the arm `below`, which retrieves, answers if its popularity is below a
-threshold, else the arm `above`, because language models remember popular entities. The threshold is an edge between
-ten bins of log popularity: the edge that would have earned most so far. Intended differences to the paper:
+The popularity of a question is that of its least popular entity. Below a threshold the arm `below` answers, which
+retrieves; else the arm `above`, because language models remember popular entities. The threshold is the edge between
+two of ten bins of log popularity that would have earned most so far. Intended differences to the paper:
 
 - Popularity is the number of passages in your index that mention the entity, not its page views. `ragbandit index
   build` writes the table (`popularity.json`). You can replace it by a table with other numbers.
@@ -118,8 +118,7 @@ def _beginning(text: str) -> str:
     cut = text[:READ]
     if len(text) <= READ or cut[-1].isspace() or text[READ].isspace():
         return cut
-    parts = cut.rsplit(maxsplit=1)
-    return parts[0] if len(parts) == 2 else cut
+    return cut.rsplit(maxsplit=1)[0]
 
 
 def _key_word(raw: str) -> str:
@@ -162,17 +161,17 @@ class Popularity(PerQuestionPolicy):
         self.table = read_table(settings.table)
         self._path = settings.table
         self._questions = np.zeros(BINS)
-        #: sums of rewards, and numbers of rows, in each bin; row 0 for `below`, row 1 for `above`
+        #: sums of rewards in each bin; row 0 for `below`, row 1 for `above`
         self._sums = np.zeros((2, BINS))
-        self._counts = np.zeros((2, BINS))
+        self._counts = np.zeros((2, BINS))  #: numbers of rows, in the same order
         self._edge: int | None = None
 
     @property
     def edge(self) -> int:
         """The learned threshold: `below` answers the bins before this edge, `above` the other bins.
 
-        It is the edge with the highest estimated reward, the highest one if edges tie. The mean of a bin includes one
-        virtual row with the arm's mean over all bins.
+        It is the edge with the highest estimated reward, or the last of several such edges. An arm's mean in a bin
+        includes one virtual row with the arm's mean over all bins.
         """
         if self._edge is None:
             totals = self._counts.sum(axis=1)
@@ -207,7 +206,7 @@ class Popularity(PerQuestionPolicy):
     def learn(self, update: Update) -> None:
         """Add the reward to its arm's sum in the question's bin. A question without known entities has no bin."""
         if not math.isfinite(update.reward.value):
-            raise PolicyFault(f"the reward is {update.reward.value!r}")
+            raise PolicyFault(f"the reward is {update.reward.value!r}, not a finite number")
         rows = rows_of(update)
         super().learn(update)
         lowest = min(self.table.entities(update.query.text).values(), default=0.0)
@@ -265,7 +264,7 @@ _FIELD = "policy.params.table"
 _REMEDY = "ragbandit index build writes popularity.json into the index's folder"
 
 
-@functools.lru_cache(maxsize=2)  # each snapshot makes a new policy
+@functools.lru_cache(maxsize=2)  # for each snapshot, a new policy reads the table
 def _read(path: str, changed: int, size: int) -> PopularityTable:  # noqa: ARG001 the key of the cache
     data = Path(path).read_bytes()
     return PopularityTable.model_validate_json(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})

@@ -1,16 +1,18 @@
 """Vowpal Wabbit (the package vowpal-wabbit-next) as a policy: its online linear learner, and two of its explorers.
 
-VW predicts the cost of an arm, minus the reward, from x / sqrt(d) times the arm, and an intercept per arm (--cb_adf -q
-qa). An update is one gradient step, invariant to importance weights (Karampatziakis and Langford 2011). The param
-cb_type chooses the cost that the step learns (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
+VW predicts the cost of an arm, which is the negative reward, from the d features x of a question: x / sqrt(d) times the
+arm, and an intercept per arm (--cb_adf -q qa). An update is one gradient step, invariant to importance weights
+(Karampatziakis and Langford 2011). The param cb_type chooses the cost that the step learns for an arm that was drawn
+with probability p (Bietti et al. 2021, "A Contextual Bandit Bake-off"):
 
 - mtr: the cost of the drawn arm, weighted by 1/p. VW sees only this arm, so the step does not depend on their number.
 - ips: cost/p for the drawn arm, 0 for every other offered arm.
 - dr: the predicted cost for every offered arm, and (cost - prediction)/p more for the drawn arm.
 
 The explorers are computed here in float64 from VW's predicted costs, because VW's own explorers use float32 and do not
-return these costs. squarecb gives 1 / (K + gamma * gap) to all but the best arm, gamma = gamma_scale * sqrt(updates)
-(Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here epsilon/K is mixed in.
+return these costs. squarecb gives 1 / (K + gamma * gap) to each of K arms except the best arm, which costs less by the
+gap; gamma = gamma_scale * sqrt(updates) (Foster and Rakhlin 2020). VW raises small probabilities to epsilon/K; here
+epsilon/K is mixed in.
 
 VW is not thread-safe, so every call takes a lock. A state contains the bytes of VW's model.
 """
@@ -54,16 +56,15 @@ class VwParams(PolicyParams):
     explorer: Literal["epsilon", "squarecb"] = "squarecb"
     #: probability that is spread evenly over all arms
     epsilon: Share = 0.2
-    #: factor of gamma; larger values explore less
+    #: factor of gamma (see the module); larger values explore less
     gamma_scale: Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)] = 10.0
     cb_type: Literal["mtr", "dr", "ips"] = "mtr"
-    #: learning rate of the gradient step, in float32
     learning_rate: Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)] = 0.01
     #: 0 keeps the learning rate constant, for traffic that drifts; 0.5 decreases it by the past gradients (AdaGrad)
     power_t: Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)] = 0.0
-    #: VW has 2**bits weights of 16 bytes; an arm uses d + 1 of them, at hashed positions
+    #: VW has 2**bits weights of 16 bytes; an arm uses one for each feature and one more, at hashed positions
     bits: Annotated[int, Field(ge=14, le=24)] = 18
-    #: the setting `context`; in a ledger, as it was when the ledger was learned
+    #: the setting `context`, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
 
 
@@ -78,7 +79,6 @@ class VowpalWabbit(PerQuestionPolicy):
     def __init__(self, **params: Json) -> None:
         settings = read_params(VwParams, given=params)
         super().__init__(settings)
-        #: context that the policy learns from; {} without a context
         self.schema = read_schema(settings.context)
         self._columns = ContextColumns(self.schema) if self.schema else None
         self.settings = settings
@@ -121,7 +121,7 @@ class VowpalWabbit(PerQuestionPolicy):
         features, rows = update.features, rows_of(update)
         p, cost = update.propensity, -update.reward.value
         if features is None or self._dimension not in (None, features.size):
-            raise PolicyFault("features are missing or of another length")
+            raise PolicyFault("the features are missing, or their number differs from earlier rows")
         # VW squares these numbers in float32, where they may silently become infinite. NaN fails every comparison.
         if not (float(np.abs(features).max()) < 1e6 and 0.0 < p <= 1.0 and (1.0 + abs(cost)) / p < 1e15):
             raise PolicyFault(f"VW cannot learn from cost {cost!r} at probability {p!r} with these features")
@@ -154,10 +154,10 @@ class VowpalWabbit(PerQuestionPolicy):
         """Load a saved state. Checks the sha256 first, because VW may crash on other bytes."""
         model = arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
-            raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
+            raise SnapshotError(f"the state must be one array of bytes with the name model, not {sorted(arrays)}")
         saved = model.tobytes()
         if hashlib.sha256(saved).hexdigest() != facts.get("model_sha256"):
-            raise SnapshotError("model is damaged: its sha256 does not match")
+            raise SnapshotError("the array model is damaged: its sha256 does not match")
         try:
             workspace = self._vw.Workspace(["--quiet"], model_data=saved)
         except RuntimeError as error:  # another version of VW wrote the model
@@ -170,7 +170,7 @@ class VowpalWabbit(PerQuestionPolicy):
             self._mass, self._workspace = facts["mass"], workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
-        """The question as x / sqrt(d), whose length is about 1 like that of the intercept, and its context."""
+        """VW's example of a question: its features, scaled to a length near 1, and its context."""
         example = self._vw.Example()
         indices = np.arange(_QUESTION, _QUESTION + features.size, dtype=np.uint64)
         scaled = (features.astype(np.float64) / math.sqrt(features.size)).astype(np.float32)

@@ -50,7 +50,7 @@ def states_of(texts):
 
 def features_of(projection, states, *, counts, dimension):
     matrix, offset = projection.product(dimension)
-    return projection.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
+    return projection.features(states @ matrix + offset, counts=counts, dimension=dimension)
 
 
 @pytest.fixture(scope="module")

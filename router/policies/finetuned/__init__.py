@@ -4,13 +4,15 @@ Importing these modules does not import torch. Making a policy imports it.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, file_sha256, resolve
 from ragbandit.router.policies.base import Count, PolicyParams, Text, Whole
 from ragbandit.shared.errors import required_module
+from ragbandit.shared.files import cache_root
 from ragbandit.shared.torch_models import device_of
 
 if TYPE_CHECKING:
@@ -49,3 +51,8 @@ def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader
     weights = resolve(reading.model if folder is None else folder, setting=MODEL)
     shared = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
     return loaded_reader(weights.folder, sha256=weights.sha256, device=device, reading=shared)
+
+
+def sha256_of(file: Path) -> str:
+    """The sha256 of a file; cached on disk, because policies are made often and the encoder has 260 MB."""
+    return file_sha256(file, root=cache_root(None))

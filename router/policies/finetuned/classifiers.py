@@ -28,7 +28,6 @@ import numpy as np
 from pydantic import Field
 from safetensors.numpy import load_file, save
 
-from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     MULTI_STEP,
     SINGLE_STEP,
@@ -46,9 +45,9 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.router.policies.confusion import shares_by_label
-from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import cache_root, whole_folder
+from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -249,7 +248,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 (work / "layers.safetensors").write_bytes(save(layers))
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
-                described["sha256"] = {file.name: file_sha256(file, root=cache_root(None)) for file in work.iterdir()}
+                described["sha256"] = {file.name: sha256_of(file) for file in work.iterdir()}
                 text = json.dumps(described, indent=1, sort_keys=True)
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
@@ -264,7 +263,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
             text = (path / _FACTS).read_text("utf-8")
             described = json.loads(text)
             for name, sha256 in described["sha256"].items():
-                if file_sha256(path / name, root=cache_root(None)) != sha256:
+                if sha256_of(path / name) != sha256:
                     raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):

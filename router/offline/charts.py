@@ -84,7 +84,7 @@ def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> 
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
-    """Write a figure of this width and height in inches. An error leaves `path` unchanged. Raises as check_png."""
+    """Write a figure of this width and height in inches. Raises like `check_png`, and then leaves `path` unchanged."""
     check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -186,7 +186,7 @@ def enter(
     """
     policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=time.time())
     learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings)
-    learner.drain(patience_s=PATIENCE_S)  # earlier decisions come before these rows
+    learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
@@ -291,7 +291,10 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm that it offers."""
+    """Mean outcomes of the questions that every complete arm answered.
+
+    Returns None if a question lacks the outcome of an arm that it offers.
+    """
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))
@@ -302,7 +305,8 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     count = np.zeros(shape)
     np.add.at(count, (question, column), 1.0)
     answered = (count > 0.0).sum(axis=0)
-    complete = np.flatnonzero(answered >= np.sort(answered)[-2])  # at least two arms: routing needs a choice
+    # An arm is complete if at most one arm answered more questions: so at least two are, since routing needs a choice.
+    complete = np.flatnonzero(answered >= np.sort(answered)[-2])
     whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
     means = {}
     for key in ("value", "quality", "cost"):

@@ -35,7 +35,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One line of a report."""
+    """Comparison of a group of questions with always using one arm."""
 
     name: str
     """Name of the group of questions, or "always" and the arm."""
@@ -94,7 +94,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A report of a period. Every line covers the questions that could have had the arm of its comparison."""
+    """A report of a period. A line covers only questions that could have had the arm in its `against`."""
 
     sentence: str = ""
     """All of it in one sentence."""
@@ -147,16 +147,16 @@ _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Which rows a report reads: since <= made_at < until."""
+    """Decisions that a report reads: those with since <= made_at < until."""
 
-    #: policy whose ledger has the rewards
+    #: label of the policy whose ledger contains the rewards
     label: str
     since: float
     until: float
     tenant: str | None = None
-    #: a period with more questions is sampled, to about this number of rows or fewer
+    #: if the period has more questions, a sample of about this number of rows or fewer is read
     most: int = MOST_ROWS
-    #: setting whose cost weight applies to all rewards; None keeps the weight with which each reward was learned
+    #: reward setting, whose cost weight is applied to all rewards; None keeps the weights with which they were learned
     reward: RewardSettings | None = None
 
     @property
@@ -184,30 +184,29 @@ class ReportRows:
     pmf: Matrix
     #: unit -> costs of the outcomes, NaN without an outcome
     costs: Mapping[Unit, Vector]
-    #: quality by learned ratings, labels and rewards; NaN if the answer has none
+    #: quality of the answer, from the rating, label or reward that was learned; NaN if nothing was learned
     quality: Vector
     #: the policy's predictions for every arm before the draw; NaN without a prediction
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
-    #: questions of the period if the rows and `left_out` are a sample; None if all were read
+    #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: a judge's scores in [0, 1], NaN without a score; None if people rated so few that scores are used as the quality
+    #: a judge's scores in [0, 1], NaN without a score; None if people rated too few answers: `quality` has the scores
     judge: Vector | None = None
-    #: rows that the answer's label stands for (`label_weight`), 1 without a label; None if all are 1
+    #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
 
     @property
     def sample(self) -> Sample | None:
-        """The size of the sample; None if all questions of the period were read."""
         read = len(self.arm) + sum(self.left_out.values())
         return None if self.whole is None else Sample(questions=read, out_of=self.whole)
 
     @property
     def scale(self) -> float:
-        """Questions of the period per question read, left-out ones included."""
+        """Number of questions in the period / number of questions read. Both include the questions in `left_out`."""
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def part(self, rows: Flags | slice) -> "ReportRows":
@@ -231,9 +230,10 @@ _SUMMED: Final = ("decided", *UNITS)
 
 
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
-    """Exact totals of the period from the hourly counters; None for one tenant, or if its hours are not counted.
+    """Exact totals of the period from the hourly counters.
 
-    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do.
+    None if the scope has a tenant, or if the counters lack hours of the period. If an hour lies only partly in the
+    period, its totals are multiplied by the share of its questions that lie in the period.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
@@ -259,7 +259,7 @@ def read_asked(database: Database, scope: ReportScope) -> Asked | None:
 
 
 def _share_of_hour(connection: Connection, scope: ReportScope, *, hour: int) -> float:
-    """Share of an hour's questions that lie in the period; share of its time if it has no questions."""
+    """Share of an hour's questions that lie in the period. For an hour without questions: share of its time."""
     time = decisions.c.made_at
     begin, end = 3600.0 * hour, 3600.0 * (hour + 1)
     first, last = max(begin, scope.since), min(end, scope.until)
@@ -291,7 +291,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger),
     )
     share = share_of(questions, most=scope.most)
-    if share < 1.0:  # the seed is a decimal without leading zeros
+    if share < 1.0:  # the seed is stored as decimal text, so its last six characters are its last six digits
         last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
         query = query.where(last_digits < f"{round(1e6 * share):06}")
     query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
@@ -411,7 +411,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
 
 
 def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
-    """The reward of a rated answer with the setting's cost weight. A raw reward is returned as it was sent."""
+    """Reward of a rated answer at the cost weight of `setting`. A reward without quality and cost is not changed."""
     if setting is None or row["preset"] in WHOLE:
         return float(row["value"])
     value = row["quality"] - setting.weight * row["charged"]

@@ -11,9 +11,9 @@ from ragbandit.shared.formats import counted, decimal, duration, moment, money, 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
 
-#: a report that ends less than this before now is said to cover "Last N days", seconds
+#: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
-#: delay of the hourly totals above which the report states up to when they are counted, seconds
+#: if the hourly totals are behind by more than this number of seconds, the report gives the time of the last count
 _LATE_S: Final = 120.0
 
 
@@ -27,7 +27,10 @@ class Price(NamedTuple):
 
 
 def price_of(reward: RewardSettings | None) -> Price | None:
-    """What a right answer is worth by the reward setting, in the unit of its one cost term, or in "units of cost"."""
+    """What a right answer is worth by the reward setting; None without a setting.
+
+    The unit is that of the cost term if one term has a price, and "units of cost" if several terms have one.
+    """
     if reward is None:
         return None
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
@@ -47,9 +50,9 @@ def tells_nothing(comparison: Comparison) -> bool:
 
 
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
-    """What routing earned at the price; None without an interval. "more" or "less" only if the interval excludes 0.
+    """What routing earned at the price, as text; None without an interval.
 
-    forecast: how many more questions are needed, as text.
+    The text contains "more" or "less" only if the interval excludes 0. forecast: number of missing questions, as text.
     """
     if value.low is None or value.difference is None or value.high is None:
         return None
@@ -158,7 +161,7 @@ def verdict_in_words(
     return f"{text}; cannot tell yet: {missing}" if text else f"cannot tell yet: {missing}"
 
 
-#: titles of the cells after the first one; `tables` returns the first title
+#: titles of the columns after the first column, whose title `tables` returns
 COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality, instead of", "Difference", "Verdict")
 
 

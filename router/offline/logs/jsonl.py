@@ -91,7 +91,7 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """Schema of a line. A propensity, seed or explored that is None is computed."""
+    """Schema of a line. If None, propensity and explored are computed from the pmf, and the seed from the id."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -150,7 +150,7 @@ def _reward_record(reward: Reward) -> Record:
 
 
 _VALUES = attrgetter(*map(_attribute, KEYS))
-#: key of a record -> conversion from an attribute of the row. The seed is text: many readers round 64-bit integers
+#: key of a record -> conversion from an attribute of the row. The seed becomes text: many readers round 64-bit integers
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -188,7 +188,7 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
                 message = f"{key!r} is on line {seen[key]} too"
                 raise InvalidInput(message, field="id", remedy="log every decision once")
             if features is not None and width not in (None, features.size):
-                message = f"{features.size} numbers, the first row has {width}"
+                message = f"has {features.size} numbers, but the first row with features has {width} numbers"
                 raise InvalidInput(message, field="features", remedy="use one encoder for a log")
         except InvalidInput as error:
             yield BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
@@ -239,7 +239,7 @@ def _extra(record: Record) -> Record:
     try:
         return json_object(record)
     except PydanticCustomError as error:
-        raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
+        raise InvalidInput("the unknown keys of a row cannot be used", field="extra", remedy=error.message()) from error
 
 
 _EVERY_ARM: Final = "log all arms that were offered"
@@ -278,7 +278,7 @@ def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:
-    """Make a reward from its value, or from quality, cost and weight. A logged value must follow from its parts."""
+    """Make a reward from its value, or from quality, cost and weight. A value must follow from the logged parts."""
     only_value = "quality" not in parts
     if only_value and "value" not in parts:
         raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
@@ -298,10 +298,11 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     logged = parts.get("value", value)
     if not low - slack(low) <= logged <= high + slack(high):
         remedy = "declare the bounds that the rewards have (minimum, maximum)"
-        raise InvalidInput(f"{logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
+        raise InvalidInput(f"the value {logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
     if abs(logged - value) > slack(abs(parts["quality"]) + abs(parts["weight"] * parts["cost"])):
         remedy = "value = quality - weight * cost, within the bounds; leave out what is not known"
-        raise InvalidInput(f"{logged!r}, but its parts give {value!r}", field="reward.value", remedy=remedy)
+        message = f"the value is {logged!r}, but the other parts of the reward give {value!r}"
+        raise InvalidInput(message, field="reward.value", remedy=remedy)
     return Reward(**parts | {"value": value})
 
 

@@ -33,7 +33,7 @@ PROGRESS_STEP = 64
 class MemoryLog:
     rows: Sequence[Logged]
     log: Log
-    #: label of the ledger that learned the rows; None for the label in each decision
+    #: label of the ledger that learned the rows; None if each row's decision names its ledger
     ledger: str | None = None
     described: str = "a log in memory"
     since: float | None = None
@@ -41,7 +41,7 @@ class MemoryLog:
     #: number of rows that were left out because their arm was not drawn; see `drawn`
     undrawn: int = 0
     logged: LoggedPolicies = field(default_factory=dict)
-    #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
+    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
     serving: Settings | None = None
     share: float = 1.0  #: share of the log's rows that are in memory; below 1 for a sample
 
@@ -134,7 +134,10 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Probabilities as served now, with floors; shape (len(rows), K). weight: None for the usual cost weight."""
+        """Probabilities for these rows as the policy would be served now, with floors; shape (len(rows), K).
+
+        weight: cost weight; None for the weight given to the constructor
+        """
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -196,7 +199,7 @@ def crossfitted(
 ) -> tuple[list[Matrix], tuple[str, ...]]:
     """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
-    weights: cost weights at which the copies are asked; None for the served weight.
+    weights: cost weights at which the copies are asked; None among them stands for the served weight.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
     Returns (probabilities (n, K) for each weight, notes on faults).
     """
@@ -224,7 +227,8 @@ def crossfitted(
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
     """The fold of each row, by its question's text without context.
 
-    question: number of each row's question with context and tenant, used instead if there are fewer texts than folds
+    question: number of each row's question; the same text with another context or tenant is another question. If there
+    are fewer texts than folds, these numbers decide the folds.
     """
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
@@ -243,7 +247,10 @@ def crossfitted_policy(
     settings: Settings,
     progress: Progress,
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy. Returns (name, or label in `weights` -> probabilities (n, K), notes)."""
+    """Cross-fit untrained copies of a policy. Returns (probabilities, notes on faults).
+
+    The probabilities, shape (n, K), have the key `name` at the served cost weight, and its label at each of `weights`.
+    """
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
@@ -266,7 +273,7 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
 def progressive_validation(
     spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, judged: Flags, progress: Progress
 ) -> CandidatePmf:
-    """Ask a candidate about every row, while it learns the log in order.
+    """Ask a candidate about every row while the candidate learns the log in order.
 
     Before each row, the candidate has learned as many rows as the served policy had (`learned_before`).
     judged: rows to ask about, shape (n,); other rows are only learned, and get probability 0.
@@ -291,7 +298,8 @@ def progressive_validation(
 def learned_before(log: MemoryLog) -> Choices:
     """How many rows the served policy had learned when it decided each row, shape (n,).
 
-    The number comes from the seq in the row's version; for a row of another ledger, the number is the row's index.
+    The number is found by the seq in the row's version. If the row was decided from another ledger, it is the row's
+    index in the log.
     """
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
@@ -339,8 +347,8 @@ def service_note(settings: Settings) -> str:
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
     """The settings of the serving policy if this policy is the baseline, else None.
 
-    If the plan names no baseline, the serving policy is the baseline if a candidate reads questions and the service
-    decided rows.
+    For a plan that names no baseline, the serving policy is the baseline as soon as a candidate reads questions and the
+    service decided a row.
     """
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
@@ -354,8 +362,8 @@ def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settin
 def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
     """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
-    Not judged are decisions before `log.since`, imported rows if the service decided other rows, and questions that a
-    snapshot has learned: an estimate on these would be too optimistic.
+    Three kinds of rows are not judged: decisions before `log.since`; imported rows, if the service decided other rows;
+    and questions that a snapshot has learned, because an estimate on them would be too optimistic.
     """
     judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
     if log.since is not None:
@@ -380,9 +388,10 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row: by seq if the row is in the snapshot's ledger, else by time.
+    """Whether the snapshot may have learned this row.
 
-    The time decides because a new label learns all earlier decisions of its store.
+    In the snapshot's own ledger, the seq decides. Otherwise the time does, because a new ledger learns all earlier
+    decisions of its store.
     """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq

@@ -43,7 +43,7 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 
 def headline(replayed: ReplayResult) -> list[str]:
-    """One plain sentence per candidate of `compared`, in that order."""
+    """One plain sentence for each candidate of `compared`, in the same order."""
     # Every sentence has the caveat, since it may be quoted without the others.
     sample = ""
     if replayed.sampled_from is not None:
@@ -189,7 +189,10 @@ def footnotes(replayed: ReplayResult) -> list[str]:
 
 
 def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
-    """Reward, difference, quality and cost; only the bounds if unsupported decisions prevent a verdict."""
+    """Returns (reward, difference, quality, cost) as text.
+
+    If unsupported decisions prevent a verdict, reward and difference are bounds, and quality and cost are not known.
+    """
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
         reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
@@ -361,7 +364,7 @@ def _sentences(replayed: ReplayResult) -> list[tuple[str, str]]:
 
 
 def print_replay(replayed: ReplayResult, console: Console) -> None:
-    """Print the sentences and the tables; in a file or pipe, each table gets its full width. Empty ones are omitted."""
+    """Print the sentences and the tables that are not empty. In a file or pipe, each table gets its full width."""
     for line, style in _sentences(replayed):
         console.print(Text(line, style=style), soft_wrap=True)
     _print_tables(_estimates(replayed), console=console)

@@ -131,7 +131,7 @@ def play(
             learning.step(int(row))
             progress(done, len(train))
     elif policy.params.get("trained") is None:  # a policy that `ragbandit policy train` has made is judged as it is
-        # The data set serves reports only, and an id might contain it.
+        # A policy must not learn from the data set's name, which serves reports only; an id might contain this name.
         policy.fit([replace(world.table.rows[row], id="", dataset=None) for row in train], progress=progress)
     drawn = learning.predicted(test)
     return Played(
@@ -295,7 +295,7 @@ def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
     return tuple(1.0 / ties if score == best else 0.0 for score in drawn.scores)
 
 
-#: data of the runs in a process of the pool
+#: in a process of the pool: data of its runs, set when the process begins
 _world: SimulationData | None = None
 
 

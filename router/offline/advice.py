@@ -49,8 +49,7 @@ _FARTHEST: Final = 1_000_000
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     folds: int = 5
-    #: share of the decisions that are labelled in the passes from cold, in (0, 1]
-    labelled: float = LABELLED
+    labelled: float = LABELLED  #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the intervals of the policy's gains, if all outcomes are known; all other intervals use CONFIDENCE
     confidence: float = CONFIDENCE
@@ -63,8 +62,7 @@ class Standing:
     """Means per held-out question of a policy or a fixed arm."""
 
     name: str
-    #: any of "best fixed", "most expensive" and "cheapest that is as good"
-    roles: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()  #: any of "best fixed", "most expensive" and "cheapest that is as good"
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval  #: in units of `reward.cost`
@@ -212,10 +210,7 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 def _measured_standings(
     outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
 ) -> list[Standing]:
-    """Standings by the known outcomes: first each policy, then each fixed arm.
-
-    shares: name of a policy -> its probabilities of the complete arms, shape (questions, complete arms)
-    """
+    """Standings by known outcomes: policies first, then fixed arms. shares: policy -> pmfs of the complete arms."""
     low, high = settings.reward.minimum, settings.reward.maximum
     values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
     standings, policy_rewards = [], list[Vector]()
@@ -309,7 +304,6 @@ def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]
 
 
 def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
-    """Add the verdict and the sentence to the advice. gain: the policy's gain over the best fixed arm."""
     worth = advice.ask.worth
     verdict: Kind = "not enough"
     value = "what learned routing is worth is not known yet"
@@ -359,10 +353,7 @@ def _break_even(advice: Advice) -> str:
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
-    """Text on the number of questions that are missing for a verdict.
-
-    Assumes that the gain stays the same, and that its interval narrows like 1 / sqrt(number of questions).
-    """
+    """How many questions are missing, if the gain stays and its interval narrows like 1 / sqrt(number of questions)."""
     if gain.interval is None:
         return "give more labelled questions"
     half = (gain.interval[1] - gain.interval[0]) / 2.0
@@ -396,11 +387,10 @@ def _control(
 def _cold(
     outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
 ) -> FirstPass | None:
-    """Simulated service without a warm start, compared with the best fixed arm. None for fewer than 2 arms."""
     table = outcomes.table()
     if len(table.arms) < 2:
         return None
-    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the steps of this table are whole costs
+    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
     settings = settings.model_copy(update={"reward": reward})
     world = SimulationData(
         table=table,

@@ -34,8 +34,7 @@ class WarmRows:
     arms: tuple[ArmName, ...]
     source: str
     origin: str  #: name of the format, stored in the facts of the decisions
-    #: number of rows whose features were missing or from another encoder, and were computed
-    encoded: int = 0
+    encoded: int = 0  #: number of rows whose features were missing or from another encoder, and were computed
 
 
 def question_key(query: Query) -> str:
@@ -246,8 +245,7 @@ class Outcomes:
     reward: Matrix
     quality: Matrix
     cost: Matrix
-    #: indices of the arms that answered every question; routing chooses between these
-    complete: Choices
+    complete: Choices  #: indices of the arms that answered every question; routing chooses between these
     #: a row for each question and complete arm, sorted by question, as a uniform draw would log it
     rows: Sequence[Logged]
     queries: Sequence[Query]
@@ -256,7 +254,6 @@ class Outcomes:
     encoder_hash: str
 
     def table(self) -> LabelledTable:
-        """The complete arms as a table; its steps are the costs."""
         arms = tuple(self.arms[column] for column in self.complete)
         quality, cost = np.clip(self.quality[:, self.complete], 0.0, 1.0), self.cost[:, self.complete]
         rows = tuple(
@@ -291,10 +288,7 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """Mean outcomes of the questions that every complete arm answered.
-
-    Returns None if a question lacks the outcome of an arm that it offers.
-    """
+    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm that it offers."""
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))

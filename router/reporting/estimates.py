@@ -13,7 +13,7 @@ from ragbandit.shared.types.ledger import effective_rows
 
 Choices = npt.NDArray[np.intp]
 
-#: largest probability that any report of a growing log has an interval without the true difference
+#: probability that the interval misses the true difference in at least one of the reports made while the log grows
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
@@ -69,7 +69,7 @@ def compared(
     judge: Vector | None = None,
     counts: Vector | None = None,
 ) -> Comparison:
-    """Compare the served answers with always using one arm, in the unit of `value`. Each question is a row.
+    """Compare the served answers with always using one arm, in the unit of `value`. A row is a question.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
@@ -77,10 +77,10 @@ def compared(
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
     against: index of the arm to compare with, or one index for each row, shape (n,)
     least, most: smallest and largest possible value
-    judge: a judge's scores in [0, 1], shape (n,), NaN without a score. One interval is computed with the scores as a
-        control variate, and one without the scores. Each end is taken from the interval whose end is nearer to its
-        estimate: scores may contain little information on rare losses
-    counts: 1 / (probability that the row's value is known), shape (n,); None if all rows have the same probability
+    judge: a judge's scores in [0, 1], shape (n,), NaN without a score. Two intervals are computed: with the scores as a
+        control variate, and without scores. Of the two upper ends, the end nearer to its estimate is returned, and of
+        the lower ends too: scores may contain little information on rare losses
+    counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
     """
     n = len(value)
     is_seen, is_drawn = ~np.isnan(value), arm == against

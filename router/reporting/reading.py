@@ -140,7 +140,6 @@ MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
-_FORCED: Final = '"forced":true'
 #: key of a decision's facts -> reason to leave the decision out
 _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that was pinned"}
 
@@ -149,8 +148,7 @@ _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that
 class ReportScope:
     """Decisions that a report reads: those with since <= made_at < until."""
 
-    #: label of the policy whose ledger contains the rewards
-    label: str
+    label: str  #: label of the policy whose ledger contains the rewards
     since: float
     until: float
     tenant: str | None = None
@@ -171,19 +169,13 @@ class ReportRows:
 
     arms: tuple[str, ...]
     made_at: Vector
-    #: index in `tenants`
-    tenant: Choices
+    tenant: Choices  #: index in `tenants`
     tenants: tuple[str, ...]
-    #: index in `prices`
-    price: Choices
-    #: names of prices, or weights of cost as text
-    prices: tuple[str, ...]
-    #: index of the drawn arm in `arms`
-    arm: Choices
-    #: 0 for arms that were not offered
-    pmf: Matrix
-    #: unit -> costs of the outcomes, NaN without an outcome
-    costs: Mapping[Unit, Vector]
+    price: Choices  #: index in `prices`
+    prices: tuple[str, ...]  #: names of prices, or weights of cost as text
+    arm: Choices  #: index of the drawn arm in `arms`
+    pmf: Matrix  #: probabilities at the draw; 0 for arms that were not offered
+    costs: Mapping[Unit, Vector]  #: unit -> costs of the outcomes, NaN without an outcome
     #: quality of the answer, from the rating, label or reward that was learned; NaN if nothing was learned
     quality: Vector
     #: the policy's predictions for every arm before the draw; NaN without a prediction
@@ -221,7 +213,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         questions = _count(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
         if rows.imported and questions > scope.most:  # imported decisions were counted, so the sample is too small
-            questions = _count(connection, scope.condition & ~_IS_IMPORTED)
+            questions = _count(connection, scope.condition & ~decisions.c.facts.contains(f'"{IMPORTED}":'))
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)
 
@@ -268,9 +260,6 @@ def _share_of_hour(connection: Connection, scope: ReportScope, *, hour: int) -> 
     return inside / questions if questions else (last - first) / 3600.0
 
 
-_IS_IMPORTED: Final = decisions.c.facts.contains(f'"{IMPORTED}":')
-
-
 def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
@@ -307,8 +296,7 @@ class _Rows:
     """Collects rows as plain numbers, which take little memory."""
 
     arms: dict[str, int] = field(default_factory=dict)
-    #: JSON of the offered arms -> their names
-    offers: dict[str, list[str]] = field(default_factory=dict)
+    offers: dict[str, list[str]] = field(default_factory=dict)  #: JSON of the offered arms -> their names
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -393,7 +381,6 @@ class _Rows:
 
 
 def _by_column(numbers: "array[float]", width: int) -> Matrix:
-    """Transpose numbers that are stored row after row: shape (width, rows)."""
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
@@ -401,7 +388,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
     for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return reason
-    if _FORCED in (row["request"] or ""):
+    if '"forced":true' in (row["request"] or ""):
         return "an arm that the caller chose"
     if len(arms) < 2:
         return "only one arm on offer"
@@ -425,7 +412,6 @@ def _price(row: RowMapping) -> str:
 
 
 def _numbers(value: Any, *, count: int) -> list[float] | None:
-    """The value if it is a list of `count` finite numbers, else None."""
     if not isinstance(value, list) or len(value) != count or not {int, float}.issuperset(map(type, value)):
         return None
     return value if max(map(abs, value)) < 1e15 else None

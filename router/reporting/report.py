@@ -1,8 +1,8 @@
 """Makes the report of a period: cost and quality of the served answers, compared with always using one arm.
 
-Verdicts come from two 95 % intervals, of the differences in quality and in cost, both valid at every look. Quality is
-"as good" if its lower bound is above -MARGIN (non-inferiority). The verdict is "same cost" if the interval of the cost
-lies within SAME_COST of the arm's cost.
+Verdicts come from two 95 % intervals, of the differences in quality and in cost. Both hold however often the report is
+made. Quality is "as good" if the interval's lower bound is above -MARGIN (non-inferiority). The verdict is "same cost"
+if the interval of the cost lies within SAME_COST of the arm's cost.
 """
 
 import math
@@ -90,11 +90,7 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """Make the report from rows that were read; see `report`.
-
-    alarm: why the rows favour an arm, as a sentence; None if they do not
-    asked: exact totals of the period if the rows are a sample; else None
-    """
+    """Make the report from rows. alarm: why the rows favour an arm; asked: exact totals of a sampled period."""
     unit, price = _unit(log), words.price_of(scope.reward)
     days = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0
     lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
@@ -142,7 +138,6 @@ def report_of(
 
 
 def _unit(log: ReportRows) -> Unit:
-    """Dollars if reported; else seconds if reported and if all outcomes have the same number of steps; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -152,7 +147,7 @@ def _unit(log: ReportRows) -> Unit:
 def _arm_to_compare(
     log: ReportRows, arms: Sequence[Line], *, policy: PolicySettings, against: str | None
 ) -> tuple[int | None, str | None]:
-    """Returns (index of the arm to compare with, reason to choose it), or (None, None) if no arm has enough draws."""
+    """Returns (index of the arm to compare with, reason to choose it); None and None if no arm has enough draws."""
     if against is not None:
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
@@ -170,13 +165,11 @@ def _arm_to_compare(
 class _Lines:
     log: ReportRows
     unit: Unit
-    #: days since the first question
-    days: float
+    days: float  #: days since the first question
     alarm: str | None
     price: words.Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
-        """A line for each group of questions, the largest first; () if there is only one group."""
         numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
         if len(numbers) < 2:
             return ()
@@ -209,7 +202,6 @@ class _Lines:
 
 
 def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
-    """Yield the note `FIX` if the interval shows that routing gained less than WORTH per question over the best arm."""
     gains = [
         (line.value.always, line.against, line.value.high)
         for line in arms
@@ -222,7 +214,6 @@ def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
 
 
 def _range_of(values: Vector) -> tuple[float, float]:
-    """(smallest, largest) of 0, 1 and the values."""
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
@@ -243,7 +234,6 @@ def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
 
 
 def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """Compare costs with always using `against`. The largest cost of `against` so far bounds its cost per question."""
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     cost = _compared(log, spent, predicted=log.expected_cost, against=against, least=0.0, most=most)
@@ -331,7 +321,7 @@ def _cost_word(cost: Comparison) -> words.CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing until the whole interval is above -margin or below 0, as text.
+    """Text on what is missing for a verdict, that is until the whole interval is above -margin or below 0.
 
     rated: share of the questions that are rated; None for a comparison of costs, which needs no ratings
     """
@@ -377,7 +367,6 @@ def _notes(
 
 
 def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
-    """Share and mean seconds of each arm as text, the most used arm first."""
     drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
     shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
     for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):

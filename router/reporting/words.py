@@ -22,15 +22,10 @@ class Price(NamedTuple):
 
     amount: float
     unit: str
-    #: "a right answer is worth ..."; empty if the reward charges no cost
-    words: str
+    words: str  #: "a right answer is worth ..."; empty if the reward charges no cost
 
 
 def price_of(reward: RewardSettings | None) -> Price | None:
-    """What a right answer is worth by the reward setting; None without a setting.
-
-    The unit is that of the cost term if one term has a price, and "units of cost" if several terms have one.
-    """
     if reward is None:
         return None
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
@@ -50,10 +45,6 @@ def tells_nothing(comparison: Comparison) -> bool:
 
 
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
-    """What routing earned at the price, as text; None without an interval.
-
-    The text contains "more" or "less" only if the interval excludes 0. forecast: number of missing questions, as text.
-    """
     if value.low is None or value.difference is None or value.high is None:
         return None
     if tells_nothing(value):
@@ -69,7 +60,6 @@ def earned_words(value: Comparison, *, against: str, questions: int, price: Pric
 
 
 def sentence(report: Report, *, now: float) -> str:
-    """The report in one sentence: what routing earned, if it is known, then cost, quality and verdict."""
     line, unit = report.total, report.unit
     start = f"{period_of(report, now=now)}: "
     if report.sample is not None:
@@ -111,7 +101,6 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def amount(mean: float | None, questions: int, unit: str) -> str:
-    """The total of `questions` questions with this mean per question, as text."""
     return money(None if mean is None else mean * questions, unit)
 
 
@@ -166,7 +155,6 @@ COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality,
 
 
 def tables(report: Report) -> list[tuple[str, tuple[Line, ...]]]:
-    """Title and lines of each table, the arms first; tables without lines are left out."""
     groups = [("Tenant", report.tenants), ("Price", report.prices), ("Week from", report.weeks)]
     return [("Against", report.arms)] + [(title, lines) for title, lines in groups if lines]
 

@@ -54,16 +54,13 @@ class VersionReader:
 
     version: PolicyVersion
     champion: PolicyLabel
-    #: cost term -> price per unit, for the guardrail of cost
-    prices: Mapping[str, float]
+    prices: Mapping[str, float]  #: cost term -> price per unit, for the guardrail of cost
     evidence: Evidence
-    #: (kind, reason without numbers) of the last stored verdict
-    stored: tuple[str, str] = ("", "")
+    stored: tuple[str, str] = ("", "")  #: (kind, reason without numbers) of the last stored verdict
     stored_at: float = 0.0
     _last_decision: _Position = field(init=False)
     _last_outcome: _Position = field(init=False)
-    #: seq of the last update that was read; None before the first page
-    _seq: int | None = None
+    _seq: int | None = None  #: seq of the last update that was read; None before the first page
     #: True if, before the version entered its state, people had rated enough of the answers that a judge scored: then
     #: only ratings by people count as rewards
     _people: bool = False
@@ -101,7 +98,6 @@ class VersionReader:
         return len(page) < PAGE
 
     def _outcome(self, row: RowMapping) -> tuple[float, float, float]:
-        """Returns (1.0 if the answer failed, seconds or NaN, cost)."""
         cost = cost_value(row["cost"])
         seconds = cost.seconds_total if cost.seconds_total > 0.0 else math.nan
         return float(row["status"] == "failed"), seconds, cost_of_terms(row["steps"], cost, terms=self.prices)
@@ -135,10 +131,7 @@ class VersionReader:
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward computed from the judge's score); a missing reward is NaN.
-
-        If people rated enough answers (`_people`), the judge's score is used only for the second.
-        """
+        """Returns (reward, reward computed from the judge's score), NaN if missing; see `_people`."""
         if not self._people:
             return row["value"], math.nan
         if row["judged_by"] == "judge":
@@ -175,10 +168,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Select draws between several arms for which the version gave a pmf.
-
-    numbers: function that returns further values of a row
-    """
+    """Select draws between several arms for which the version gave a pmf. numbers: returns further values of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row

@@ -44,16 +44,12 @@ class Draws:
 
     ids: tuple[str, ...]
     arms: tuple[str, ...]
-    #: column of the drawn arm, shape (n,)
-    arm: npt.NDArray[np.intp]
-    #: probabilities with which the arm was drawn
-    pmf: Array
+    arm: npt.NDArray[np.intp]  #: column of the drawn arm, shape (n,)
+    pmf: Array  #: probabilities with which the arm was drawn
     candidate: Array
     champion: Array
-    #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
-    weight: Array
-    #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
-    scores: Array
+    weight: Array  #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
+    scores: Array  #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,15 +60,11 @@ class Draws:
         return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
 
     def drawn(self, pmf: Array) -> Array:
-        """Probability of the drawn arm under `pmf`, shape (n,)."""
         probabilities: Array = pmf[np.arange(len(self.arm)), self.arm]
         return probabilities
 
     def robust(self, share: Array, *, value: Array, guess: Array) -> Array:
-        """For each draw, a doubly robust estimate of the sum over the arms of share x expected value, shape (n,).
-
-        share, guess: each arm's share and predicted value, shape (n, K). value: value of the drawn arm, shape (n,)
-        """
+        """Doubly robust estimate of sum(share x expected value of the arm), for each draw. guess: predicted values."""
         weight = self.drawn(share) / self.drawn(self.pmf)
         return np.add(*doubly_robust(weight, share=share, arm=self.arm, value=value, guess=guess))
 
@@ -83,7 +75,7 @@ class Draws:
 
     @property
     def weights(self) -> Array:
-        """Shape (3, n): importance weights of the candidate, their squares, and the squares that `pmf` lets expect."""
+        """Shape (3, n): importance weights of the candidate, their squares, and the expected squares of a draw."""
         squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
         return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
 
@@ -106,10 +98,8 @@ class Outcomes:
     """Draws with their outcomes, rated or not, in the order in which the outcomes were stored."""
 
     draws: Draws
-    #: 1.0 if the answer failed, else 0.0, shape (n,)
-    failed: Array
-    #: duration of the answer, seconds; NaN if not reported
-    seconds: Array
+    failed: Array  #: 1.0 if the answer failed, else 0.0, shape (n,)
+    seconds: Array  #: duration of the answer, seconds; NaN if not reported
     cost: Array
 
 
@@ -188,10 +178,7 @@ class JudgeControl:
     since: Array = field(default_factory=lambda: np.zeros(2))
 
     def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. Returns for the rated rows (b, judge's score, predicted scores of all arms, mean judge's score).
-
-        The mean is that of the unrated rows since the last rating.
-        """
+        """Add rows. Returns for rated rows (b, judge's score, predicted scores of all arms, mean of unrated scores)."""
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)
         guess = np.zeros(share.shape)
@@ -261,7 +248,7 @@ class RewardEvidence:
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         sums = np.stack([plain, plain**2, *draws.weights, differs])
         first = 0
-        while first < len(draws):  # split where a point of the plot is due, so that pages have no influence
+        while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
             self.better.add(cut[:, first:upto])
             self._take(sums[:, first:upto])

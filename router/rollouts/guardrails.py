@@ -25,10 +25,7 @@ _SUDDEN: Final = 0.5
 
 @dataclass(kw_only=True, slots=True)
 class Guardrail:
-    """The limit: candidate's mean - factor * champion's mean <= margin.
-
-    `kept` collects evidence that the limit holds, `passed` collects evidence that the candidate is beyond the limit.
-    """
+    """The limit: candidate's mean - factor * champion's mean <= margin. `kept` proves it, `passed` disproves it."""
 
     factor: float
     margin: float
@@ -77,8 +74,7 @@ class GuardrailEvidence:
     rows: int = 0
     #: number of rows after which a sudden failure was found; None if there was none
     sudden_at: int | None = None
-    #: seconds above which an answer counts as slow; None during the burn-in
-    slow_s: float | None = None
+    slow_s: float | None = None  #: seconds above which an answer counts as slow; None during the burn-in
     #: cost that counts as 1; higher costs are clipped. None during the burn-in; 0 if all answers are free
     cost_unit: float | None = None
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
@@ -92,7 +88,7 @@ class GuardrailEvidence:
     def add(self, outcomes: Outcomes) -> None:
         draws = outcomes.draws
         first = 0
-        while first < len(draws):  # split at the end of the burn-in, so that pages have no influence
+        while first < len(draws):  # split at the end of the burn-in, so that results do not depend on the pages
             missing = BURN_IN - self.rows
             upto = min(len(draws), first + missing) if missing > 0 else len(draws)
             self._take(outcomes, slice(first, upto))
@@ -155,10 +151,7 @@ class GuardrailEvidence:
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures among a policy's newest `events` answers; NaN if it has fewer answers.
-
-    part: the policy's share of each draw, the newest draw first
-    """
+    """Share of failures in a policy's newest `events` answers; NaN if fewer. part: share of each draw, newest first."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

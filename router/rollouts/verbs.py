@@ -41,8 +41,7 @@ class Act:
     verb: Verb
     name: str
     base: PolicyLabel
-    #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
-    actor: str
+    actor: str  #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
     reason: str
     now: float
     #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for the first of `rollout.steps`
@@ -59,7 +58,6 @@ def verbs_of(version: PolicyVersion) -> list[Verb]:
 
 
 def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
-    """Weight after the next step of the rollout; None if the version has the last weight."""
     return next((weight for weight in settings.steps if weight > version.weight + 1e-9), None)
 
 
@@ -80,7 +78,7 @@ def add(
     """
     _check_changes(changes)
     arms = changes.get("arms")
-    if isinstance(arms, Mapping):  # store grids as single arms, whose names workers and routers use
+    if isinstance(arms, Mapping):  # a grid is stored as single arms, since workers and routers use their names
         changes = {**changes, "arms": expanded(arms)}
     check_reason(reason)
     with database.write() as connection:
@@ -168,7 +166,8 @@ def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
     # The limit does not apply to a canary: it must always be possible to take a canary out of traffic.
     if seen.state != "canary" and len(others) >= settings.shadows:
         names = ", ".join(version.name for version in others)
-        raise Conflict(f"{len(others)} versions are in shadow already: {names}", field="state", remedy="retire one")
+        message = f"{len(others)} versions are in shadow already: {names}"
+        raise Conflict(message, field="state", remedy="retire one of them")
     return _change(connection, seen, act, state="shadow")
 
 
@@ -178,7 +177,7 @@ def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
         remedy = f"use a weight above 0, and at most {settings.steps[-1]:g} (the last of rollout.steps)"
         raise InvalidInput(f"the weight {weight:g} is not possible", field="weight", remedy=remedy)
     if seen.state == "canary" and weight == seen.weight:
-        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another one")
+        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another weight")
     _check_canary(connection, seen)
     return _change(connection, seen, act, state="canary", weight=weight)
 

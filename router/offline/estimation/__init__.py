@@ -32,10 +32,7 @@ def no_progress(_work: str, _done: int, _total: int) -> None:
 
 
 class Tally:
-    """Base of dataclasses that hold sums over rows, so that parts of a log can be summed apart and then merged.
-
-    Fields are added with +, or with the function "merge" in the field's metadata.
-    """
+    """Base of dataclasses that hold sums over rows. Fields are merged by +, or by "merge" in the field's metadata."""
 
     def merged(self, other: Self) -> Self:
         tally: Any = self
@@ -132,10 +129,6 @@ class Estimator:
         return self.name == "dm"
 
     @property
-    def self_normalised(self) -> bool:
-        return self.name in ("snips", "sndr")
-
-    @property
     def parts(self) -> Matrix:
         """Matrix, shape (3, 4), that maps the four `scores` of a row to the row's (weight, correction, baseline)."""
         correction = [0, 0, not self.biased, 0] if self.needs_model else [0, 1, 0, 0]
@@ -144,10 +137,8 @@ class Estimator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
-    value: float
-    #: number of rows drawn by the candidate that would give the same precision: squared sum of the importance weights,
-    #: divided by the sum of their squares (Kish)
+    value: float  #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
+    #: (sum of weights)^2 / sum of squared weights: number of the candidate's own draws with the same precision (Kish)
     effective_rows: float
 
 
@@ -163,12 +154,9 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline.
-
-    A self-normalised estimator divides the mean correction by the mean weight.
-    """
+    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline."""
     weight, correction, baseline = (float(mean) for mean in moments.mean)
-    if estimator.self_normalised:
+    if estimator.name in ("snips", "sndr"):  # self-normalised
         correction = correction / weight if weight > 0.0 else math.nan
     value = correction + baseline if moments.rows else math.nan
     squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
@@ -179,8 +167,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
 Interval = tuple[float, float]
 DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
-#: the weights of two candidates may be nearly proportional: in a direction in which they vary less than this share of
-#: their largest variation, they count as constant
+#: in a direction in which the weights vary less than this share of their largest variation, they count as constant
 _FLAT = 1e-10
 #: number of copies of an extreme row that are added to a log. 0.5 gives too narrow intervals if a few heavy rows
 #: decide; 1 gives too wide intervals in other logs
@@ -299,7 +286,7 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
-    """Confidence that each of `comparisons` intervals needs so that all together have `confidence` (Bonferroni)."""
+    """Confidence for each of `comparisons` intervals, which together then hold with `confidence` (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 
 

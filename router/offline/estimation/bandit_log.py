@@ -22,8 +22,7 @@ REMAINDER = 1e-9
 ROUNDING = 1e-9
 #: largest number allowed in a log, so that squares of weighted rewards stay finite
 LARGEST = 1e60
-#: how a question is recognised: by its text; without a text, by its features; without both, by the decision's id, which
-#: differs if the question is repeated
+#: a question is recognised by its text; without text by its features; without both by the decision's id
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
 #: texts are hashed in words of 8 bytes; if no text has more than this number of words, all are padded to one width
 _WORDS = 16
@@ -318,8 +317,7 @@ class WeightTally(Tally):
 @dataclass(kw_only=True, slots=True)
 class ArmTally(Tally):
     rows: int = 0
-    #: sum of the logged probabilities, shape (K,)
-    expected: Vector = field(default_factory=_no_arms)
+    expected: Vector = field(default_factory=_no_arms)  #: sum of the logged probabilities, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
@@ -349,7 +347,6 @@ class ArmTally(Tally):
         return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 
     def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
-        """Whether each arm was drawn about as often as logged."""
         limits = [deviation(max(float(variance), 0.0), largest=1.0, alpha=alpha) for variance in self.variance]
         gaps = np.abs(self.drawn - self.expected)
         return [bool(gap <= limit) for gap, limit in zip(gaps, limits, strict=True)]

@@ -31,8 +31,7 @@ class Logged:
     reward: Reward
     seq: int  #: position in the ledger, from 1; the line number if the file has no seqs
     feedback_ids: tuple[FeedbackId, ...] = ()
-    #: when the last feedback of the reward was received; None if not known
-    feedback_at: float | None = None
+    feedback_at: float | None = None  #: when the last feedback of the reward was received; None if not known
     learned_at: float | None = None
     late: bool = False  #: True if more feedback came after the reward was learned
     #: unknown keys of the file, for example the pmf of a candidate
@@ -53,8 +52,6 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """Bounds and cost weight for rewards that are logged without bounds and weight."""
-
     minimum: float = -1.0
     maximum: float = 1.0
     weight: float = 0.0
@@ -79,7 +76,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
-    """Validate a record. Raises InvalidInput for the first wrong value."""
     try:
         return model.model_validate(record)
     except ValidationError as error:
@@ -87,7 +83,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     field = ".".join(part for part in fault["loc"] if isinstance(part, str))
     if fault["type"] == "missing":
         required = [name for name, part in model.model_fields.items() if part.is_required()]
-        raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(required)}")
+        raise InvalidInput("the value is missing", field=field, remedy=f"a row needs {', '.join(required)}")
     remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
@@ -97,10 +93,6 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
 def reward_defaults(
     settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
 ) -> Defaults:
-    """Defaults from the settings; `minimum` and `maximum` replace the configured bounds.
-
-    Raises InvalidInput if a bound is infinite, or if the minimum is not below the maximum.
-    """
     defaults = Defaults(
         minimum=settings.minimum if minimum is None else minimum,
         maximum=settings.maximum if maximum is None else maximum,
@@ -178,7 +170,6 @@ def write_rows(
 
 
 def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
-    """The named format, or the format of the file's suffix. Raises InvalidInput."""
     if format is None:
         for name, suffixes in FORMATS.items():
             if str(path).lower().endswith(suffixes):
@@ -191,7 +182,6 @@ def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A
 
 
 def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as above
-    """The format of a log to replay. A folder, a pattern or a URL must be Parquet. Raises InvalidInput."""
     if is_several(path):
         if format not in (None, "parquet"):
             message = "a log of several files must be Parquet"
@@ -244,6 +234,5 @@ def _listing(place: str) -> Iterator[None]:
         yield
     except Exception as error:  # each kind of file system raises its own classes of errors
         message = without_secrets(f"{type(error).__name__}: {error}")
-        raise InvalidInput(
-            f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"
-        ) from error
+        remedy = "check the URL and this user's rights"
+        raise InvalidInput(f"files cannot be listed: {message}", field=shown(place), remedy=remedy) from error

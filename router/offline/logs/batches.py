@@ -56,7 +56,7 @@ PARTS: Final[Mapping[str, Any]] = {
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
-#: It cannot match inside a text of the facts, where JSON escapes quotes. It allows the spaces that other tools write
+#: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
@@ -66,8 +66,7 @@ _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 class BatchSpec:
     arms: tuple[ArmName, ...]  #: all arms of the log, in the order of the columns of its matrices
     mixed_arms: bool = False
-    #: names for `Log.fields`: tenant, version, policy or keys of the context
-    fields: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()  #: names for `Log.fields`: tenant, version, policy or keys of the context
     own: tuple[str, ...] = ()
     features: bool = False
 
@@ -275,12 +274,10 @@ class _DecodedBatch:
         return np.repeat(np.arange(self.batch.num_rows), self.lengths)  # (T,) row of each entry
 
     def _codes(self, column: Any) -> Choices:
-        """Index of each name among the arms, -1 for an unknown name."""
         index_of = {name: index for index, name in enumerate(self.spec.arms)}
         return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
-        """Raise InvalidInput for a missing or impossible number, and for a value that contradicts its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
         self._refuse(np.isnan(quality), "reward", lambda _: "is missing", _NEEDED_IN_ROWS)
         remedy = f"log a finite number, at most {LARGEST:g}"
@@ -288,7 +285,7 @@ class _DecodedBatch:
             too_large = ~(np.abs(values) <= LARGEST)
             row = int(np.argmax(too_large))
             if too_large[row]:
-                raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
+                raise self._wrong(row, f"reward.{name}", f"the number is {values[row]:g}", remedy)
         low, high = numbers["minimum"], numbers["maximum"]
         beyond = (value < low - slack(low)) | (value > high + slack(high))
         remedy = "declare the bounds that the rewards have (minimum, maximum)"
@@ -316,7 +313,7 @@ class _DecodedBatch:
         )
 
     def _features(self) -> npt.NDArray[np.float32] | None:
-        """Shape (n, d); None unless all rows have features of one width and one encoder."""
+        """The features, shape (n, d); None unless all rows have features of one width and one encoder."""
         names = self.batch.schema.names
         if "features" not in names or ("encoder_hash" in names and len(self._encoders()) > 1):
             return None
@@ -364,7 +361,7 @@ class _DecodedBatch:
 
     def _whole(self, name: str) -> Any:
         if name not in self.batch.schema.names:
-            raise self._wrong(0, name, "is missing", "log this column")
+            raise self._wrong(0, name, "the column is missing", "log this column")
         column = self.batch.column(name)
         if column.null_count:
             missing = ~column.is_valid().to_numpy(zero_copy_only=False)

@@ -68,7 +68,7 @@ class LedgerSource:
         return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
-        """An error for this page: that of the row reader, which names the decision, else a general error."""
+        """An error for this page: if possible the error of the row reader, which names the decision."""
         try:
             for _ in self.ledger.read_with_decisions(after=start - 1, upto=stop):
                 pass

@@ -28,13 +28,7 @@ from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
-from ragbandit.router.storage.rows.conversion import (
-    canonical,
-    decision_row,
-    feedback_row,
-    update_row,
-    update_value,
-)
+from ragbandit.router.storage.rows.conversion import canonical, decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
@@ -250,7 +244,11 @@ class _ImportPage:
 
     def check(self, encoder: str) -> None:
         """Raise Conflict for a row that contradicts the store, or has features of another encoder than `encoder`."""
-        self._check_encoder(encoder)
+        for row in self.rows:
+            row_encoder = row.decision.encoder_hash
+            if encoder and row_encoder != encoder:
+                message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
+                raise self._conflict(row, "encoder_hash", message)
         self._check_decisions(new_ids=())
         self._check_learned()
 
@@ -269,13 +267,6 @@ class _ImportPage:
             moves.updates(values)
         self._complete_new([row for row in added if row.decision.id in new_ids], moves=moves, now=now)
         return added
-
-    def _check_encoder(self, encoder: str) -> None:
-        for row in self.rows:
-            row_encoder = row.decision.encoder_hash
-            if encoder and row_encoder != encoder:
-                message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
-                raise self._conflict(row, "encoder_hash", message)
 
     def _check_decisions(self, *, new_ids: Collection[str]) -> None:
         """Raise Conflict if a stored decision differs from its row; if `remade`, only the columns _DRAWN count."""

@@ -1,8 +1,7 @@
 """Parquet: the keys of a record as typed columns, objects without a schema as JSON text.
 
 A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; all other keys
-of `extra` stay JSON in the column `extra`. `reward` is a struct of its parts; in files of other tools it may be a
-number.
+of `extra` stay JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a number.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +41,6 @@ GROUP = 1 << 16
 PIECE = 2048
 #: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
-_OPEN_PARTS = ("terms", "surrogates")
 #: columns that every log must have; only `arms` may be missing, if each pmf is an object by arm
 _NEEDED = ("id", "arms", "pmf", "arm", "reward")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
@@ -66,7 +64,7 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
     for field in fields:
         if names.count(field.name) > 1:
             remedy = "name every column once: a join keeps the columns of both sides"
-            raise InvalidInput("the file has two such columns", field=f"{place} {path}{field.name}", remedy=remedy)
+            raise InvalidInput("this column occurs twice", field=f"{place} {path}{field.name}", remedy=remedy)
         if _TYPES.is_struct(field.type):
             _check_names(field.type, place=place, path=f"{path}{field.name}.")
 
@@ -119,7 +117,6 @@ _CASTS = {
 
 
 def _converts(written: Any, kind: Any) -> bool:
-    """Whether Arrow casts every value of type `written` to the type `kind` without a change of meaning."""
     if _read_as(written) == kind or _TYPES.is_null(written):
         return True
     if _TYPES.is_list(kind):
@@ -200,7 +197,7 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
 def _cells(batch: Any) -> Iterator[Record]:
     """Yield each row of a batch. Features are arrays, since a list of Python numbers takes ten times the memory."""
     for at, name in enumerate(batch.schema.names):
-        # Not by Python's datetime, which lacks nanoseconds and some time zones.
+        # Arrow converts these times, since Python's datetime lacks nanoseconds and some time zones.
         if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):
             batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
@@ -259,7 +256,6 @@ def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
 def rows_batch(
     rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
 ) -> Any:
-    """Make a record batch with these columns. Raises InvalidInput for a wrong pmf of a candidate."""
     names = ["features" if name == TEXTLESS else name for name in columns]
     return record_batch({name: _column(rows, name, parts=parts) for name in names})
 
@@ -269,7 +265,7 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
         return [row.line for row in rows]
     if name == "reward":
         values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
-        for part in values.keys() & set(_OPEN_PARTS):
+        for part in values.keys() & {"terms", "surrogates"}:
             values[part] = [canonical(dict(members)) for members in values[part]]
         return reward_column(values)
     if name not in KEYS:
@@ -310,7 +306,7 @@ class ParquetSource:
 
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
         with _opened(self.path) as file:
-            if not file.metadata.num_rows:  # tools that write one file per partition leave an empty one empty
+            if not file.metadata.num_rows:  # other tools write a file without rows for an empty partition
                 return
             known = file.schema_arrow.names
             _check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
@@ -380,8 +376,6 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsSource:
-    """Batches of a file that is read row by row."""
-
     rows: Callable[[], Iterable[Logged]]  #: each call reads all rows, from the first
     place: str = "line"
 
@@ -399,6 +393,8 @@ def row_name(row: Logged) -> str:
 def _own_pmf(row: Logged, name: str) -> list[float]:
     field, arms = f"{row_name(row)} {name}", row.decision.arms
     if name not in row.extra:
-        raise InvalidInput("is missing", field=field, remedy="give a list aligned with arms, or an object by arm")
+        raise InvalidInput(
+            "the pmf is missing", field=field, remedy="give a list aligned with arms or an object by arm"
+        )
     pmf: list[float] = in_order(converted(probabilities, row.extra[name], field=field), arms=arms, field=field)
     return pmf

@@ -53,11 +53,10 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 class LabelledRow(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    id: _Name  #: default "<kind>-<line>"
+    id: _Name  #: default "<kind>-<line>", for example "row-3"
     question: str
     dataset: _Name | None = None
-    #: number of pieces of evidence that the question needs
-    hops: Annotated[int, Field(ge=0)] | None = None
+    hops: Annotated[int, Field(ge=0)] | None = None  #: number of pieces of evidence that the question needs
 
 
 def question_rows(
@@ -83,7 +82,7 @@ def question_rows(
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
     if entry.get(key) is None:
-        raise InvalidInput("is missing", field=key, remedy=remedy)
+        raise InvalidInput("the value is missing", field=key, remedy=remedy)
     return checked_text(entry[key], field=key)
 
 
@@ -162,7 +161,7 @@ def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
     for arm in correct:
         if not _ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
-            raise InvalidInput(f"{arm!r} is not allowed as the name of an arm", field="correct", remedy=remedy)
+            raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
     return tuple(map(ArmName, correct))
 
 

@@ -67,7 +67,6 @@ class ResultAssembler:
         skipped: Sequence[BadRow],
         **about: Any,
     ) -> ReplayResult:
-        """Build the result. about: further fields of the result, which describe the log."""
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         policies = deciders(logged, versions)

@@ -33,13 +33,12 @@ PROGRESS_STEP = 64
 class MemoryLog:
     rows: Sequence[Logged]
     log: Log
-    #: label of the ledger that learned the rows; None if each row's decision names its ledger
+    #: label of the ledger that learned the rows; None if only the decisions name a ledger
     ledger: str | None = None
     described: str = "a log in memory"
     since: float | None = None
     skipped: Sequence[BadRow] = ()
-    #: number of rows that were left out because their arm was not drawn; see `drawn`
-    undrawn: int = 0
+    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
     logged: LoggedPolicies = field(default_factory=dict)
     #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
     serving: Settings | None = None
@@ -71,7 +70,7 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     batch = batch.filter(pa.array(was_drawn))
     if not batch.num_rows:
         remedy = "feedback must have been learned before it can be replayed"
-        raise InvalidInput("has no rows", field="log", remedy=remedy)
+        raise InvalidInput("the log has no rows", field="log", remedy=remedy)
     spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
     check_choice(spec.arms)
     return MemoryLog(
@@ -88,7 +87,7 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
     try:
         check_arms(policy, arms=arms, where=candidate.name)
     except ConfigError as error:
-        if error.field is None or error.field.count(".") != 1:  # the param belongs to an inner policy
+        if error.field is None or error.field.count(".") != 1:  # the remedy below is not for an inner policy's params
             raise
         if "--param" in (error.remedy or ""):
             raise
@@ -134,10 +133,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Probabilities for these rows as the policy would be served now, with floors; shape (len(rows), K).
-
-        weight: cost weight; None for the weight given to the constructor
-        """
+        """Probabilities as served now, with floors, shape (len(rows), K). weight: None for the constructor's weight."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -298,8 +294,7 @@ def progressive_validation(
 def learned_before(log: MemoryLog) -> Choices:
     """How many rows the served policy had learned when it decided each row, shape (n,).
 
-    The number is found by the seq in the row's version. If the row was decided from another ledger, it is the row's
-    index in the log.
+    The seq in the row's version gives the number. If the row was decided from another ledger, its index is the number.
     """
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
@@ -321,10 +316,7 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates. An incumbent that the log lacks is removed.
-
-    floor: None for the configured floor
-    """
+    """The settings with this floor, unless it is None, and without an incumbent that the log lacks."""
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
@@ -345,11 +337,7 @@ def service_note(settings: Settings) -> str:
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if this policy is the baseline, else None.
-
-    For a plan that names no baseline, the serving policy is the baseline as soon as a candidate reads questions and the
-    service decided a row.
-    """
+    """The settings of the serving policy if this policy is the baseline (see `Plan.baseline`), else None."""
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
     if log.serving is not None or resolved.plan.baseline == CURRENT:
@@ -388,11 +376,6 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row.
-
-    In the snapshot's own ledger, the seq decides. Otherwise the time does, because a new ledger learns all earlier
-    decisions of its store.
-    """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq
-    return row.decision.made_at <= info.made_at
+    return row.decision.made_at <= info.made_at  # a new ledger learns all earlier decisions of its store

@@ -231,7 +231,7 @@ def notes_on(summary: LogSummary) -> list[str]:
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
     if summary.left_out.early:
         notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
-    texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
+    texts, different = int(summary.known_by[BY_TEXT]), len(np.unique(np.concatenate(summary.texts)))
     if texts and different <= FRESH * texts:
         reason = "the intervals hold for more traffic with these questions, not with new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")

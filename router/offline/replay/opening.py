@@ -96,8 +96,6 @@ class OpenLog:
 
     def files(self) -> Sequence[Place]:
         assert self.path is not None
-        if not self.several:
-            return [self.path]
         files = files_of(self.path)
         if not files:
             remedy = "name a folder with *.parquet in it"
@@ -211,10 +209,7 @@ class OpenLog:
 
 
 def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id, or keep all if `most` is 0.
-
-    Returns (drawn rows in the order of the log, number of all rows).
-    """
+    """Draw at most `most` rows by the hash of their id; 0 keeps all. Returns (rows in order, number of all rows)."""
     total = 0
 
     def numbered() -> Iterator[tuple[int, Logged]]:

@@ -38,8 +38,7 @@ class Plan:
     """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
 
     estimator: str = "dr"
-    #: weight of cost for rewards and policies; None for each row's own weight
-    weight: float | None = None
+    weight: float | None = None  #: weight of cost for rewards and policies; None for each row's own weight
     #: reward.weight of the service, for rows whose request had a cost weight of its own; unused if `weight` is set
     usual_weight: float = 0.0
     #: name of a candidate; or "current" for the serving policy, which learns this log like a candidate; or "logged" for
@@ -47,18 +46,15 @@ class Plan:
     #: else "logged"
     baseline: str | None = None
     confidence: float = 0.95
-    #: fields of the rows; results are also given for each value of a field
-    segments: tuple[str, ...] = ()
-    #: the questions are split into this number of parts; models and policies are asked about a part after they have
-    #: learned the other parts
+    segments: tuple[str, ...] = ()  #: fields of the rows; results are also given for each value of a field
+    #: number of parts of the questions; models and policies are asked about a part after they learned the others
     folds: int = 5
     reward_model: str = "ridge"  #: "ridge", or "mean" for the mean of each arm without features
     #: smallest probability of every arm; it also replaces the cold start. None for the configured floors
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
     learn: bool = False
-    #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
-    sample: int = SAMPLE
+    sample: int = SAMPLE  #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)
@@ -109,7 +105,7 @@ def parse_candidates(
 ) -> list[CandidateSpec]:
     """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
     if not names:
-        raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
+        raise InvalidInput("no candidate is named", field="policy", remedy="name one, for example fixed:single_step")
     specs: list[CandidateSpec] = []
     for name in names:
         if name in (spec.name for spec in specs):
@@ -134,7 +130,6 @@ class ResolvedPlan:
 
     @classmethod
     def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
-        """Parse the names of candidates; specs stay as they are. Raises InvalidInput for a name given twice."""
         if candidates is None:
             return cls(plan=plan, candidates=None)
         parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
@@ -185,7 +180,7 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
     column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, column] = 1.0
-    # In rows that do not offer the arm, all offered arms are alike: the served policy `fixed` does the same.
+    # In rows that do not offer the arm, the served policy `fixed` draws between all offered arms alike too.
     return np.where(log.offered[:, column, None], always, even)
 
 
@@ -305,8 +300,7 @@ class CandidateResult:
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
     same_policy: bool = False
-    #: why the difference has no interval and no verdict; None if it has them
-    missing: str | None = None
+    missing: str | None = None  #: why the difference has no interval and no verdict; None if it has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -347,8 +341,7 @@ class ReplayResult:
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval
-    #: number of comparisons with the baseline, for which the confidence is corrected
-    comparisons: int
+    comparisons: int  #: number of comparisons with the baseline, for which the confidence is corrected
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned
     sources: Mapping[str, int]

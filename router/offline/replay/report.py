@@ -43,7 +43,6 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 
 def headline(replayed: ReplayResult) -> list[str]:
-    """One plain sentence for each candidate of `compared`, in the same order."""
     # Every sentence has the caveat, since it may be quoted without the others.
     sample = ""
     if replayed.sampled_from is not None:
@@ -189,10 +188,7 @@ def footnotes(replayed: ReplayResult) -> list[str]:
 
 
 def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
-    """Returns (reward, difference, quality, cost) as text.
-
-    If unsupported decisions prevent a verdict, reward and difference are bounds, and quality and cost are not known.
-    """
+    """Returns (reward, difference, quality, cost) as text; only bounds if unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
         reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
@@ -210,7 +206,6 @@ def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, st
 
 
 def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
-    """The number with its interval: `0.512 (0.498 to 0.526)`."""
     ends = interval(measured, sign=sign)
     return estimate(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "")
 

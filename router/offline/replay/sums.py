@@ -55,8 +55,7 @@ class LogPart:
 
     place: str = "row"  #: prefix of a row's name in messages
     kept: list[Log] | None = None  #: all batches if they are in memory, else None
-    #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
-    room: int = 0
+    room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     left_out: LeftOut = field(default_factory=LeftOut)
     stopped: bool = False  #: True ends a pass after its current batch
 
@@ -78,7 +77,6 @@ class LogPart:
         raise NotImplementedError
 
     def names_of(self, key: np.uint64) -> list[str]:
-        """Names, for messages, of the rows whose id has this hash."""
         lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
@@ -257,10 +255,6 @@ class LogSummary(Tally):
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
-    @property
-    def different_texts(self) -> int:
-        return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
-
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (target 0), the quality (1) or the cost (2)."""
         return float(self.least[target]), float(self.most[target])
@@ -349,7 +343,6 @@ def ranked(counts: Mapping[str, int]) -> list[str]:
 
 
 def shown_segments(counts: Mapping[str, int]) -> list[str]:
-    """The names of a field's segments: its most frequent values, and OTHERS if there are more."""
     common = ranked(counts)[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
@@ -386,10 +379,7 @@ def measure_part(
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set, and rows have no time or all rows are older.
-
-    kept, older: number of rows decided since `since`, and before. timeless: number of rows without a time
-    """
+    """Raise InvalidInput if `since` is set, and rows have no time or all are older. kept: rows decided since then."""
     if timeless:
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)

@@ -60,8 +60,7 @@ class Simulated:
     em_se: float | None
     steps: float  #: mean number of steps per question
     steps_se: float | None
-    #: exact match minus the exact match of the mixture line at the same number of steps
-    above_line: float
+    above_line: float  #: exact match minus the exact match of the mixture line at the same number of steps
     above_line_se: float | None
     arms: Mapping[ArmName, float]
     #: shares of the arms for each group of questions with the same cheapest right arm; the last group has no right arm
@@ -85,7 +84,7 @@ class Simulated:
     params: Mapping[str, Json] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is printed. The field `weight` has the key `lambda`, which is no possible name in Python."""
+        """The row as it is printed. The field `weight` has the key `lambda`, a name that Python does not allow."""
         values = asdict(self)
         return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
@@ -209,7 +208,6 @@ class _Measure:
         *,
         params: Mapping[str, Mapping[str, Json]],
     ) -> list[Simulated]:
-        """One row per policy and weight. groups: (policy, weight) -> the runs of each seed."""
         rows = []
         for (name, weight), seeds in groups.items():
             runs = [run for folds in seeds for run in folds]

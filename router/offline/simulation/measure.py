@@ -82,7 +82,6 @@ def cheapest_right(table: LabelledTable) -> Choices:
 
 
 def right_arms(table: LabelledTable) -> list[ArmName | None]:
-    """The cheapest right arm of each question, or None if no arm is right."""
     some = table.correct.max(axis=1) > 0.0
     return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
 

@@ -178,7 +178,6 @@ class Learning:
                 self._refuse("the policy would not learn it")
 
     def step(self, place: int) -> Decision:
-        """Decide one training row. Learn the outcome of the drawn arm if the decision is labelled."""
         row = self.world.table.rows[place]
         decision = self._decision(row, place=place)
         self.steps += 1
@@ -287,7 +286,6 @@ def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
-    """The shares of the arms with the best score, or the pmf of a policy without scores."""
     if drawn.scores is None:
         return drawn.pmf
     best = max(drawn.scores)

@@ -1,10 +1,11 @@
 """Verdict on whether learned routing pays, on questions that the policy has not learned.
 
-- After a warm start: the policy learns the outcomes of the other folds. Its gain over each fixed arm is paired by
-  question. If the log has the outcome of one drawn arm per question, replay estimates the gain.
+- After a warm start: the questions are split into folds. The policy is judged on each fold after it has learned the
+  outcomes of the other folds. Its gain over a fixed arm is the mean difference of their rewards for the same question.
+  If the log has the outcome of only one drawn arm per question, replay estimates the gain.
 - Control: the same with outcomes permuted between questions. Any gain is then chance.
-- From cold: simulated service, which draws one arm per question and labels a share of the answers. It measures after
-  how many questions routing has paid for its learning.
+- From cold: a simulated service draws one arm per question, and labels a share of the answers. The simulation finds
+  the number of questions after which routing has paid for its learning.
 """
 
 import math
@@ -33,13 +34,13 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
 CONFIDENCE: Final = 0.95
-#: an arm is as good as the best arm if its mean quality is lower by at most this
+#: an arm is as good as the best arm if its mean quality is lower by at most this amount
 AS_GOOD: Final = 0.01
 #: default share of the decisions that are labelled
 LABELLED: Final = 0.3
 #: number of simulated passes from cold, each over the questions in another order
 PASSES: Final = 5
-#: multiples of the proposed cost weight at which the policy is also measured for the frontier
+#: for the frontier of quality and cost, the policy is also measured at these multiples of the proposed cost weight
 _FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 #: largest number of further questions that a forecast names
 _FARTHEST: Final = 1_000_000
@@ -48,10 +49,9 @@ _FARTHEST: Final = 1_000_000
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     folds: int = 5
-    #: share of the decisions that are labelled in the passes from cold, in (0, 1]
-    labelled: float = LABELLED
+    labelled: float = LABELLED  #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
-    #: confidence of the policy's gains over the fixed arms if all outcomes are known; other intervals use CONFIDENCE
+    #: confidence of the intervals of the policy's gains, if all outcomes are known; all other intervals use CONFIDENCE
     confidence: float = CONFIDENCE
     everything: bool = True  #: False skips the control, the passes from cold and the frontier
     alone: bool = False  #: True if a race of the arms has eliminated all arms except one
@@ -62,8 +62,7 @@ class Standing:
     """Means per held-out question of a policy or a fixed arm."""
 
     name: str
-    #: any of "best fixed", "most expensive" and "cheapest that is as good"
-    roles: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()  #: any of "best fixed", "most expensive" and "cheapest that is as good"
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval  #: in units of `reward.cost`
@@ -149,7 +148,7 @@ def advise(
     )
     if outcomes is None:
         result = replay_pmfs(log, pmfs, folds=ask.folds, progress=progress)
-        if result.faults:  # the policy's importance weights contradict the logged probabilities
+        if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
             return _wrong_log(result.faults, rows=rated)
         ways = _estimated_standings(result, name=name, arms=log.log.arms)
         notes = (*notes, *result.notes, *(f"{arm} {reason}" for arm, reason in untried.items()))
@@ -187,7 +186,7 @@ def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
 
 
 def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, str]:
-    """Returns cost weight -> label, sorted by weight. A label is the number and the settings that have this value."""
+    """Returns cost weight -> label, sorted by weight. A label is the weight, with the settings that have this value."""
     named = [
         *((weight, name) for name, weight in settings.cost_weights.items()),
         (settings.reward.weight, "reward.weight"),
@@ -211,7 +210,7 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 def _measured_standings(
     outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
 ) -> list[Standing]:
-    """Means over the questions: first of each policy in `shares` (pmfs of complete arms), then of each fixed arm."""
+    """Standings by known outcomes: policies first, then fixed arms. shares: policy -> pmfs of the complete arms."""
     low, high = settings.reward.minimum, settings.reward.maximum
     values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
     standings, policy_rewards = [], list[Vector]()
@@ -270,7 +269,7 @@ def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequ
 
 
 def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> list[Standing]:
-    """The policy and the fixed arms as replay estimates them. Frontier weights with too few rows are left out."""
+    """Standings as replay estimates them. Cost weights of the frontier are left out if they have too few rows."""
     gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
     return [
         Standing(
@@ -305,7 +304,6 @@ def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]
 
 
 def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
-    """Add the verdict and the sentence to the advice. gain: the policy's gain over the best fixed arm."""
     worth = advice.ask.worth
     verdict: Kind = "not enough"
     value = "what learned routing is worth is not known yet"
@@ -355,7 +353,7 @@ def _break_even(advice: Advice) -> str:
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
-    """How many more questions would decide if the gain stays the same and its interval narrows like 1 / sqrt(n)."""
+    """How many questions are missing, if the gain stays and its interval narrows like 1 / sqrt(number of questions)."""
     if gain.interval is None:
         return "give more labelled questions"
     half = (gain.interval[1] - gain.interval[0]) / 2.0
@@ -366,7 +364,7 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
     further = max(further, lacking)
     if further > _FARTHEST:
         return "it is too close to the limit to settle with a realistic number of labelled questions"
-    # A rounded number must not be below the questions that "fix" needs.
+    # A rounded number must not be below the `lacking` questions, without which there is no verdict "fix".
     count = f"at least {lacking:,}" if further < 1.5 * lacking else roughly(further)
     return f"{count} more labelled {'question decides' if count.endswith(' 1') else 'questions decide'} it"
 
@@ -374,7 +372,7 @@ def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> st
 def _control(
     outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
 ) -> EstimateWithInterval | None:
-    """Gain over the best fixed arm with outcomes permuted between questions. best: name of that arm's standing."""
+    """The policy's gain over the fixed arm `best`, a standing's name, with outcomes permuted between questions."""
     permuted = outcomes.permuted(seed=0)
     log = memory_log(permuted.rows, mixed_arms=True)
     question = numbered(permuted.rows)
@@ -389,11 +387,10 @@ def _control(
 def _cold(
     outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
 ) -> FirstPass | None:
-    """Simulated service without a warm start, compared with the best fixed arm. None for fewer than 2 arms."""
     table = outcomes.table()
     if len(table.arms) < 2:
         return None
-    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table stores costs as steps
+    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
     settings = settings.model_copy(update={"reward": reward})
     world = SimulationData(
         table=table,

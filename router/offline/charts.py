@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY: Final = "#808080"
 INK: Final = "#222223"
-_DPI: Final = 150
 
 
 def number_table(first: str, *others: str) -> Table:
-    """An empty table with names on the left, numbers on the right, and no wrapped lines."""
     table = Table(first, *others)
     for number, column in enumerate(table.columns):
         column.no_wrap = True
@@ -84,13 +82,13 @@ def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> 
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
-    """Write a figure of this width and height in inches. An error leaves `path` unchanged. Raises as check_png."""
+    """Write a figure of this width and height in inches. Raises like `check_png`, and then leaves `path` unchanged."""
     check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # pyplot is not used: it would choose a window system and keep every figure in memory.
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
     _write(path, lambda beside: figure.savefig(beside, format="png"), field="plot")

@@ -11,12 +11,12 @@ from typing import Any, Final
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import RagBanditError
 
-#: variables that limit the threads of numpy to one per process, as there is a process per core
+#: variables that limit numpy to one thread per process, since every core has a process of its own
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # a container may have fewer than the machine
+    if hasattr(os, "sched_getaffinity"):  # a container may use fewer cores than the machine has
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -32,7 +32,7 @@ def process_executor(
     """
     others = set(multiprocessing.active_children())
     added = [name for name in _THREADS if name not in os.environ]
-    os.environ.update(dict.fromkeys(added, "1"))  # until the end of the block, since processes start when needed
+    os.environ.update(dict.fromkeys(added, "1"))  # restored after the block: processes start only when they are needed
     # Not forked, since a child could deadlock: the parent may have threads of torch and of the encoder.
     pool = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(begin, given)
@@ -43,7 +43,7 @@ def process_executor(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         if isinstance(error, BrokenExecutor):
-            remedy = 'use 1; a script that uses more needs if __name__ == "__main__" around its own work'
+            remedy = 'use 1 job; a script with more jobs needs if __name__ == "__main__" around its own work'
             raise RagBanditError("a process of the pool died", field="jobs", remedy=remedy) from error
         raise
     finally:
@@ -53,7 +53,7 @@ def process_executor(
 
 
 def _begin(begin: Callable[..., None] | None, given: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent ends its processes, without tracebacks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after Ctrl-C the parent ends this process, without a traceback
     end_with_parent()
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():  # the parent died before end_with_parent took effect

@@ -34,8 +34,7 @@ class WarmRows:
     arms: tuple[ArmName, ...]
     source: str
     origin: str  #: name of the format, stored in the facts of the decisions
-    #: number of rows whose features were missing or from another encoder, and were computed
-    encoded: int = 0
+    encoded: int = 0  #: number of rows whose features were missing or from another encoder, and were computed
 
 
 def question_key(query: Query) -> str:
@@ -186,7 +185,7 @@ def enter(
     """
     policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=time.time())
     learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings)
-    learner.drain(patience_s=PATIENCE_S)  # earlier decisions come before these rows
+    learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
     rows = material.rows
     if settings.log.text != "full":
         rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
@@ -246,8 +245,7 @@ class Outcomes:
     reward: Matrix
     quality: Matrix
     cost: Matrix
-    #: indices of the arms that answered every question; routing chooses between these
-    complete: Choices
+    complete: Choices  #: indices of the arms that answered every question; routing chooses between these
     #: a row for each question and complete arm, sorted by question, as a uniform draw would log it
     rows: Sequence[Logged]
     queries: Sequence[Query]
@@ -256,7 +254,6 @@ class Outcomes:
     encoder_hash: str
 
     def table(self) -> LabelledTable:
-        """The complete arms as a table; its steps are the costs."""
         arms = tuple(self.arms[column] for column in self.complete)
         quality, cost = np.clip(self.quality[:, self.complete], 0.0, 1.0), self.cost[:, self.complete]
         rows = tuple(
@@ -302,7 +299,8 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     count = np.zeros(shape)
     np.add.at(count, (question, column), 1.0)
     answered = (count > 0.0).sum(axis=0)
-    complete = np.flatnonzero(answered >= np.sort(answered)[-2])  # at least two arms: routing needs a choice
+    # An arm is complete if at most one arm answered more questions: so at least two are, since routing needs a choice.
+    complete = np.flatnonzero(answered >= np.sort(answered)[-2])
     whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
     means = {}
     for key in ("value", "quality", "cost"):

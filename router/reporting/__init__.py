@@ -1,1 +1,1 @@
-"""The report: what the router spent and at what quality, against always one arm; read from the log on demand."""
+"""The report: cost and quality of the served answers, compared with always using one arm; computed on demand."""

@@ -1,4 +1,4 @@
-"""Compares what was served with always one arm: estimates with intervals that are valid at every look."""
+"""Compares the served answers with always using one arm. The intervals hold however often the report is read."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,29 +13,29 @@ from ragbandit.shared.types.ledger import effective_rows
 
 Choices = npt.NDArray[np.intp]
 
-#: probability that an interval ever misses the true difference, however often it is looked at
+#: probability that the interval misses the true difference in at least one of the reports made while the log grows
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
-#: number of unseen rows, of the heaviest weight and the most extreme value, that the interval allows for
-#: (python -m benchmarks.report)
+#: the interval allows for this number of unseen rows with the heaviest weight and the most extreme value; see
+#: `python -m benchmarks.report`
 _UNSEEN_ROWS: Final = 1.5
-#: a difference below this share of the means is set to 0, because it is only rounding
+#: a difference below this share of the larger mean is rounding, and is set to 0
 _ROUNDING: Final = 1e-9
-#: prior weight of the overall mean in each arm's mean, in rows
+#: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
 _PRIOR_ROWS: Final = 2.0
-#: smallest number of rows with a positive weight to which a slope is fitted
+#: with fewer rows of positive weight, no slope on the predictions is fitted
 _FEWEST_FOR_SLOPE: Final = 20
-#: number of effective rows at which a slope is shrunk to half
+#: with this number of effective rows, half of the fitted slope is used; with more rows, a larger share
 _HALF_SLOPE: Final = 20.0
-#: skewness correction: 95 % of Wilson's, so that the interval holds at every look
+#: share of Wilson's correction for skewness that is applied, so that the interval holds however often it is computed
 _LEAN: Final = 0.95
 _TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What was served against always one arm, per question."""
+    """Means per question: the served answers, and always using one arm."""
 
     served: float | None = None
     """Mean of what was served; null if no value was seen."""
@@ -69,18 +69,18 @@ def compared(
     judge: Vector | None = None,
     counts: Vector | None = None,
 ) -> Comparison:
-    """Compare what was served with always one arm, in the unit of the values. There is a row per question.
+    """Compare the served answers with always using one arm, in the unit of `value`. A row is a question.
 
-    value: values of the answers, the newest first, NaN if a value is not seen, shape (n,)
-    arm: the drawn arms, shape (n,)
-    pmf: probabilities of the K arms, above 0 for `against` in every row, shape (n, K)
-    predicted: the policy's predictions for all arms before the draw, NaN if there are none, shape (n, K)
-    against: the arm to compare with, or an arm per row, shape (n,)
-    least, most: bounds of a value
-    judge: a judge's scores in [0, 1], NaN without a score, shape (n,); a control variate. Each end of the interval is
-        taken from the estimate with or without scores, whichever is nearer to its middle: on the side of rare losses
-        scores may be less informative than the losses
-    counts: 1 / probability that the row's value is seen, > 0, shape (n,); None if all are equally likely
+    value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
+    arm: index of the drawn arm, shape (n,)
+    pmf: probabilities of the K arms at the draw, shape (n, K); above 0 for `against` in every row
+    predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
+    against: index of the arm to compare with, or one index for each row, shape (n,)
+    least, most: smallest and largest possible value
+    judge: a judge's scores in [0, 1], shape (n,), NaN without a score. Two intervals are computed: with the scores as a
+        control variate, and without scores. Of the two upper ends, the end nearer to its estimate is returned, and of
+        the lower ends too: scores may contain little information on rare losses
+    counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
     """
     n = len(value)
     is_seen, is_drawn = ~np.isnan(value), arm == against
@@ -113,7 +113,7 @@ def compared(
     served_weight = seen_weight / seen_share[arm]
     effective = min(
         effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
-        # by the probabilities of all questions, also of those that hardly ever draw the arm
+        # computed from the probabilities of all questions, so that questions that hardly ever draw the arm count too
         rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
         effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
     )
@@ -126,11 +126,12 @@ def compared(
     always += centred * inverse * (n / inverse[is_drawn].sum())
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
-    # Weight of the heaviest rows: mean w^3 over mean w^2, by the probabilities (`heavy_weight` of offline/estimation).
+    # `heavy` is the weight of the heaviest rows, computed from the probabilities: the mean of cubed weights divided by
+    # the mean of squared weights (see `heavy_weight` in offline/estimation).
     if counts is None:
         heavy = float((inverse**2).sum() / inverse.sum()) / rated
         heavy = max(heavy, 0.0 if is_seen.all() else float(1.0 / seen_share[arm[is_seen]].min()))
-    else:  # w is what a label of the row would add to the difference
+    else:  # the weight of a row is the amount that its label would add to the difference
         added = counts * np.abs(1.0 - np.where(is_drawn, inverse, 0.0))
         heavy = float((added**3 / counts).sum() / (added**2 / counts).sum()) / rated
     middle = float(difference.mean())
@@ -155,12 +156,15 @@ def _judge_adjustment(value: Vector, *, arm: Choices, judge: Vector, least: floa
 
 
 def _standard_errors(deviations: Vector, *, variance: float, farthest: float) -> tuple[float, float]:
-    """Standard errors of a mean towards both sides. Returns (below, above).
+    """Returns the standard errors of a mean, as (error below the mean, error above the mean).
 
-    Few rare rows were seen, so the interval leans to their side, as Wilson's interval of a share does (1927). On the
-    other side _UNSEEN_ROWS are allowed for only as far as the rows show that rare rows may lie there.
+    Only few of the rare rows were seen. So the interval leans to the side on which they lie, as Wilson's interval of a
+    share does (1927). On the other side, the interval allows for _UNSEEN_ROWS only as far as the log shows that rare
+    rows may lie there.
 
-    deviations: the rows minus their mean. variance: of the mean. farthest: what the most extreme row adds to the mean.
+    deviations: the rows minus their mean, shape (n,)
+    variance: variance of the mean
+    farthest: amount that the most extreme row adds to the mean
     """
     if farthest <= 0.0:  # the arm costs nothing, so unseen answers add nothing
         return math.sqrt(variance), math.sqrt(variance)
@@ -176,7 +180,10 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
 def _served(
     value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector, adjustment: Vector
 ) -> tuple[Vector, Vector, float]:
-    """Returns (`served` of each row, share of seen rows per arm or 1, share of rows whose arm has no seen row)."""
+    """Returns (estimated value of each served answer, share of seen rows of each arm, share without any seen row).
+
+    The second is 1 for an arm without a seen row. The third is the share of all rows that drew such an arm.
+    """
     is_seen = seen_weight > 0.0
     model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=seen_weight[is_seen]))
     seen_share, unknown = np.ones(int(arm.max()) + 1), 0.0
@@ -203,7 +210,7 @@ def _centred(adjustment: Vector, *, weight: Vector) -> Vector:
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:
-    """Model of every row, shape (n,): weighted mean of the rows with a weight, plus a slope on the predictions."""
+    """Fitted value of every row, shape (n,): the weighted mean, plus a slope on `predicted`."""
     used = weight > 0.0
     w, y, x = weight[used], value[used], predicted[used]
     mean = float(w @ y / w.sum())

@@ -35,7 +35,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One line of a report."""
+    """Comparison of a group of questions with always using one arm."""
 
     name: str
     """Name of the group of questions, or "always" and the arm."""
@@ -94,7 +94,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A report of a period. Every line covers the questions that could have had the arm of its comparison."""
+    """A report of a period. A line covers only questions that could have had the arm in its `against`."""
 
     sentence: str = ""
     """All of it in one sentence."""
@@ -140,23 +140,21 @@ MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
-_FORCED: Final = '"forced":true'
 #: key of a decision's facts -> reason to leave the decision out
 _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that was pinned"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Which rows a report reads: since <= made_at < until."""
+    """Decisions that a report reads: those with since <= made_at < until."""
 
-    #: policy whose ledger has the rewards
-    label: str
+    label: str  #: label of the policy whose ledger contains the rewards
     since: float
     until: float
     tenant: str | None = None
-    #: a period with more questions is sampled, to about this number of rows or fewer
+    #: if the period has more questions, a sample of about this number of rows or fewer is read
     most: int = MOST_ROWS
-    #: setting whose cost weight applies to all rewards; None keeps the weight with which each reward was learned
+    #: reward setting, whose cost weight is applied to all rewards; None keeps the weights with which they were learned
     reward: RewardSettings | None = None
 
     @property
@@ -171,43 +169,36 @@ class ReportRows:
 
     arms: tuple[str, ...]
     made_at: Vector
-    #: index in `tenants`
-    tenant: Choices
+    tenant: Choices  #: index in `tenants`
     tenants: tuple[str, ...]
-    #: index in `prices`
-    price: Choices
-    #: names of prices, or weights of cost as text
-    prices: tuple[str, ...]
-    #: index of the drawn arm in `arms`
-    arm: Choices
-    #: 0 for arms that were not offered
-    pmf: Matrix
-    #: unit -> costs of the outcomes, NaN without an outcome
-    costs: Mapping[Unit, Vector]
-    #: quality by learned ratings, labels and rewards; NaN if the answer has none
+    price: Choices  #: index in `prices`
+    prices: tuple[str, ...]  #: names of prices, or weights of cost as text
+    arm: Choices  #: index of the drawn arm in `arms`
+    pmf: Matrix  #: probabilities at the draw; 0 for arms that were not offered
+    costs: Mapping[Unit, Vector]  #: unit -> costs of the outcomes, NaN without an outcome
+    #: quality of the answer, from the rating, label or reward that was learned; NaN if nothing was learned
     quality: Vector
     #: the policy's predictions for every arm before the draw; NaN without a prediction
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
-    #: questions of the period if the rows and `left_out` are a sample; None if all were read
+    #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: a judge's scores in [0, 1], NaN without a score; None if people rated so few that scores are used as the quality
+    #: a judge's scores in [0, 1], NaN without a score; None if people rated too few answers: `quality` has the scores
     judge: Vector | None = None
-    #: rows that the answer's label stands for (`label_weight`), 1 without a label; None if all are 1
+    #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
 
     @property
     def sample(self) -> Sample | None:
-        """The size of the sample; None if all questions of the period were read."""
         read = len(self.arm) + sum(self.left_out.values())
         return None if self.whole is None else Sample(questions=read, out_of=self.whole)
 
     @property
     def scale(self) -> float:
-        """Questions of the period per question read, left-out ones included."""
+        """Number of questions in the period / number of questions read. Both include the questions in `left_out`."""
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
     def part(self, rows: Flags | slice) -> "ReportRows":
@@ -222,7 +213,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         questions = _count(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
         if rows.imported and questions > scope.most:  # imported decisions were counted, so the sample is too small
-            questions = _count(connection, scope.condition & ~_IS_IMPORTED)
+            questions = _count(connection, scope.condition & ~decisions.c.facts.contains(f'"{IMPORTED}":'))
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)
 
@@ -231,9 +222,10 @@ _SUMMED: Final = ("decided", *UNITS)
 
 
 def read_asked(database: Database, scope: ReportScope) -> Asked | None:
-    """Exact totals of the period from the hourly counters; None for one tenant, or if its hours are not counted.
+    """Exact totals of the period from the hourly counters.
 
-    If an hour lies only partly in the period, its totals are multiplied by the share of its questions that do.
+    None if the scope has a tenant, or if the counters lack hours of the period. If an hour lies only partly in the
+    period, its totals are multiplied by the share of its questions that lie in the period.
     """
     first, last = hour_of(scope.since), hour_of(scope.until)
     sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
@@ -259,16 +251,13 @@ def read_asked(database: Database, scope: ReportScope) -> Asked | None:
 
 
 def _share_of_hour(connection: Connection, scope: ReportScope, *, hour: int) -> float:
-    """Share of an hour's questions that lie in the period; share of its time if it has no questions."""
+    """Share of an hour's questions that lie in the period. For an hour without questions: share of its time."""
     time = decisions.c.made_at
     begin, end = 3600.0 * hour, 3600.0 * (hour + 1)
     first, last = max(begin, scope.since), min(end, scope.until)
     questions = _count(connection, and_(time >= begin, time < end))
     inside = _count(connection, and_(time >= first, time < last))
     return inside / questions if questions else (last - first) / 3600.0
-
-
-_IS_IMPORTED: Final = decisions.c.facts.contains(f'"{IMPORTED}":')
 
 
 def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
@@ -291,7 +280,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger),
     )
     share = share_of(questions, most=scope.most)
-    if share < 1.0:  # the seed is a decimal without leading zeros
+    if share < 1.0:  # the seed is stored as decimal text, so its last six characters are its last six digits
         last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
         query = query.where(last_digits < f"{round(1e6 * share):06}")
     query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
@@ -307,8 +296,7 @@ class _Rows:
     """Collects rows as plain numbers, which take little memory."""
 
     arms: dict[str, int] = field(default_factory=dict)
-    #: JSON of the offered arms -> their names
-    offers: dict[str, list[str]] = field(default_factory=dict)
+    offers: dict[str, list[str]] = field(default_factory=dict)  #: JSON of the offered arms -> their names
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -393,7 +381,6 @@ class _Rows:
 
 
 def _by_column(numbers: "array[float]", width: int) -> Matrix:
-    """Transpose numbers that are stored row after row: shape (width, rows)."""
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
@@ -401,7 +388,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
     for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return reason
-    if _FORCED in (row["request"] or ""):
+    if '"forced":true' in (row["request"] or ""):
         return "an arm that the caller chose"
     if len(arms) < 2:
         return "only one arm on offer"
@@ -411,7 +398,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
 
 
 def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
-    """The reward of a rated answer with the setting's cost weight. A raw reward is returned as it was sent."""
+    """Reward of a rated answer at the cost weight of `setting`. A reward without quality and cost is not changed."""
     if setting is None or row["preset"] in WHOLE:
         return float(row["value"])
     value = row["quality"] - setting.weight * row["charged"]
@@ -425,7 +412,6 @@ def _price(row: RowMapping) -> str:
 
 
 def _numbers(value: Any, *, count: int) -> list[float] | None:
-    """The value if it is a list of `count` finite numbers, else None."""
     if not isinstance(value, list) or len(value) != count or not {int, float}.issuperset(map(type, value)):
         return None
     return value if max(map(abs, value)) < 1e15 else None

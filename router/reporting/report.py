@@ -1,8 +1,8 @@
 """Makes the report of a period: cost and quality of the served answers, compared with always using one arm.
 
-Verdicts come from two 95 % intervals, of the differences in quality and in cost, both valid at every look. Quality is
-"as good" if its lower bound is above -MARGIN (non-inferiority). The verdict is "same cost" if the interval of the cost
-lies within SAME_COST of the arm's cost.
+Verdicts come from two 95 % intervals, of the differences in quality and in cost. Both hold however often the report is
+made. Quality is "as good" if the interval's lower bound is above -MARGIN (non-inferiority). The verdict is "same cost"
+if the interval of the cost lies within SAME_COST of the arm's cost.
 """
 
 import math
@@ -45,7 +45,7 @@ FIX: Final = "fix: "
 WORTH: Final = 0.01
 #: smallest number of questions for the note `FIX`: with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
-#: most lines of a table; smaller groups are left out
+#: most lines of a table; if there are more groups, the smallest are left out
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
@@ -62,15 +62,17 @@ def report(
     against: str | None = None,
     now: float | None = None,
 ) -> Report:
-    """Make the report of a period. If draws, outcomes or ratings favour an arm, a reason replaces the verdict.
+    """Make the report of a period. If draws, outcomes or ratings seem to favour an arm, lines have no verdict.
 
-    against: None for the holdback's arm, else the incumbent, else the most expensive arm that is tried enough
-    now: None for the end of the period
+    against: arm to compare with. If None: the arm of the holdback; without a holdback, the incumbent; without both,
+        the most expensive arm with enough draws
+    now: time of the report, seconds since 1970; None for the end of the period
 
     Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
-        raise InvalidInput(f"since {scope.since:g}, until {scope.until:g}", field="since", remedy="give an earlier one")
+        message = f"{scope.since:g} to {scope.until:g} is not a period"
+        raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
     log = read_log(database, scope)
@@ -88,11 +90,7 @@ def report_of(
     now: float | None = None,
     asked: Asked | None = None,
 ) -> Report:
-    """Make the report from rows that were read; see `report`.
-
-    alarm: why the rows favour an arm, as a sentence; None if they do not
-    asked: exact totals if the rows are a sample
-    """
+    """Make the report from rows. alarm: why the rows favour an arm; asked: exact totals of a sampled period."""
     unit, price = _unit(log), words.price_of(scope.reward)
     days = (scope.until - log.made_at.min(initial=scope.until)) / 86_400.0
     lines = _Lines(log, unit=unit, days=days, alarm=alarm, price=price)
@@ -140,7 +138,6 @@ def report_of(
 
 
 def _unit(log: ReportRows) -> Unit:
-    """Dollars if any were reported; else seconds if any were reported and all steps are equal; else steps."""
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -150,7 +147,7 @@ def _unit(log: ReportRows) -> Unit:
 def _arm_to_compare(
     log: ReportRows, arms: Sequence[Line], *, policy: PolicySettings, against: str | None
 ) -> tuple[int | None, str | None]:
-    """Returns (index of the arm to compare with, reason to choose it); None twice if no arm is tried enough."""
+    """Returns (index of the arm to compare with, reason to choose it); None and None if no arm has enough draws."""
     if against is not None:
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
@@ -168,13 +165,11 @@ def _arm_to_compare(
 class _Lines:
     log: ReportRows
     unit: Unit
-    #: days since the first question
-    days: float
+    days: float  #: days since the first question
     alarm: str | None
     price: words.Price | None
 
     def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
-        """A line for each group of questions, the largest first; () if there is only one group."""
         numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
         if len(numbers) < 2:
             return ()
@@ -207,7 +202,6 @@ class _Lines:
 
 
 def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
-    """Yield the note `FIX` if routing gained certainly less than WORTH per question over the best single arm."""
     gains = [
         (line.value.always, line.against, line.value.high)
         for line in arms
@@ -220,7 +214,6 @@ def _fix_note(arms: Sequence[Line]) -> Iterator[str]:
 
 
 def _range_of(values: Vector) -> tuple[float, float]:
-    """(smallest, largest) of 0, 1 and the values."""
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
@@ -232,7 +225,7 @@ def _compared_ratings(
 
 
 def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
-    """Call `compared` with this log. A sample does not grow with the questions, so its `missing` has no forecast."""
+    """Call `compared` with this log. For a sample, `missing` has no forecast, since a sample does not grow."""
     comparison = compared(values, arm=log.arm, pmf=log.pmf, **options)
     if comparison.missing is None or log.whole is None:
         return comparison
@@ -241,7 +234,6 @@ def _compared(log: ReportRows, values: Vector, **options: Any) -> Comparison:
 
 
 def _compared_costs(log: ReportRows, unit: Unit, *, against: int) -> Comparison:
-    """Compare costs with always using `against`. Costs are at most its largest so far."""
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     cost = _compared(log, spent, predicted=log.expected_cost, against=against, least=0.0, most=most)
@@ -329,7 +321,7 @@ def _cost_word(cost: Comparison) -> words.CostWord | None:
 def _missing(
     comparison: Comparison, *, margin: float, questions: int, days: float, sampled: bool, rated: float | None
 ) -> str:
-    """What is missing until the whole interval is above -margin or below 0, as text.
+    """Text on what is missing for a verdict, that is until the whole interval is above -margin or below 0.
 
     rated: share of the questions that are rated; None for a comparison of costs, which needs no ratings
     """
@@ -364,7 +356,7 @@ def _notes(
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log, asked))}"
     has_both = np.zeros(0) if log.judge is None else ~np.isnan(log.quality + log.judge)
     if log.judge is not None and has_both.sum() > 1:
-        with np.errstate(invalid="ignore", divide="ignore"):  # ratings or scores may all be equal
+        with np.errstate(invalid="ignore", divide="ignore"):  # NaN if all ratings or all scores are equal
             correlation = float(np.nan_to_num(np.corrcoef(log.quality[has_both], log.judge[has_both])[0, 1]))
         scores = f"{int((~np.isnan(log.judge)).sum()):,} answers"
         yield f"the judge's scores of {scores} narrow these intervals; correlation with ratings {correlation:.2f}"
@@ -375,7 +367,6 @@ def _notes(
 
 
 def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
-    """Share and mean seconds of each arm as text, the most used arm first."""
     drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
     shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
     for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):
@@ -386,7 +377,7 @@ def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Comparison, Comparison]:
-    """Compare what was served with always the likeliest arm of each question. Returns (quality, cost)."""
+    """Compare the served answers with always using each question's likeliest arm. Returns (quality, cost)."""
     likeliest, spent = log.pmf.argmax(axis=1), log.costs[unit]
     quality = _compared_ratings(log, log.quality, against=likeliest, least=0.0, most=_range_of(log.quality)[1])
     most = float(np.nanmax(spent, initial=0.0))

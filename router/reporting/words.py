@@ -11,9 +11,9 @@ from ragbandit.shared.formats import counted, decimal, duration, moment, money, 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "more expensive"]
 
-#: a report that ends less than this before now is said to cover "Last N days", seconds
+#: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
-#: delay of the hourly totals above which the report states up to when they are counted, seconds
+#: if the hourly totals are behind by more than this number of seconds, the report gives the time of the last count
 _LATE_S: Final = 120.0
 
 
@@ -22,12 +22,10 @@ class Price(NamedTuple):
 
     amount: float
     unit: str
-    #: "a right answer is worth ..."; empty if the reward charges no cost
-    words: str
+    words: str  #: "a right answer is worth ..."; empty if the reward charges no cost
 
 
 def price_of(reward: RewardSettings | None) -> Price | None:
-    """What a right answer is worth by the reward setting, in the unit of its one cost term, or in "units of cost"."""
     if reward is None:
         return None
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
@@ -47,10 +45,6 @@ def tells_nothing(comparison: Comparison) -> bool:
 
 
 def earned_words(value: Comparison, *, against: str, questions: int, price: Price, forecast: str) -> str | None:
-    """What routing earned at the price; None without an interval. "more" or "less" only if the interval excludes 0.
-
-    forecast: how many more questions are needed, as text.
-    """
     if value.low is None or value.difference is None or value.high is None:
         return None
     if tells_nothing(value):
@@ -66,7 +60,6 @@ def earned_words(value: Comparison, *, against: str, questions: int, price: Pric
 
 
 def sentence(report: Report, *, now: float) -> str:
-    """The report in one sentence: what routing earned, if it is known, then cost, quality and verdict."""
     line, unit = report.total, report.unit
     start = f"{period_of(report, now=now)}: "
     if report.sample is not None:
@@ -108,7 +101,6 @@ def period_of(report: Report, *, now: float) -> str:
 
 
 def amount(mean: float | None, questions: int, unit: str) -> str:
-    """The total of `questions` questions with this mean per question, as text."""
     return money(None if mean is None else mean * questions, unit)
 
 
@@ -158,12 +150,11 @@ def verdict_in_words(
     return f"{text}; cannot tell yet: {missing}" if text else f"cannot tell yet: {missing}"
 
 
-#: titles of the cells after the first one; `tables` returns the first title
+#: titles of the columns after the first column, whose title `tables` returns
 COLUMNS: Final = ("Questions", "Earned", "Spent, instead of", "Saved", "Quality, instead of", "Difference", "Verdict")
 
 
 def tables(report: Report) -> list[tuple[str, tuple[Line, ...]]]:
-    """Title and lines of each table, the arms first; tables without lines are left out."""
     groups = [("Tenant", report.tenants), ("Price", report.prices), ("Week from", report.weeks)]
     return [("Against", report.arms)] + [(title, lines) for title, lines in groups if lines]
 

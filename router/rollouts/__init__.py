@@ -1,1 +1,1 @@
-"""Rollouts: versions of a policy move on by evidence, from shadow over canary to champion, or back."""
+"""Rollouts: evidence moves a version of a policy from shadow through canary to champion, or back."""

@@ -30,7 +30,7 @@ from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyCont
 
 PAGE: Final = 1000
 PAGES: Final = 20
-#: smallest age of rows that are read, seconds: older rows may still be committed after younger ones
+#: rows younger than this number of seconds are not read yet: a row with an earlier time may still be committed
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
@@ -43,7 +43,7 @@ _Column = ColumnElement[Any]
 class _DrawRow:
     row: RowMapping
     arms: tuple[str, ...]
-    #: "pmf", "candidate", "champion" or "scores" -> a number per arm
+    #: name of a field of `Draws` ("pmf", "candidate", "champion" or "scores") -> a number per arm
     values: Mapping[str, Sequence[float]]
     numbers: tuple[float, ...]
 
@@ -54,17 +54,15 @@ class VersionReader:
 
     version: PolicyVersion
     champion: PolicyLabel
-    #: cost term -> price per unit, for the guardrail of cost
-    prices: Mapping[str, float]
+    prices: Mapping[str, float]  #: cost term -> price per unit, for the guardrail of cost
     evidence: Evidence
-    #: (kind, reason without numbers) of the last stored verdict
-    stored: tuple[str, str] = ("", "")
+    stored: tuple[str, str] = ("", "")  #: (kind, reason without numbers) of the last stored verdict
     stored_at: float = 0.0
     _last_decision: _Position = field(init=False)
     _last_outcome: _Position = field(init=False)
-    #: last update that was read; None before the first page
-    _seq: int | None = None
-    #: whether people had rated enough judged answers before this state, so that only their ratings count as rewards
+    _seq: int | None = None  #: seq of the last update that was read; None before the first page
+    #: True if, before the version entered its state, people had rated enough of the answers that a judge scored: then
+    #: only ratings by people count as rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +80,7 @@ class VersionReader:
         after = self._last_decision
         page, self._last_decision = _page(connection, select(*_DRAWN), position=position, after=after, now=now)
         notes = list(self._notes(page))
-        # If the champion failed, the version was not asked.
+        # Rows with a fault do not count against the version: there the champion failed, and the version was not asked.
         self.evidence.draws.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
         self.evidence.draws.add(_draws(_rows(notes), weight=self.version.weight))
         return len(page) < PAGE
@@ -100,7 +98,6 @@ class VersionReader:
         return len(page) < PAGE
 
     def _outcome(self, row: RowMapping) -> tuple[float, float, float]:
-        """Returns (1.0 if the answer failed, seconds or NaN, cost)."""
         cost = cost_value(row["cost"])
         seconds = cost.seconds_total if cost.seconds_total > 0.0 else math.nan
         return float(row["status"] == "failed"), seconds, cost_of_terms(row["steps"], cost, terms=self.prices)
@@ -134,7 +131,7 @@ class VersionReader:
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward by the judge's score), NaN if missing. If people rate, the judge gives no reward."""
+        """Returns (reward, reward computed from the judge's score), NaN if missing; see `_people`."""
         if not self._people:
             return row["value"], math.nan
         if row["judged_by"] == "judge":
@@ -143,7 +140,7 @@ class VersionReader:
         return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
-        """Yield (row, facts about the version) of rows that were decided with its present state and weight."""
+        """Yield (row, facts about the version) of rows decided while the version had its present state and weight."""
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
@@ -158,7 +155,7 @@ class VersionReader:
 def _page(
     connection: Connection, query: Select[Any], *, position: tuple[_Column, _Column], after: _Position, now: float
 ) -> tuple[Sequence[RowMapping], _Position]:
-    """Returns (next page of rows that are old enough, in order of position, position of its last row)."""
+    """Returns (next page of rows, position of the page's last row). The rows are older than SETTLE_S, oldest first."""
     time, _ = position
     query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
     query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
@@ -171,7 +168,7 @@ def _rows(
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
 ) -> list[_DrawRow]:
-    """Select draws between several arms for which the version gave a pmf. numbers: further values of a row."""
+    """Select draws between several arms for which the version gave a pmf. numbers: returns further values of a row."""
     rows: list[_DrawRow] = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
@@ -215,9 +212,9 @@ def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
 
 log = logging.getLogger("ragbandit.rollouts")
 
-#: seconds after which another evaluator may take over the lease of a silent one
+#: if an evaluator has not renewed its lease for this number of seconds, another evaluator may take the lease
 LEASE_S: Final = 30.0
-#: time after which an unchanged verdict is stored again, seconds
+#: an unchanged verdict is stored again after this number of seconds
 VERDICT_EVERY_S: Final = 300.0
 _AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
@@ -229,7 +226,7 @@ class Look:
 
 
 class Evaluator:
-    """Judges live versions, stores the verdicts and carries them out. A lease admits one process."""
+    """Judges live versions, stores the verdicts and carries them out. A lease allows only one process to do so."""
 
     def __init__(self, database: Database, *, settings: Settings) -> None:
         self.database, self.settings = database, settings
@@ -280,18 +277,18 @@ class Evaluator:
             return Look(version=version, finding=replace(finding, verb=None))
 
     def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
-        """Store the verdict if it is new or due, and carry it out, in one transaction. Returns the version after it."""
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # other numbers do not make a new verdict
+        """In one transaction, store the verdict if it is new or due, and carry it out. Returns the changed version."""
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # not new if only numbers in it changed
         is_due = now - watch.stored_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.stored and not is_due:
             return watch.version
         facts = facts_of(watch.version, evidence=watch.evidence)
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
-                raise Conflict("the lease of the rollouts was lost")
+                raise Conflict("the lease of the rollouts was lost: another process judges the versions now")
             seen = store.version_named(connection, watch.version.name, base=self.base)
             if seen.revision != watch.version.revision:
-                raise Conflict(f"the version {seen.name!r} was changed meanwhile", field="revision")
+                raise Conflict(f"the version {seen.name!r} was changed while it was judged", field="revision")
             store.add_verdict(
                 connection,
                 watch.version,

@@ -28,10 +28,10 @@ Array = npt.NDArray[np.float64]
 _SAME: Final = 1e-6
 #: number of rows for which the asymptotic bound is tightest
 _TUNED_ROWS: Final = 1000.0
-#: tolerance for the difference of equal policies, as a share of the reward's range
+#: a difference of at most this share of the reward's range is rounding, and no proof that a version is worse
 _ROUNDING: Final = 1e-9
 _POINTS: Final = 200
-#: rows between two plotted points; doubled when half of the points are dropped
+#: number of rows between two plotted points; at _POINTS points, every second point is dropped and the number doubles
 _STRIDE: Final = 25
 
 #: plotted point: (number of rows, difference, its lower bound, its upper bound), in units of the reward
@@ -40,20 +40,16 @@ Point = tuple[int, float, float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """n draws over K arms. An arm that was not offered has probability 0 in all three pmfs, which have shape (n, K)."""
+    """n draws over K arms. `pmf`, `candidate` and `champion`: shape (n, K), 0 for arms that were not offered."""
 
     ids: tuple[str, ...]
     arms: tuple[str, ...]
-    #: column of the drawn arm, shape (n,)
-    arm: npt.NDArray[np.intp]
-    #: pmf from which the arm was drawn
-    pmf: Array
+    arm: npt.NDArray[np.intp]  #: column of the drawn arm, shape (n,)
+    pmf: Array  #: probabilities with which the arm was drawn
     candidate: Array
     champion: Array
-    #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
-    weight: Array
-    #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
-    scores: Array
+    weight: Array  #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
+    scores: Array  #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,12 +60,11 @@ class Draws:
         return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
 
     def drawn(self, pmf: Array) -> Array:
-        """Probability of the drawn arm under `pmf`, shape (n,)."""
         probabilities: Array = pmf[np.arange(len(self.arm)), self.arm]
         return probabilities
 
     def robust(self, share: Array, *, value: Array, guess: Array) -> Array:
-        """Doubly robust scores of sum_k share_k E[value of arm k], shape (n,). guess: predictions of the values."""
+        """Doubly robust estimate of sum(share x expected value of the arm), for each draw. guess: predicted values."""
         weight = self.drawn(share) / self.drawn(self.pmf)
         return np.add(*doubly_robust(weight, share=share, arm=self.arm, value=value, guess=guess))
 
@@ -80,7 +75,7 @@ class Draws:
 
     @property
     def weights(self) -> Array:
-        """Importance weights of the candidate, their squares, and the expected squares, shape (3, n)."""
+        """Shape (3, n): importance weights of the candidate, their squares, and the expected squares of a draw."""
         squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
         return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
 
@@ -103,14 +98,12 @@ class Outcomes:
     """Draws with their outcomes, rated or not, in the order in which the outcomes were stored."""
 
     draws: Draws
-    #: 1.0 if the answer failed, else 0.0, shape (n,)
-    failed: Array
-    #: duration of the answer, seconds; NaN if not reported
-    seconds: Array
+    failed: Array  #: 1.0 if the answer failed, else 0.0, shape (n,)
+    seconds: Array  #: duration of the answer, seconds; NaN if not reported
     cost: Array
 
 
-#: prior weight of the overall mean in each arm's mean, in rows
+#: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
 _PRIOR: Final = 2.0
 
 
@@ -122,13 +115,13 @@ class Predictions:
     _sum: dict[str, float] = field(default_factory=dict)
     _rows: float = 0.0
     _total: float = 0.0
-    #: squared errors of the logged scores minus those of the means, summed; rows with NaN scores are skipped
+    #: summed squared errors of the logged scores, minus those of the arms' means; rows with NaN scores are skipped
     _behind: float = 0.0
 
     def before(
         self, arms: tuple[str, ...], *, arm: npt.NDArray[np.intp], value: Array, scores: Array | None = None
     ) -> Array:
-        """Predictions from earlier rows, shape (n, K); then add the rows to the state."""
+        """Predict the values of each row from the rows before it, shape (n, K), then add all rows to the state."""
         hits = np.zeros((len(value), len(arms)))
         at = np.arange(len(value)), arm
         hits[at] = 1.0
@@ -171,10 +164,12 @@ def tried_of(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, diffe
 
 @dataclass(kw_only=True, slots=True)
 class JudgeControl:
-    """The judge's scores as a control variate: a rated row gets b * (mean score since the last rating - its score).
+    """Uses the judge's scores as a control variate.
 
-    If the rated answers are a random sample, the mean of this term is 0, since b comes from earlier ratings. Betting
-    sequences do not use it, because the larger range of scores costs them more than the smaller variance gains.
+    Let b be a slope that was fitted to earlier ratings. A rated row gets the additional term b * (mean judge's score of
+    the unrated rows since the last rating - judge's score of the rated row). If the rated answers are a random sample,
+    the mean of this term is 0. Betting sequences do not use the term, because it widens the range of the values: this
+    costs them more than the smaller variance gains.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -183,7 +178,7 @@ class JudgeControl:
     since: Array = field(default_factory=lambda: np.zeros(2))
 
     def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. Returns for rated rows (b, judge's score, its prediction (n, K), mean score since the last one)."""
+        """Add rows. Returns for rated rows (b, judge's score, predicted scores of all arms, mean of unrated scores)."""
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)
         guess = np.zeros(share.shape)
@@ -253,7 +248,7 @@ class RewardEvidence:
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         sums = np.stack([plain, plain**2, *draws.weights, differs])
         first = 0
-        while first < len(draws):  # split where a point of the plot is due, so that pages have no influence
+        while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
             self.better.add(cut[:, first:upto])
             self._take(sums[:, first:upto])
@@ -280,7 +275,7 @@ class RewardEvidence:
 
     @property
     def tried(self) -> Tried:
-        """Amount of data of the difference. Rows on which the policies agree are not effective."""
+        """Amount of data behind `difference`. Rows on which both policies agree do not count as effective."""
         return tried_of(self.rows, self._sums[2:5], needed=BURN_IN_EFFECTIVE, differing=float(self._sums[5]))
 
     @property
@@ -290,7 +285,7 @@ class RewardEvidence:
 
     @property
     def high(self) -> float:
-        """Upper bound of the difference with confidence 1 - rollback_alpha; the full range without enough data."""
+        """Upper bound of the difference with confidence 1 - rollback_alpha; if data is missing, the reward's range."""
         if not self.tried.enough:
             return self._range
         width = self._half_width(np.array([float(self.rows)]))[0]
@@ -301,7 +296,7 @@ class RewardEvidence:
         return self.maximum - self.minimum
 
     def _take(self, sums: Array) -> None:
-        """Add rows. sums: the summands of `_sums`, shape (6, n)."""
+        """Add n rows. sums: what each row adds to `_sums`, shape (6, n)."""
         rows = self.rows + np.arange(1.0, sums.shape[1] + 1.0)
         running = self._sums[:, None] + np.cumsum(sums, axis=1)
         if self.worse_at is None:

@@ -12,19 +12,20 @@ from ragbandit.shared.types import effective_rows
 
 GuardrailName = Literal["failures", "latency", "cost"]
 GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
-#: number of first outcomes from which the champion's 95th percentile and the unit of cost are computed
+#: the limit of slow answers and the unit of cost are computed from this number of first outcomes
 BURN_IN: Final = 100
-#: share of the champion's answers that are slower than its 95th percentile
+#: share of the champion's answers that count as slow: those above its 95th percentile
 _SLOW: Final = 0.05
-#: number of newest outcomes that are searched for the newest answers of candidate and champion
+#: number of newest outcomes in which sudden failures are searched for
 _REMEMBERED: Final = 4000
-#: share of failures in the newest answers that is a sudden failure, if the champion's share is a third of it or less
+#: the candidate fails suddenly if at least this share of its newest answers failed, and if the champion's share is at
+#: most a third of the candidate's
 _SUDDEN: Final = 0.5
 
 
 @dataclass(kw_only=True, slots=True)
 class Guardrail:
-    """Whether candidate - factor * champion <= margin: `kept` proves that it is, `passed` proves that it is not."""
+    """The limit: candidate's mean - factor * champion's mean <= margin. `kept` proves it, `passed` disproves it."""
 
     factor: float
     margin: float
@@ -73,8 +74,7 @@ class GuardrailEvidence:
     rows: int = 0
     #: number of rows after which a sudden failure was found; None if there was none
     sudden_at: int | None = None
-    #: seconds above which an answer counts as slow; None during the burn-in
-    slow_s: float | None = None
+    slow_s: float | None = None  #: seconds above which an answer counts as slow; None during the burn-in
     #: cost that counts as 1; higher costs are clipped. None during the burn-in; 0 if all answers are free
     cost_unit: float | None = None
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
@@ -88,7 +88,7 @@ class GuardrailEvidence:
     def add(self, outcomes: Outcomes) -> None:
         draws = outcomes.draws
         first = 0
-        while first < len(draws):  # split at the end of the burn-in, so that pages have no influence
+        while first < len(draws):  # split at the end of the burn-in, so that results do not depend on the pages
             missing = BURN_IN - self.rows
             upto = min(len(draws), first + missing) if missing > 0 else len(draws)
             self._take(outcomes, slice(first, upto))
@@ -143,14 +143,15 @@ class GuardrailEvidence:
             part, has_failed = self._newest[: before + int(row) + 1][-_REMEMBERED:][::-1].T
             candidate = _failing(part, failed=has_failed, events=window)
             champion = _failing(1.0 - part, failed=has_failed, events=window)
-            if candidate >= _SUDDEN and not champion > candidate / 3.0:  # both comparisons are False for NaN
+            # NaN means too few answers: then the candidate does not fail, and the champion does not excuse a failure.
+            if candidate >= _SUDDEN and not champion > candidate / 3.0:
                 self.sudden_at = self.rows + int(row) + 1
                 break
         self._newest = self._newest[-_REMEMBERED:]
 
 
 def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures among a policy's newest `events` answers; NaN if fewer. part: its share of each draw."""
+    """Share of failures in a policy's newest `events` answers; NaN if fewer. part: share of each draw, newest first."""
     upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
     if upto > len(part):
         return math.nan

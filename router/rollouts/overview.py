@@ -19,12 +19,12 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-#: settings of `policy` that a version cannot change: labels are generated, and all versions share the others
+#: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    """Facts about the live versions at a decision, in the order in which they were asked."""
+    """From a decision's facts, the facts about each live version, in the order in which the versions were asked."""
     first = facts.get(CANDIDATE)
     if not isinstance(first, Mapping):
         return []
@@ -39,7 +39,7 @@ def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] 
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
-    """The configuration with the changes and the ledger of a version. Raises ConfigError, which names the setting."""
+    """The configuration with a version's changes and its label as policy.label. Raises ConfigError with the setting."""
     return changed_settings(settings, version.changes, label=version.label)
 
 
@@ -48,12 +48,13 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):
-            raise ConfigError("no version can change it", field=section, remedy="change policy, reward or arms")
+            message = "a version cannot change this section"
+            raise ConfigError(message, field=section, remedy="change settings of policy, reward or arms")
         sections[section] = changed_values
     for name in _NOT_THEIRS:
         if name in sections.get("policy", {}):
             remedy = "set it in the configuration, for all versions"
-            raise ConfigError("no version can change it", field=f"policy.{name}", remedy=remedy)
+            raise ConfigError("a version cannot change this setting", field=f"policy.{name}", remedy=remedy)
     changed = with_changes(settings, sections) if sections else settings
     for arm, params in expanded(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
@@ -124,7 +125,7 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
     notes_of_rows = [candidate_in(object_or_empty(row), name) for row in rows]
     notes = [note for note in notes_of_rows if note is not None]
     faults = [str(note["fault"]) for note in notes if note.get("fault")]
-    # The first champion cannot be rolled back to a previous one.
+    # The only action on a champion is the rollback, which needs a previous champion.
     has_previous = any(sibling.state == "retired" and sibling.former == "champion" for sibling in siblings)
     return VersionDetail(
         **asdict(version),

@@ -41,15 +41,14 @@ class Act:
     verb: Verb
     name: str
     base: PolicyLabel
-    #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
-    actor: str
+    actor: str  #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
     reason: str
     now: float
     #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for the first of `rollout.steps`
     weight: float | None = None
-    #: whether "promote" may contradict the evidence, which the reason and the audit log then note
+    #: True if "promote" may contradict the evidence; the stored reason and the audit log then contain "forced"
     force: bool = False
-    #: revision of the version that the action is based on; None for any
+    #: the action is refused if the version no longer has this revision; None accepts every revision
     revision: int | None = None
     facts: Mapping[str, Json] | None = None
 
@@ -59,7 +58,6 @@ def verbs_of(version: PolicyVersion) -> list[Verb]:
 
 
 def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
-    """Weight after the next step; None at the last one."""
     return next((weight for weight in settings.steps if weight > version.weight + 1e-9), None)
 
 
@@ -73,20 +71,22 @@ def add(
     reason: str,
     now: float,
 ) -> PolicyVersion:
-    """Add a version as a draft. Does not check whether its settings give a valid policy. Raises InvalidInput, Conflict.
+    """Add a version as a draft, without a check that its settings give a valid policy. Raises InvalidInput, Conflict.
 
-    changes: settings that differ, by section: {"policy": {...}, "reward": {...}, ...}. name: None for v1, v2, ...
+    changes: settings that differ from the configuration, by section: {"policy": {...}, "reward": {...}, ...}
+    name: None for the first free name of v1, v2, ...
     """
     _check_changes(changes)
     arms = changes.get("arms")
-    if isinstance(arms, Mapping):  # store grids as single arms, whose names workers and routers use
+    if isinstance(arms, Mapping):  # a grid is stored as single arms, since workers and routers use their names
         changes = {**changes, "arms": expanded(arms)}
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
         versions = store.versions_of(connection, base=base)
         if len([version for version in versions if version.state not in ("rolled_back", "retired")]) > MAX_OPEN:
-            raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
+            message = f"more than {MAX_OPEN} versions are neither rolled back nor retired"
+            raise Conflict(message, field="name", remedy="retire some: ragbandit policy retire")
         _check_arms(changes, versions)
         if name is None:  # names are unique in the store, also across configurations
             names = set(connection.execute(select(policy_versions.c.name)).scalars())
@@ -141,10 +141,10 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Turn the kill switch on: every question gets `arm`; without an arm the champion decides. Raises InvalidInput."""
+    """Turn the kill switch on: every question gets `arm`. None lets the champion decide. Raises InvalidInput."""
     check_reason(reason)
     if arm is not None and arm not in offered:
-        raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+        raise InvalidInput(f"the arm {arm!r} is not offered", field="arm", remedy=f"use one of: {', '.join(offered)}")
     pinned = None if arm is None else ArmName(arm)
     killed: Literal["arm", "champion"] = "champion" if pinned is None else "arm"
     with database.write() as connection:
@@ -163,20 +163,21 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
 
 def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
     others = [version for version in _others(connection, seen) if version.state == "shadow"]
-    # A canary may always return to shadow, so that this limit cannot keep it in traffic.
+    # The limit does not apply to a canary: it must always be possible to take a canary out of traffic.
     if seen.state != "canary" and len(others) >= settings.shadows:
         names = ", ".join(version.name for version in others)
-        raise Conflict(f"{len(others)} versions are in shadow already: {names}", field="state", remedy="retire one")
+        message = f"{len(others)} versions are in shadow already: {names}"
+        raise Conflict(message, field="state", remedy="retire one of them")
     return _change(connection, seen, act, state="shadow")
 
 
 def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
     weight = settings.steps[0] if act.weight is None else act.weight
     if not 0.0 < weight <= settings.steps[-1]:
-        remedy = f"above 0, and {settings.steps[-1]:g} (the last of rollout.steps) at most"
-        raise InvalidInput(f"{weight:g}", field="weight", remedy=remedy)
+        remedy = f"use a weight above 0, and at most {settings.steps[-1]:g} (the last of rollout.steps)"
+        raise InvalidInput(f"the weight {weight:g} is not possible", field="weight", remedy=remedy)
     if seen.state == "canary" and weight == seen.weight:
-        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another one")
+        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another weight")
     _check_canary(connection, seen)
     return _change(connection, seen, act, state="canary", weight=weight)
 
@@ -185,7 +186,7 @@ def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: Rollo
     weight = next_weight(seen, settings=settings)
     if weight is None:
         message = f"{seen.name!r} has the last weight, {seen.weight:g}"
-        raise Conflict(message, field="weight", remedy="it can be promoted, or rolled back")
+        raise Conflict(message, field="weight", remedy="promote the version, or roll it back")
     _check_canary(connection, seen)
     return _change(connection, seen, act, state="canary", weight=weight)
 
@@ -232,7 +233,7 @@ def _rollback(connection: Connection, seen: PolicyVersion, act: Act, _settings: 
 
 
 def _restart_candidates(connection: Connection, seen: PolicyVersion, cause: Act) -> None:
-    """Put all other candidates into shadow again, since their evidence is about another champion."""
+    """Put all other candidates into shadow again, since their evidence compares them with the former champion."""
     for version in _others(connection, seen):
         if version.state in LIVE_STATES:
             reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
@@ -248,7 +249,7 @@ def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: Ro
 
 
 _Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
-#: action -> (states in which it is allowed, its function)
+#: action -> (states in which the action is allowed, function that carries it out)
 TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = MappingProxyType(
     {
         "shadow": (("draft", "canary", "rolled_back"), _shadow),
@@ -278,7 +279,8 @@ def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
     canary = next((version for version in _others(connection, seen) if version.state == "canary"), None)
     if canary is not None:
         remedy = f"wait for it, or: ragbandit policy shadow {canary.name}"
-        raise Conflict(f"{canary.name!r} is in canary, and there is one at a time", field="state", remedy=remedy)
+        message = f"{canary.name!r} is in canary already, and there is one at a time"
+        raise Conflict(message, field="state", remedy=remedy)
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
@@ -305,11 +307,12 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
             remedy = "send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
             raise InvalidInput(message, field=field, remedy=f"{remedy}this param in the environment")
     if len(canonical(dict(changes))) > MAX_CHANGES:
-        raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
+        message = f"the changes have more than {MAX_CHANGES:,} characters as JSON"
+        raise InvalidInput(message, field="changes", remedy="change fewer settings")
 
 
 def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:
-    """Raises Conflict if another version has an arm of the same name with other params, since names identify arms."""
+    """Raise Conflict if another version has an arm of the same name with other params, since names identify arms."""
     arms = changes.get("arms")
     if not isinstance(arms, Mapping):
         return
@@ -326,7 +329,7 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
 def check_reason(reason: str) -> None:
     if not reason.strip() or len(reason) > MAX_REASON:
         remedy = f"give a reason of 1 to {MAX_REASON} characters"
-        raise InvalidInput(f"{len(reason)} characters", field="reason", remedy=remedy)
+        raise InvalidInput(f"the reason has {len(reason)} characters", field="reason", remedy=remedy)
 
 
 def _state_in_words(version: PolicyVersion) -> str:

@@ -17,12 +17,13 @@ from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
-#: beginning of the reason of a version that returned to shadow because its time ran out; only a person moves it on
+#: if a version returns to shadow because its time ran out, its reason begins with this text; then only a person can put
+#: the version into canary again
 EXPIRED: Final = "its time ran out"
-#: a version is faulty if it gave no usable pmf for this share of decisions, and for at least _LEAST_FAULTS
+#: a version is faulty if it gave no usable pmf for at least this share of decisions, and for at least _LEAST_FAULTS
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
-#: number of standard errors that a proof takes, for the forecast of missing rows
+#: the forecast of missing rows assumes that a difference of this number of standard errors is a proof
 _PROOF: Final = 3.4
 _WORDS: Final[Mapping[GuardrailName, str]] = {
     "failures": "its answers fail more often than the champion's",
@@ -47,7 +48,7 @@ class DrawEvidence:
 
     @property
     def agreement(self) -> float:
-        """Mean overlap of both pmfs, sum of min(candidate, champion), from 0 to 1."""
+        """Mean overlap of the candidate's and the champion's pmf, 0 to 1: each arm's smaller probability, summed."""
         return self._agreement / self.rows if self.rows else 0.0
 
     @property
@@ -93,7 +94,7 @@ def decide(
     canary: str | None = None,
     complete: bool = True,
 ) -> VerdictFinding:
-    """The verdict on a version. canary: name of another version in canary. complete: whether all rows were read."""
+    """The verdict on a version. canary: name of another version in canary. complete: True if all rows were read."""
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
     rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
@@ -178,7 +179,7 @@ class _VerdictRules:
             lacking = "been judged" if guardrails.rows else "an outcome"
             yield _hold(f"no decision since then has {lacking}", f"{needed} effective rows, of which there are 0")
         if effective < needed:
-            # The tolerance covers equal sums whose rounding depends on the pages.
+            # Equal counts may differ by rounding, which depends on the pages; the tolerance makes the choice stable.
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             missing = math.ceil((needed - effective) * fewer.rows / max(effective, 1.0))
             rows = "judged decisions" if fewer is rewards else "outcomes"

@@ -28,11 +28,11 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(_work: str, _done: int, _total: int) -> None:
-    """Ignore the progress of some work."""
+    """A `Progress` that shows nothing."""
 
 
 class Tally:
-    """Base of dataclasses that hold sums over rows. A field's metadata may name a "merge" function other than +."""
+    """Base of dataclasses that hold sums over rows. Fields are merged by +, or by "merge" in the field's metadata."""
 
     def merged(self, other: Self) -> Self:
         tally: Any = self
@@ -50,7 +50,7 @@ def _sum(first: Any, second: Any) -> Any:
     return first.merged(second) if hasattr(first, "merged") else first + second
 
 
-#: most multiplications in one product. OpenBLAS computes larger products on several threads, which wait for each other
+#: most multiplications in one matrix product. OpenBLAS spreads larger products over threads, which wait for each other
 _PRODUCT = 1 << 18
 
 
@@ -62,7 +62,7 @@ class Moments:
 
     @classmethod
     def of(cls, *columns: Vector) -> "Moments":
-        """The moments of columns of shape (n,). Those of a column with a number that is not finite are not finite."""
+        """The moments of columns of shape (n,). If a column contains NaN or infinity, its moments do too."""
         values = np.stack(columns)
         width, rows = values.shape
         if rows == 0:
@@ -88,7 +88,7 @@ class Moments:
         )
 
     def combined(self, matrix: Matrix) -> "Moments":
-        """The moments of the linear combinations matrix @ z of the columns z. matrix: shape (m, k)."""
+        """The moments of m linear combinations of the k columns. matrix: their coefficients, shape (m, k)."""
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
@@ -117,7 +117,7 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.name not in ESTIMATORS:
             known = ", ".join(ESTIMATORS)
-            raise InvalidInput(f"{self.name!r} is not known", field="estimator", remedy=f"use one of {known}")
+            raise InvalidInput(f"{self.name!r} is no estimator", field="estimator", remedy=f"use one of {known}")
 
     @property
     def needs_model(self) -> bool:
@@ -125,32 +125,27 @@ class Estimator:
 
     @property
     def biased(self) -> bool:
-        """Whether the bias remains in long logs. A biased estimator gets no interval."""
+        """True if the bias does not shrink with the length of the log. A biased estimator gets no interval."""
         return self.name == "dm"
 
     @property
-    def self_normalised(self) -> bool:
-        return self.name in ("snips", "sndr")
-
-    @property
     def parts(self) -> Matrix:
-        """Matrix of shape (3, 4) from the four `scores` of a row to its weight, correction and baseline."""
+        """Matrix, shape (3, 4), that maps the four `scores` of a row to the row's (weight, correction, baseline)."""
         correction = [0, 0, not self.biased, 0] if self.needs_model else [0, 1, 0, 0]
         return np.array([[1, 0, 0, 0], correction, [0, 0, 0, self.needs_model]], dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
-    value: float
-    #: number of rows drawn by the candidate that would give the same precision: (sum w)^2 / sum w^2 (Kish)
+    value: float  #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
+    #: (sum of weights)^2 / sum of squared weights: number of the candidate's own draws with the same precision (Kish)
     effective_rows: float
 
 
 def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
-    """Terms of the estimators for each row, shape (4, n): w, w r, w (r - M[a]), and the sum of Q M over the arms.
+    """Terms of the estimators for each row, from the arrays of a checked `Log`.
 
-    The arrays must come from a checked `Log`.
+    In the letters of `Estimator`, the result of shape (4, n) is w, w r, w (r - M[a]), and the sum of Q M over the arms.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
@@ -159,12 +154,9 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline.
-
-    A self-normalised estimator divides the mean correction by the mean weight.
-    """
+    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline."""
     weight, correction, baseline = (float(mean) for mean in moments.mean)
-    if estimator.self_normalised:
+    if estimator.name in ("snips", "sndr"):  # self-normalised
         correction = correction / weight if weight > 0.0 else math.nan
     value = correction + baseline if moments.rows else math.nan
     squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
@@ -175,7 +167,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
 Interval = tuple[float, float]
 DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
-#: directions in which the weights vary less than this share of their largest variation count as constant
+#: in a direction in which the weights vary less than this share of their largest variation, they count as constant
 _FLAT = 1e-10
 #: number of copies of an extreme row that are added to a log. 0.5 gives too narrow intervals if a few heavy rows
 #: decide; 1 gives too wide intervals in other logs
@@ -186,7 +178,7 @@ _SHARE = 0.75
 class Extremes:
     """The most extreme rows that a log could have contained, and the bounds of the estimated value."""
 
-    rows: Matrix  #: columns score, weight of each of the c candidates; shape (m, 1 + c)
+    rows: Matrix  #: m rows, shape (m, 1 + c): the score of a row, then its weight for each of the c candidates
     low: float  #: smallest possible value, in units of reward
     high: float  #: largest possible value, in units of reward
 
@@ -194,17 +186,20 @@ class Extremes:
 def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:
     """Interval by empirical likelihood with the Euclidean divergence (Cressie-Read power -2).
 
-    Among all shares q of the rows (of either sign) that sum to 1, give every weight the mean 1, and are not too far
-    from equal shares, the interval's ends are the smallest and the largest sum of q times the score (Karampatziakis,
-    Langford and Mineiro 2020, "Empirical Likelihood for Contextual Bandits"). This equals a regression of the score on
-    the weights, evaluated at weight 1, plus and minus Student's quantile times the standard error.
+    Each row of the log gets a share, which may be negative. The shares sum to 1, are not too far from equal shares, and
+    give each candidate's weights the mean 1. The interval's ends are the smallest and the largest sum of share x score
+    that such shares allow (Karampatziakis, Langford and Mineiro 2020, "Empirical Likelihood for Contextual Bandits").
+    They equal the value at weight 1 of a regression of the scores on the weights, plus and minus Student's quantile
+    times the standard error.
 
-    `_SHARE` of one extreme row is added to the log, for each end the worst row of `extremes`: heavy weights are rare,
-    and a log with few of them would give too narrow an interval. (The paper adds a whole row at the largest possible
-    weight, which makes intervals up to twice as wide if that weight hardly occurs.)
+    For each end, `_SHARE` copies of one extreme row are added to the log, of the row in `extremes` that moves the end
+    most. Without it, a log with few heavy weights would give too narrow an interval. (The paper adds a whole row at the
+    largest possible weight. If that weight hardly occurs, intervals get up to twice as wide.)
 
-    moments: moments of the columns score, weight, ... value: the point estimate; the interval is widened to contain it.
-    With too few rows for a residual variance, the interval is the possible range.
+    moments: moments of the columns: score, then the weights of each candidate
+    value: the point estimate; the interval is widened to contain it
+
+    If a log has too few rows for a residual variance, the interval is the range in `extremes`.
     """
     controls = len(moments.mean) - 1
     if moments.rows <= controls + 1:
@@ -231,11 +226,13 @@ def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
 
 
 def heavy_weight(powers: Vector) -> float:
-    """Typical weight of a candidate's heavy rows: mean w^3 / mean w^2, at least 1.
+    """Typical weight of a candidate's heavy rows, at least 1.
 
-    powers: sums over rows and arms of p w^2 and p w^3, where w = candidate's probability / p. The skewness of the
-    scores moves the ends of an interval by about this weight times the scale of the reward (Johnson 1978, "Modified t
-    tests and confidence intervals for asymmetrical populations").
+    Let p be the logged probability of an arm, and w the candidate's probability / p. The result is the expected cube of
+    w, divided by the expected square of w. powers: sums of p w^2 and of p w^3 over the rows and arms.
+
+    The skewness of the scores moves the ends of an interval by about this weight times the scale of the reward (Johnson
+    1978, "Modified t tests and confidence intervals for asymmetrical populations").
     """
     squares, cubes = powers.tolist()
     return max(1.0, cubes / squares) if squares > 0.0 else 1.0
@@ -244,8 +241,9 @@ def heavy_weight(powers: Vector) -> float:
 def extreme_rows(
     heavy: Sequence[float], *, rewards: Interval, baseline: float = 0.0, minus_logged: bool = False
 ) -> Extremes:
-    """The extreme rows for the interval of one candidate, or of the difference of two. heavy: their `heavy_weight`.
+    """The extreme rows for the interval of one candidate, or of the difference of two candidates.
 
+    heavy: `heavy_weight` of each candidate.
     baseline: mean prediction of the model; 0 without a model.
     minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.
     """
@@ -274,11 +272,11 @@ def verdict(interval: Interval) -> DifferenceVerdict:
 
 
 def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
-    """Total number of rows like these after which an interval around this value excludes 0.
+    """Number of rows that a log needs, in total, so that the interval around `value` excludes 0.
 
-    The distance from the value to the interval's end on the side of 0 shrinks like 1 / sqrt(rows). If the value is the
-    true difference, this number of rows gives a verdict in about half of the cases. None if the interval excludes 0
-    already, if the value is 0, or if a number is not finite.
+    Assumes that `value` stays the same, and that its distance to the interval's end shrinks like 1 / sqrt(rows). If
+    `value` is the true difference, a log of this size gives a verdict in about half of the cases. Returns None if the
+    interval excludes 0 already, if the value is 0, or if a number is not finite.
     """
     if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
         return None
@@ -288,12 +286,12 @@ def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
 
 
 def corrected(confidence: float, *, comparisons: int) -> float:
-    """Confidence of one interval so that `comparisons` intervals hold together with this confidence (Bonferroni)."""
+    """Confidence for each of `comparisons` intervals, which together then hold with `confidence` (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 
 
 def _student(confidence: float, *, freedom: int) -> float:
-    """Student's quantile t, P(|T| <= t) = confidence, to three digits from 7 degrees (Abramowitz and Stegun 26.7.5)."""
+    """Student's two-sided quantile (Abramowitz and Stegun 26.7.5), right to three digits from 7 degrees of freedom."""
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     powers = (
         (z**3 + z) / 4,
@@ -317,14 +315,15 @@ class Ridge:
     into folds by question, and each fold is predicted by a model of the other folds (cross-fitting: Chernozhukov et
     al. 2018).
 
-    The model is linear in z = (1, x). Without features it is the mean of the arm, with one prior row at the mean of
-    all arms. penalty (> 0): strength of the prior on the coefficients of the features, see `_coefficients`.
+    With the features x of a question, the model of an arm is linear in z = (1, x). Without features it is the mean of
+    the arm's rows and one prior row, which has the mean of all arms. penalty (> 0): strength of the prior on the
+    coefficients of the features, see `_coefficients`.
     """
 
     def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
         self._arms, self._folds, self._penalty = arms, folds, penalty
-        #: sums over each fold, () before any row: rows (folds,); y (folds, t); z z^T (folds, K, d+1, d+1);
-        #: z y^T (folds, K, d+1, t)
+        #: sums over each fold, with the t targets y of a row and its z = (1, d features): number of rows (folds,);
+        #: y (folds, t); z z^T (folds, K, d+1, d+1); z y^T (folds, K, d+1, t). () before any row was added
         self.sums: tuple[Matrix, ...] = ()
         self._solved: dict[int, Matrix] = {}
 
@@ -369,7 +368,7 @@ class Ridge:
         self.sums = ()
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
-        """Predict each row by the model of the other folds, shape (n, K, t). Raises InvalidInput if these are empty."""
+        """Predict each row by the model of the other folds, shape (n, K, t). Raises InvalidInput if those are empty."""
         predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
         for fold, rows in _row_groups(folds):
             learned = self._coefficients(fold)  # (K, d+1, t)
@@ -384,19 +383,21 @@ class Ridge:
     def _coefficients(self, fold: int) -> Matrix:
         """The coefficients of z for every arm, learned on all other folds, shape (K, d+1, t).
 
-        They minimise the sum of |y - mean - z b|^2 plus the sum of D_j b_j^2, where D is 1 for the intercept and
-        penalty x d x (mean of x_j^2) for feature j. The means are over the rows of all arms. So the scale of the
-        features does not matter, and an arm without rows predicts the mean of all rows.
+        Let y be the target of a row, and D_j the penalty of coefficient j: 1 for the intercept, and penalty x d x
+        (mean of x_j^2) for feature j. The coefficients b minimise the sum of |y - mean of y - z b|^2 over the arm's
+        rows, plus the sum of D_j b_j^2. Both means are over the rows of all arms. So the scale of the features does not
+        matter, and an arm without rows predicts the mean of all rows.
         """
         if fold in self._solved:
             return self._solved[fold]
         counts = self.sums[0] if self.sums else np.zeros(self._folds)
         if not np.delete(counts, fold).any():
             if counts.sum() == 1.0:
-                message = "has one row: what a row would earn is learned from the other rows"
+                message = "the log has one row: what a row would earn is learned from other rows"
                 raise InvalidInput(message, field="log", remedy="replay a log of two rows or more")
             remedy = "use a longer log, or a fixed model"
-            raise InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy=remedy)
+            message = f"no rows outside of fold {fold}: a model has nothing to learn"
+            raise InvalidInput(message, field="folds", remedy=remedy)
         count, total, gram, moment = (np.delete(sums, fold, axis=0).sum(axis=0) for sums in self.sums)
         size, mean = gram.shape[1], total / count
         scale = np.sqrt(np.einsum("kii->i", gram) / count)

@@ -15,16 +15,16 @@ from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, sure
 
 #: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
 SUM_TOLERANCE = 1e-6
-#: smallest allowed probability of a drawn arm; the cubes of larger weights overflow
+#: smallest allowed probability of a drawn arm; with smaller ones, the cube of the weight could overflow
 LEAST_PROBABILITY = 1e-80
 #: smallest probability of an arm that was not drawn: smaller ones are rounding errors and count as 0
 REMAINDER = 1e-9
 ROUNDING = 1e-9
 #: largest number allowed in a log, so that squares of weighted rewards stay finite
 LARGEST = 1e60
-#: a question is recognised by its text, or else its features, or else the decision's id, which differs in repetitions
+#: a question is recognised by its text; without text by its features; without both by the decision's id
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
-#: if all texts have at most this many words of 8 bytes, all are padded to the same width
+#: texts are hashed in words of 8 bytes; if no text has more than this number of words, all are padded to one width
 _WORDS = 16
 #: texts of more bytes than this are hashed one by one, since hashing all texts word by word would take minutes
 _LONG = 1 << 17
@@ -88,10 +88,10 @@ class Log:
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
     def weighted(self, weight: float, *, rows: Flags | None = None) -> "Log":
-        """The log with reward = quality - weight * cost, except for `raw` rewards. rows: the rows to change.
+        """The log with reward = quality - weight * cost, except for `raw` rewards. rows: rows to change; None for all.
 
-        The bounds are widened to include all rewards. If rewards were cut at the bounds of another weight, expensive
-        arms could not be distinguished.
+        The bounds are widened to include all rewards: if they were cut at the former bounds, several expensive arms
+        could get the same reward.
         """
         unchanged = self.raw if rows is None else self.raw | ~rows
         reward = np.where(unchanged, self.reward, self.quality - weight * self.cost)
@@ -240,10 +240,10 @@ ALPHA = 1e-3
 
 
 def deviation(variance: float, *, largest: float, alpha: float) -> float:
-    """The number t with P(|sum of deviations| >= t) <= alpha, by Freedman's two-sided inequality.
+    """Limit that the absolute sum of deviations exceeds with at most the probability `alpha` (Freedman's inequality).
 
-    variance: sum of the conditional variances. largest: bound of a single deviation. t solves
-    2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
+    variance: sum of the conditional variances. largest: bound of a single deviation.
+    The limit t solves 2 exp(-t^2 / (2 variance + 2 largest t / 3)) = alpha.
     """
     log = math.log(2.0 / alpha)
     third = largest * log / 3.0
@@ -300,12 +300,12 @@ class WeightTally(Tally):
 
     @property
     def surely_effective_rows(self) -> float:
-        """`effective_rows`, or the number that the probabilities predict if that is smaller."""
+        """`effective_rows`, or the number that the probabilities of all arms predict, whichever is smaller."""
         expected = float(self.powers[0])
         return surely_effective_rows(self.total, squares=self.squares, rows=self.rows, expected_squares=expected)
 
     def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
-        """Interval of the mean weight. It excludes 1 - unsupported_mass in at most a share alpha of correct logs."""
+        """Interval of the mean weight. In a correct log it contains 1 - unsupported_mass, except with chance alpha."""
         off = deviation(self.variance, largest=max(self.possible, 1.0), alpha=alpha) / self.rows
         return self.total / self.rows - off, self.total / self.rows + off
 
@@ -317,13 +317,13 @@ class WeightTally(Tally):
 @dataclass(kw_only=True, slots=True)
 class ArmTally(Tally):
     rows: int = 0
-    #: sum of the logged probabilities, shape (K,)
-    expected: Vector = field(default_factory=_no_arms)
+    expected: Vector = field(default_factory=_no_arms)  #: sum of the logged probabilities, shape (K,)
     variance: Vector = field(default_factory=_no_arms)
     drawn: Vector = field(default_factory=_no_arms)
     #: sums of reward, quality and cost over the rows that drew the arm, shape (K, 3)
     sums: Matrix = field(default_factory=_no_arms)
-    surplus: float = 0.0  #: sum over the rows: probability of the drawn arm minus its expectation
+    #: sum over the rows of the difference: probability of the drawn arm - expected probability of a drawn arm
+    surplus: float = 0.0
     surplus_variance: float = 0.0
 
     def add(self, log: Log) -> None:
@@ -339,15 +339,14 @@ class ArmTally(Tally):
         self.surplus_variance += float(np.maximum(cubes - squares**2, 0.0).sum())
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
-        """Whether the logged probabilities of the drawn arms are about as large as draws from these pmfs would give.
+        """Whether the logged probabilities of the drawn arms are about as large as draws from the logged pmfs give.
 
-        If not, the pmfs belong to other rows. The probability of an arm drawn from p has mean sum p^2 and variance
-        sum p^3 - (sum p^2)^2.
+        If not, the pmfs belong to other rows. If an arm is drawn from the pmf p, its probability has the mean sum p^2
+        and the variance sum p^3 - (sum p^2)^2, with sums over the arms.
         """
         return abs(self.surplus) <= deviation(self.surplus_variance, largest=1.0, alpha=alpha)
 
     def plausible(self, *, alpha: float = ALPHA) -> list[bool]:
-        """Whether each arm was drawn about as often as logged."""
         limits = [deviation(max(float(variance), 0.0), largest=1.0, alpha=alpha) for variance in self.variance]
         gaps = np.abs(self.drawn - self.expected)
         return [bool(gap <= limit) for gap, limit in zip(gaps, limits, strict=True)]

@@ -1,4 +1,4 @@
-"""Logs as files of JSON lines or Parquet, with the same keys and all data of a row. docs/replay.md lists the keys."""
+"""Logs as files of JSON lines or Parquet. Both have the same keys (docs/replay.md), and keep all data of a row."""
 
 import glob
 import json
@@ -31,14 +31,13 @@ class Logged:
     reward: Reward
     seq: int  #: position in the ledger, from 1; the line number if the file has no seqs
     feedback_ids: tuple[FeedbackId, ...] = ()
-    #: when the last feedback of the reward was received; None if not known
-    feedback_at: float | None = None
+    feedback_at: float | None = None  #: when the last feedback of the reward was received; None if not known
     learned_at: float | None = None
     late: bool = False  #: True if more feedback came after the reward was learned
     #: unknown keys of the file, for example the pmf of a candidate
     extra: Mapping[str, Json] = field(default_factory=dict)
     line: int = 0  #: line of the file, from 1, for messages; 0 if the row comes from a store
-    #: values of the row's `Update` if it comes from a store; files have neither `decided` nor `restarts`
+    #: `decided` and `restarts` are copied from the row's `Update`; rows of files have neither
     decided: int | None = None
     restarts: tuple[ArmName, ...] = ()
 
@@ -53,8 +52,6 @@ class BadRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """Bounds and weight of cost for rewards that are logged without them."""
-
     minimum: float = -1.0
     maximum: float = 1.0
     weight: float = 0.0
@@ -79,7 +76,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
-    """Validate a record. Raises InvalidInput for the first wrong value."""
     try:
         return model.model_validate(record)
     except ValidationError as error:
@@ -87,7 +83,7 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     field = ".".join(part for part in fault["loc"] if isinstance(part, str))
     if fault["type"] == "missing":
         required = [name for name, part in model.model_fields.items() if part.is_required()]
-        raise InvalidInput("is missing", field=field, remedy=f"a row needs {', '.join(required)}")
+        raise InvalidInput("the value is missing", field=field, remedy=f"a row needs {', '.join(required)}")
     remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
@@ -97,14 +93,14 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
 def reward_defaults(
     settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
 ) -> Defaults:
-    """Defaults from the settings or with these bounds. Raises InvalidInput unless minimum < maximum, both finite."""
     defaults = Defaults(
         minimum=settings.minimum if minimum is None else minimum,
         maximum=settings.maximum if maximum is None else maximum,
         weight=settings.weight,
     )
     if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
-        raise InvalidInput("must be below maximum", field="minimum", remedy="give the bounds that the rewards have")
+        message = "the minimum must be below the maximum, and both must be finite"
+        raise InvalidInput(message, field="minimum", remedy="give the bounds that the rewards have")
     return defaults
 
 
@@ -134,7 +130,8 @@ def read_rows(
 def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """Yield the usable rows of a log and put the others into `bad`.
 
-    skip: accept bad rows. Raises InvalidInput at the end if there are bad rows and skip is False, or if all are bad.
+    skip: True continues without unusable rows. After the last row, InvalidInput is raised if `skip` is False and some
+    rows are unusable, or if all rows are.
     """
     good, bad[:] = 0, []
     for row in rows:
@@ -173,23 +170,22 @@ def write_rows(
 
 
 def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
-    """The named format, or the format of the file's suffix. Raises InvalidInput."""
     if format is None:
         for name, suffixes in FORMATS.items():
             if str(path).lower().endswith(suffixes):
                 return name
-        remedy = f"name the format, or end it in {', '.join(chain.from_iterable(FORMATS.values()))}"
-        raise InvalidInput("its name does not say the format", field=str(path), remedy=remedy)
+        remedy = f"name the format, or end the name in {', '.join(chain.from_iterable(FORMATS.values()))}"
+        raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
     if format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}", field="format", remedy=known_choices(FORMATS, given=format))
     return format
 
 
 def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as above
-    """The format of a log to replay. A folder, a pattern or a URL must be Parquet. Raises InvalidInput."""
     if is_several(path):
         if format not in (None, "parquet"):
-            raise InvalidInput("several files can be read as Parquet only", field="format", remedy="name one file")
+            message = "a log of several files must be Parquet"
+            raise InvalidInput(message, field="format", remedy="name one file, or leave the format out")
         return "parquet"
     format_name = format_of(path, format=format)
     if isinstance(path, str) and format_name != "parquet":
@@ -211,7 +207,7 @@ def shown(place: Place) -> str:
 
 
 def is_several(place: Place) -> bool:
-    """Whether the place is a folder, or a pattern with *. Raises InvalidInput if it cannot be listed."""
+    """Whether the place is a folder, or a pattern with *. Raises InvalidInput if the place cannot be listed."""
     if "*" in str(place):
         return True
     if isinstance(place, Path):
@@ -236,8 +232,7 @@ def files_of(place: Place) -> list[Place]:
 def _listing(place: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # every file system has other exceptions
+    except Exception as error:  # each kind of file system raises its own classes of errors
         message = without_secrets(f"{type(error).__name__}: {error}")
-        raise InvalidInput(
-            f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"
-        ) from error
+        remedy = "check the URL and this user's rights"
+        raise InvalidInput(f"files cannot be listed: {message}", field=shown(place), remedy=remedy) from error

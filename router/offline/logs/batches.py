@@ -29,14 +29,14 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
 
-#: fields for segments that are columns of a log; other fields are keys of the context
+#: the fields for segments that are columns of a log; every other field for segments is a key of the context
 FIELDS = ("tenant", "version", "policy")
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
-#: texts of a reward that are read; a file may lack judged_by
+#: parts of a reward that are texts; a file may lack the part judged_by
 REWARD_WORDS = ("preset", "source", "judged_by")
-#: name of the added column with the line of each row, which no file uses
+#: name of the column that readers add, with the line of each row; no file has a column of this name
 LINE: Final = "#line"
-#: column to request for the features of rows without a text; these features identify the question
+#: a reader is asked for this column if features are needed only to recognise the questions of rows without a text
 TEXTLESS: Final = "#features_of_textless"
 _TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 #: column -> its type; a column that is not listed contains lists of numbers
@@ -56,7 +56,7 @@ PARTS: Final[Mapping[str, Any]] = {
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
-#: It cannot match inside a text of the facts, where JSON escapes quotes. Other tools may write spaces
+#: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
@@ -66,8 +66,7 @@ _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 class BatchSpec:
     arms: tuple[ArmName, ...]  #: all arms of the log, in the order of the columns of its matrices
     mixed_arms: bool = False
-    #: names for `Log.fields`: tenant, version, policy or keys of the context
-    fields: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()  #: names for `Log.fields`: tenant, version, policy or keys of the context
     own: tuple[str, ...] = ()
     features: bool = False
 
@@ -95,7 +94,7 @@ class LogSource(Protocol):
 
 
 def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
-    """The arms that the first drawn row offers, or all rows if `every` is True. Empty if the source has no rows."""
+    """The arms that the first drawn row offers; if `every` is True, the arms that any drawn row offers."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
         rows = drawn_rows(batch)
@@ -110,7 +109,7 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of rows whose arm was drawn. False for labels that the label queue requested because of their value."""
+    """Flags of rows: True if the arm was drawn. Also False if the label queue chose the row's label for its value."""
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
 
@@ -140,7 +139,7 @@ def offered_arms(batch: Any) -> dict[ArmName, None]:
 def check_choice(arms: Sequence[ArmName]) -> None:
     if len(arms) < 2:
         remedy = "replay needs a choice: log traffic with two arms or more"
-        raise InvalidInput(f"has one arm only ({', '.join(arms)})", field="log", remedy=remedy)
+        raise InvalidInput(f"the log has one arm only ({', '.join(arms)})", field="log", remedy=remedy)
 
 
 def row_named(batch: Any, row: int, *, place: str) -> str:
@@ -223,7 +222,7 @@ class _DecodedBatch:
         )
 
     def _check_offers(self, offers: Any) -> None:
-        """Set `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for an arm named twice."""
+        """Set `offered`, shape (n, K). Raises InvalidInput if a row offers other arms than the log, or an arm twice."""
         count = len(self.spec.arms)
         unknown = np.bincount(self._rows()[self.places < 0], minlength=self.batch.num_rows)
         if not self.spec.mixed_arms:
@@ -275,12 +274,10 @@ class _DecodedBatch:
         return np.repeat(np.arange(self.batch.num_rows), self.lengths)  # (T,) row of each entry
 
     def _codes(self, column: Any) -> Choices:
-        """Index of each name among the arms, -1 for an unknown name."""
         index_of = {name: index for index, name in enumerate(self.spec.arms)}
         return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
-        """Raise InvalidInput for a missing or impossible number, and for a value that contradicts its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
         self._refuse(np.isnan(quality), "reward", lambda _: "is missing", _NEEDED_IN_ROWS)
         remedy = f"log a finite number, at most {LARGEST:g}"
@@ -288,7 +285,7 @@ class _DecodedBatch:
             too_large = ~(np.abs(values) <= LARGEST)
             row = int(np.argmax(too_large))
             if too_large[row]:
-                raise self._wrong(row, f"reward.{name}", f"is {values[row]:g}", remedy)
+                raise self._wrong(row, f"reward.{name}", f"the number is {values[row]:g}", remedy)
         low, high = numbers["minimum"], numbers["maximum"]
         beyond = (value < low - slack(low)) | (value > high + slack(high))
         remedy = "declare the bounds that the rewards have (minimum, maximum)"
@@ -316,7 +313,7 @@ class _DecodedBatch:
         )
 
     def _features(self) -> npt.NDArray[np.float32] | None:
-        """Shape (n, d); None unless all rows have features of one width and one encoder."""
+        """The features, shape (n, d); None unless all rows have features of one width and one encoder."""
         names = self.batch.schema.names
         if "features" not in names or ("encoder_hash" in names and len(self._encoders()) > 1):
             return None
@@ -364,7 +361,7 @@ class _DecodedBatch:
 
     def _whole(self, name: str) -> Any:
         if name not in self.batch.schema.names:
-            raise self._wrong(0, name, "is missing", "there is no such column")
+            raise self._wrong(0, name, "the column is missing", "log this column")
         column = self.batch.column(name)
         if column.null_count:
             missing = ~column.is_valid().to_numpy(zero_copy_only=False)

@@ -48,11 +48,9 @@ _Text64 = Annotated[str, _upto(64), _AsText]
 _Name = Annotated[str, _upto(64, least=1), _AsText]
 _AsTexts: Final = BeforeValidator(values.texts)
 _Names = Annotated[tuple[Annotated[str, _upto(64)], ...], _AsTexts]
-_Arms = Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
 _Price = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value), _AsText]
 _AsNumber: Final = BeforeValidator(values.number)
 _Number = Annotated[float, _AsNumber]
-_Numbers = Annotated[tuple[float, ...], BeforeValidator(values.numbers)]
 _Seconds = Annotated[float, BeforeValidator(values.seconds)]
 _Flag = Annotated[bool, BeforeValidator(values.flag)]
 _AsWhole: Final = BeforeValidator(values.whole)
@@ -91,7 +89,7 @@ class _Parts(TypedDict, total=False):
 
 
 class _Row(BaseModel):
-    """Schema of a line. A propensity, seed or explored that is None is computed."""
+    """Schema of a line. If None, propensity and explored are computed from the pmf, and the seed from the id."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -105,9 +103,9 @@ class _Row(BaseModel):
     budget: Annotated[_Caps, _AsMapping] = Field(default_factory=_Caps)
     price: _Price | None = None
     aim: _Members = Field(default_factory=dict)
-    arms: _Arms
+    arms: Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
     pmf: tuple[float, ...]
-    scores: _Numbers | None = None
+    scores: Annotated[tuple[float, ...], BeforeValidator(values.numbers)] | None = None
     arm: _Text64
     propensity: _Number | None = None
     policy: Annotated[str, _upto(40), _AsText] = "imported"
@@ -150,7 +148,7 @@ def _reward_record(reward: Reward) -> Record:
 
 
 _VALUES = attrgetter(*map(_attribute, KEYS))
-#: key of a record -> conversion from an attribute of the row. The seed is text: many readers round 64-bit integers
+#: key of a record -> conversion from an attribute of the row. The seed becomes text: many readers round 64-bit integers
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(KEYS, lambda value: list(value) if isinstance(value, tuple) else value),
     **dict.fromkeys(("context", "aim", "facts"), dict),
@@ -188,7 +186,7 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
                 message = f"{key!r} is on line {seen[key]} too"
                 raise InvalidInput(message, field="id", remedy="log every decision once")
             if features is not None and width not in (None, features.size):
-                message = f"{features.size} numbers, the first row has {width}"
+                message = f"this row has {features.size} numbers, but the first row has {width}"
                 raise InvalidInput(message, field="features", remedy="use one encoder for a log")
         except InvalidInput as error:
             yield BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
@@ -239,7 +237,7 @@ def _extra(record: Record) -> Record:
     try:
         return json_object(record)
     except PydanticCustomError as error:
-        raise InvalidInput("cannot be used", field="extra", remedy=error.message()) from error
+        raise InvalidInput("the unknown keys of a row cannot be used", field="extra", remedy=error.message()) from error
 
 
 _EVERY_ARM: Final = "log all arms that were offered"
@@ -278,10 +276,10 @@ def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:
-    """Make a reward from its value, or from quality, cost and weight. A logged value must follow from its parts."""
+    """Make a reward from its value, or from quality, cost and weight. A value must follow from the logged parts."""
     only_value = "quality" not in parts
     if only_value and "value" not in parts:
-        raise InvalidInput("is missing", field="reward.value", remedy="give a number, or quality and cost")
+        raise InvalidInput("the value is missing", field="reward.value", remedy="give a number, or quality and cost")
     parts = {
         "quality": parts.get("value"),
         "cost": 0.0,
@@ -298,10 +296,11 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
     logged = parts.get("value", value)
     if not low - slack(low) <= logged <= high + slack(high):
         remedy = "declare the bounds that the rewards have (minimum, maximum)"
-        raise InvalidInput(f"{logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
+        raise InvalidInput(f"the value {logged!r} lies outside [{low:g}, {high:g}]", field="reward", remedy=remedy)
     if abs(logged - value) > slack(abs(parts["quality"]) + abs(parts["weight"] * parts["cost"])):
         remedy = "value = quality - weight * cost, within the bounds; leave out what is not known"
-        raise InvalidInput(f"{logged!r}, but its parts give {value!r}", field="reward.value", remedy=remedy)
+        message = f"the reward is {logged!r}, but its parts give {value!r}"
+        raise InvalidInput(message, field="reward.value", remedy=remedy)
     return Reward(**parts | {"value": value})
 
 

@@ -21,12 +21,12 @@ from ragbandit.shared.errors import StoreError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerSource:
-    """The rows that a ledger has now, read in pages of seqs. Rows that are added later are not read."""
+    """The rows that a ledger has now, read page by page. Rows that are added later are not read."""
 
     ledger: Ledger
     first: int  #: seq of the first row
     last: int  #: seq of the last row; below `first` if there are no rows
-    #: time of the first decisions to read, seconds since the epoch; None for all
+    #: decisions made before this time are not read, seconds since the epoch; None to read all
     since: float | None
     place: str = ""
 
@@ -68,7 +68,7 @@ class LedgerSource:
         return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
-        """The error of the row reader for this page, which names the decision, or a general error."""
+        """An error for this page: if possible the error of the row reader, which names the decision."""
         try:
             for _ in self.ledger.read_with_decisions(after=start - 1, upto=stop):
                 pass
@@ -82,7 +82,7 @@ def _column(name: str) -> ColumnElement[Any]:
         return updates.c[name]
     if name == TEXTLESS:
         return case((decisions.c.text == "", decisions.c.features)).label(name)
-    if name == "facts":  # read only for the few rows that `drawn` may leave out
+    if name == "facts":  # facts may be long, and `drawn` needs them only for the few rows that it may leave out
         may_be_left_out = or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE)
         return case((may_be_left_out, decisions.c.facts), else_="{}").label(name)
     return decisions.c[name]

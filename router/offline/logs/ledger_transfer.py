@@ -4,7 +4,7 @@ An import appends each row's decision and update to the ledger. A decision that 
 
 - its reward as one feedback of kind "reward", so that later ledgers can learn it (a default reward gets none);
 - an outcome without an answer, so that no worker runs the arm again;
-- a closure for every other ledger of the store.
+- a closure for every other ledger of the store, so that none of them waits for the decision.
 """
 
 import contextlib
@@ -28,13 +28,7 @@ from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
-from ragbandit.router.storage.rows.conversion import (
-    canonical,
-    decision_row,
-    feedback_row,
-    update_row,
-    update_value,
-)
+from ragbandit.router.storage.rows.conversion import canonical, decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
@@ -47,13 +41,13 @@ from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId,
 T = TypeVar("T")
 
 PAGE = 500
-#: columns of a decision that must equal the stored ones even if rows are remade
+#: columns of a decision that must equal the stored ones even with `remade` (see `take_in`)
 _DRAWN = ("arm", "arms", "pmf")
-#: columns of an update that must equal the stored ones even if rows are remade
+#: columns of an update that must equal the stored ones even with `remade`
 _OF_ANSWER = ("quality", "cost")
 #: columns of an update that files lack, since the ledger sets them
 _SET_BY_LEDGER = ("seq", "restarts", "decided")
-#: fact of a decision that was imported under another id: its id in the log
+#: if a decision was imported under a new id, its facts have its id in the log under this key
 LOGGED_ID: Final = "logged_id"
 #: end of a snapshot's version: its last update and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
@@ -78,7 +72,7 @@ def ledger_rows(
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
-            if SEEDED_ELSEWHERE in decision.facts:  # the importing store checks seeds itself
+            if SEEDED_ELSEWHERE in decision.facts:  # not exported: the store that imports the row checks its seed
                 facts = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
                 decision = replace(decision, facts=facts)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
@@ -126,14 +120,15 @@ def take_in(
 ) -> ImportCounts:
     """Append rows to the ledger in their order, a page per transaction. Rows that the ledger already has are skipped.
 
-    rows: called twice, as all rows are checked before the first is written.
+    rows: called twice, since all rows are checked before the first row is written.
     origin: the format, stored in the facts of rows that were made elsewhere.
     source: name of the file, for messages.
     lease_s: lease on the ledger, seconds.
     patience_s: how long to wait for the ledger's learner, seconds.
-    remade: True accepts other times, features and cost weights than the ledger's; arm, quality and cost must be equal.
+    remade: True if the rows are computed again for each import, as from a table. Then a row may have other times,
+    features and cost weights than the ledger's row of the same id; arm, quality and cost must be equal.
     progress: called after every page with the counts.
-    Raises NotReady if the learner keeps the ledger, and Conflict with the line if an id has other contents.
+    Raises NotReady if a learner keeps the ledger; Conflict, with the line, if the store's row of the same id differs.
     """
     holder = lease_holder("import")
     stored_secret = known_secret(ledger.database, name=DRAWS)
@@ -153,10 +148,10 @@ def take_in(
 
     try:
         for number, page in enumerate(_pages(iter(rows()))):
-            if number == 0:  # only if there are rows: every decision of the store waits for a registered ledger
+            if number == 0:  # not for an empty log: every later decision of the store waits in a registered ledger
                 _register(ledger, now=clock())
             hold()
-            # Decisions of the log may be in the store already, so the ledger first takes over all of its decisions.
+            # Decisions of the log may be in the store already, so the ledger first takes over the store's decisions.
             while inherit(ledger, holder=holder) != "done":
                 hold()
             with ledger.writing(holder=holder) as (connection, moves, end):
@@ -177,7 +172,7 @@ def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
 
 
 def _register(ledger: Ledger, *, now: float) -> None:
-    """Register the ledger, so that every decision of the store waits in it, unless a router has registered it."""
+    """Register the ledger unless a router already has. Every decision of the store waits in a registered ledger."""
     if ledger.registered() is None:
         with contextlib.suppress(Conflict):  # a router has registered it in the meantime
             register_policy(
@@ -186,7 +181,7 @@ def _register(ledger: Ledger, *, now: float) -> None:
 
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed has another store's secret."""
+    """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed is from another store."""
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
     if IMPORTED in decision.facts or (has_snapshot and draw_fault(decision) is None):
@@ -198,7 +193,7 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
 
 
 def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
-    """Give a new id to each imported row whose id the service does not allow, or which another decision has.
+    """Give a new id to each imported row whose id the service does not allow, or the store has for another decision.
 
     The new id depends on the ledger's label and the old id. Rows that the ledger has learned keep their ids.
     """
@@ -249,7 +244,11 @@ class _ImportPage:
 
     def check(self, encoder: str) -> None:
         """Raise Conflict for a row that contradicts the store, or has features of another encoder than `encoder`."""
-        self._check_encoder(encoder)
+        for row in self.rows:
+            row_encoder = row.decision.encoder_hash
+            if encoder and row_encoder != encoder:
+                message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
+                raise self._conflict(row, "encoder_hash", message)
         self._check_decisions(new_ids=())
         self._check_learned()
 
@@ -269,13 +268,6 @@ class _ImportPage:
         self._complete_new([row for row in added if row.decision.id in new_ids], moves=moves, now=now)
         return added
 
-    def _check_encoder(self, encoder: str) -> None:
-        for row in self.rows:
-            row_encoder = row.decision.encoder_hash
-            if encoder and row_encoder != encoder:
-                message = f"the ledger learns from encoder {encoder[:12]}, the row has {row_encoder[:12]!r}"
-                raise self._conflict(row, "encoder_hash", message)
-
     def _check_decisions(self, *, new_ids: Collection[str]) -> None:
         """Raise Conflict if a stored decision differs from its row; if `remade`, only the columns _DRAWN count."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new_ids}
@@ -291,7 +283,7 @@ class _ImportPage:
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
 
     def _check_learned(self) -> set[str]:
-        """Ids of the rows that the ledger has learned. Raises Conflict if it learned other values from a row."""
+        """Ids of the rows that the ledger has learned. Raises Conflict if it learned them with other values."""
         by_id = {row.decision.id: row for row in self.rows}
         in_ledger = updates.c.policy == self.ledger.label, updates.c.decision_id.in_(list(by_id))
         learned_ids: set[str] = set()
@@ -303,12 +295,12 @@ class _ImportPage:
             for name, value in values.items():
                 if name not in _SET_BY_LEDGER and stored[name] != value:
                     learned = f"the ledger learned {stored[name]!r} from {row.decision.id!r}"
-                    raise self._conflict(row, name, f"is {value!r}, but {learned}")
+                    raise self._conflict(row, name, f"the row has {value!r}, but {learned}")
             learned_ids.add(row.decision.id)
         return learned_ids
 
     def _remove_waiting(self, rows: Sequence[Logged], *, moves: Moves) -> None:
-        """Remove stored decisions from the waiting list. Raises Conflict if this ledger has closed one."""
+        """Remove the rows' decisions from the waiting list. Raises Conflict if this ledger has closed one of them."""
         if not rows:
             return
         ids = {row.decision.id for row in rows}
@@ -323,7 +315,7 @@ class _ImportPage:
 
     def _update_row(self, row: Logged, *, seq: int) -> dict[str, Any]:
         decision, label = row.decision, self.ledger.label
-        # The default does not depend on the time of the import, so that the same file gives the same rows again.
+        # Not the time of the import: the same file gives the same rows each time it is imported.
         learned_at = decision.made_at if row.learned_at is None else row.learned_at
         ids = row.feedback_ids
         update = made_update(decision, row.reward, label=label, seq=seq, now=learned_at, feedback_ids=ids)
@@ -362,7 +354,7 @@ class _ImportPage:
 
     def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
         where = f"{self.source}:{row.line}"
-        if not row.line:  # the row is made from a table
+        if not row.line:  # a row that was made from a table has no line
             where = f"{self.source} {row.decision.query.text:.60} {row.decision.arm}"
         elsewhere = IMPORTED in row.decision.facts and not self.remade
         remedy = f"correct the row{', or import the file into another ledger (--label)' * elsewhere}"

@@ -1,7 +1,7 @@
 """Parquet: the keys of a record as typed columns, objects without a schema as JSON text.
 
-A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; the others stay
-JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a column of numbers.
+A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; all other keys
+of `extra` stay JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a number.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,8 +41,7 @@ GROUP = 1 << 16
 PIECE = 2048
 #: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
-_OPEN_PARTS = ("terms", "surrogates")
-#: columns that every log has; arms may be missing if each pmf is an object by arm
+#: columns that every log must have; only `arms` may be missing, if each pmf is an object by arm
 _NEEDED = ("id", "arms", "pmf", "arm", "reward")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
 _TYPES = pa.types
@@ -57,7 +56,7 @@ def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
         if name in names or (name in KEYS and name not in _NEEDED) or (name == "arms" and by_arm):
             continue
         remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
-        raise InvalidInput("there is no such column", field=f"{place} {name}", remedy=remedy)
+        raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
 
 
 def _check_names(fields: Any, *, place: str, path: str = "") -> None:
@@ -107,7 +106,7 @@ def _read_as(kind: Any) -> Any:
 
 
 _AMOUNTS = (_TYPES.is_floating, _TYPES.is_integer, _TYPES.is_decimal, _TYPES.is_boolean)
-#: type -> tests for the types that Arrow casts to it without a change of meaning
+#: type -> tests of other types; if a test is True, Arrow casts that type to the key without a change of meaning
 _CASTS = {
     pa.string(): (_TYPES.is_integer,),
     pa.float64(): _AMOUNTS,
@@ -118,7 +117,6 @@ _CASTS = {
 
 
 def _converts(written: Any, kind: Any) -> bool:
-    """Whether Arrow casts every value of type `written` to the type `kind` without a change of meaning."""
     if _read_as(written) == kind or _TYPES.is_null(written):
         return True
     if _TYPES.is_list(kind):
@@ -164,7 +162,7 @@ def opened(path: Place, **options: Any) -> Any:
     file = _opened(path, **options)
     if not file.metadata.num_rows:
         file.close()
-        raise InvalidInput("has no rows", field=shown(path), remedy="give a log with at least one decision")
+        raise InvalidInput("the log has no rows", field=shown(path), remedy="give a log with at least one decision")
     return file
 
 
@@ -176,10 +174,8 @@ def _opened(path: Place, **options: Any) -> Any:
     try:
         return pq.ParquetFile(name, **options)
     except (OSError, pa.ArrowException) as error:
-        message = without_secrets(str(error))
-        raise InvalidInput(
-            f"cannot be read: {message}", field=shown(path), remedy="give a Parquet file, whole"
-        ) from error
+        message = f"the file cannot be read: {without_secrets(str(error))}"
+        raise InvalidInput(message, field=shown(path), remedy="give a complete Parquet file") from error
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
@@ -194,13 +190,15 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
                 yield row
         except (OSError, ValueError, pa.ArrowException) as error:
             remedy = "fetch the file again"
-            raise InvalidInput(f"is damaged after row {number}: {error}", field=str(path), remedy=remedy) from error
+            message = f"the file is damaged after row {number}: {error}"
+            raise InvalidInput(message, field=str(path), remedy=remedy) from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:
     """Yield each row of a batch. Features are arrays, since a list of Python numbers takes ten times the memory."""
     for at, name in enumerate(batch.schema.names):
-        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):  # datetime has no nanoseconds and fewer zones
+        # Arrow converts these times, since Python's datetime lacks nanoseconds and some time zones.
+        if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):
             batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
@@ -258,7 +256,6 @@ def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
 def rows_batch(
     rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
 ) -> Any:
-    """Make a record batch with these columns. Raises InvalidInput for a wrong pmf of a candidate."""
     names = ["features" if name == TEXTLESS else name for name in columns]
     return record_batch({name: _column(rows, name, parts=parts) for name in names})
 
@@ -268,7 +265,7 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
         return [row.line for row in rows]
     if name == "reward":
         values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
-        for part in values.keys() & set(_OPEN_PARTS):
+        for part in values.keys() & {"terms", "surrogates"}:
             values[part] = [canonical(dict(members)) for members in values[part]]
         return reward_column(values)
     if name not in KEYS:
@@ -309,7 +306,7 @@ class ParquetSource:
 
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
         with _opened(self.path) as file:
-            if not file.metadata.num_rows:  # engines write such files for empty partitions
+            if not file.metadata.num_rows:  # other tools write a file without rows for an empty partition
                 return
             known = file.schema_arrow.names
             _check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
@@ -379,8 +376,6 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowsSource:
-    """Batches of a file that is read row by row."""
-
     rows: Callable[[], Iterable[Logged]]  #: each call reads all rows, from the first
     place: str = "line"
 
@@ -388,7 +383,7 @@ class RowsSource:
         stream, size = iter(self.rows()), FIRST
         while page := list(islice(stream, size)):
             yield rows_batch(page, [*columns, LINE])
-            size = max(BATCH // 8, 1)  # rows of Python objects take more memory than arrays
+            size = max(BATCH // 8, 1)  # smaller than BATCH, since rows of Python objects take more memory than arrays
 
 
 def row_name(row: Logged) -> str:
@@ -398,6 +393,8 @@ def row_name(row: Logged) -> str:
 def _own_pmf(row: Logged, name: str) -> list[float]:
     field, arms = f"{row_name(row)} {name}", row.decision.arms
     if name not in row.extra:
-        raise InvalidInput("is missing", field=field, remedy="give a list aligned with arms, or an object by arm")
+        raise InvalidInput(
+            "the pmf is missing", field=field, remedy="give a list aligned with arms or an object by arm"
+        )
     pmf: list[float] = in_order(converted(probabilities, row.extra[name], field=field), arms=arms, field=field)
     return pmf

@@ -4,8 +4,9 @@
      "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}}
 
 `id`, `hops`, `context`, `dataset` and `seconds` are optional; other keys are ignored. The first line defines the arms.
-As a log, a question with K arms becomes K rows with probability 1 / K: the mean of what a uniform draw would log. These
-rows are not independent, so intervals that count them as K questions would be too narrow.
+In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
+mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
+be too narrow.
 """
 
 import hashlib
@@ -52,17 +53,16 @@ _Name = Annotated[str, StringConstraints(pattern=r"\S")]
 class LabelledRow(BaseModel):
     model_config = ConfigDict(strict=True)
 
-    id: _Name  #: default "<kind>-<line>"
+    id: _Name  #: default "<kind>-<line>", for example "row-3"
     question: str
     dataset: _Name | None = None
-    #: number of pieces of evidence that the question needs
-    hops: Annotated[int, Field(ge=0)] | None = None
+    hops: Annotated[int, Field(ge=0)] | None = None  #: number of pieces of evidence that the question needs
 
 
 def question_rows(
     path: Path, make: Callable[[Mapping[str, Any], LabelledRow], Row], *, limit: int | None = None, kind: str = "row"
 ) -> list[Row]:
-    """Call `make` for each of the first `limit` lines, or for all. Raises InvalidInput with "<file>:<line> <key>"."""
+    """Call `make` for the first `limit` lines, or for all. An InvalidInput has the field "<file>:<line> <key>"."""
     rows: list[Row] = []
     line_of: dict[str, int] = {}
     for number, raw in lines(path):
@@ -82,7 +82,7 @@ def question_rows(
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
     if entry.get(key) is None:
-        raise InvalidInput("is missing", field=key, remedy=remedy)
+        raise InvalidInput("the value is missing", field=key, remedy=remedy)
     return checked_text(entry[key], field=key)
 
 
@@ -157,7 +157,7 @@ def read_table(path: str | Path) -> LabelledTable:
 def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
     if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
-        raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
+        raise InvalidInput(f"the first line has {len(correct)} arms", field="correct", remedy=remedy)
     for arm in correct:
         if not _ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
@@ -190,8 +190,8 @@ def arm_rows(
 ) -> list[Logged]:
     """Make a log row for each arm. now: time of the decisions, seconds since the epoch.
 
-    occurrence: number of earlier rows of the table with this question. The ids depend on it and on the question, so
-    that the same table always gives the same ids.
+    occurrence: number of earlier rows of the table with this question. A row's id is a hash of question, arm and
+    occurrence, so that the same table always gives the same ids.
     """
     share = 1.0 / len(arms)
     query = table_query(row)
@@ -260,7 +260,8 @@ def train(
         remedy = f"use one of {', '.join(names)}"
         raise ConfigError(f"{policy!r} is not trained on tables", field="policy", remedy=remedy)
     if params.get("trained") is not None:
-        raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
+        message = "the trained folder is the output of this command"
+        raise ConfigError(message, field="policy.params.trained", remedy="leave this param out")
     target = free_folder(out)
     classifier = make_policy(policy, params=params)
     assert isinstance(classifier, TableClassifier)
@@ -276,7 +277,8 @@ def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[
     known_texts = {row.question for row in known}
     rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]
     if not rows:
-        raise InvalidInput("has no questions that the table lacks", field=str(path), remedy="leave it out")
+        message = "every question of this file is in the table too"
+        raise InvalidInput(message, field=str(path), remedy="leave the file out")
     return rows
 
 

@@ -28,7 +28,7 @@ from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.plain_values import is_missing, plain, plain_tree
 from ragbandit.shared.types import Features
 
-#: the year 2100; a larger number is a time in another unit than seconds
+#: the year 2100, seconds since 1970; a larger number must be a time in another unit
 LATEST: Final = 4_102_444_800.0
 _UNITS: Final = ((1e14, "milliseconds"), (1e17, "microseconds"), (math.inf, "nanoseconds"))
 _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
@@ -168,7 +168,7 @@ def in_order(pmf: Any, *, arms: Sequence[str], field: str) -> Any:
     by_arm = isinstance(pmf, Mapping)
     if not (set(pmf) <= set(arms) if by_arm else len(pmf) == len(arms)):
         remedy = "log one probability per arm: a list aligned with arms, or an object from arm to probability"
-        raise InvalidInput(f"does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
+        raise InvalidInput(f"the pmf does not fit the arms {', '.join(arms)}", field=field, remedy=remedy)
     return [pmf.get(arm, 0.0) for arm in arms] if by_arm else pmf
 
 
@@ -178,7 +178,7 @@ def features(value: object) -> Features:
         if isinstance(value, str):
             row = np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4").astype(np.float32)
         else:
-            with np.errstate(over="ignore"):  # a too large number becomes infinite, and is refused below
+            with np.errstate(over="ignore"):  # a number that is too large becomes infinite, and is refused below
                 row = np.asarray(value, dtype=np.float32)
     except (ValueError, TypeError, OverflowError):
         row = np.empty(0, dtype=np.float32)

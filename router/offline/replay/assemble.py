@@ -67,7 +67,6 @@ class ResultAssembler:
         skipped: Sequence[BadRow],
         **about: Any,
     ) -> ReplayResult:
-        """Build the result. about: further fields of the result, which describe the log."""
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         policies = deciders(logged, versions)
@@ -163,10 +162,10 @@ class ResultAssembler:
         )
 
     def _judged(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> CandidateResult:
-        """The candidate's result. It is neither better nor worse if a policy is compared with itself.
+        """The candidate's result. A policy that is compared with itself gets neither the verdict better nor worse.
 
-        logged: the policies that served. The candidate is one of them if its name is the same; if it learns along the
-        log, its params and cost weight must be the same too.
+        logged: the policies that served the log. The candidate is the same policy if all of them have its name; if it
+        learns along the log, they must also have its params, and the plan must not change the cost weight.
         """
         candidate = self._candidate(index, described=described)
         if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
@@ -213,7 +212,8 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """`_measured` on the whole log, without an interval if the log has too few rows.
 
-        Unsupported decisions widen the reward's interval by range / 2 x their mass; quality and cost get no interval.
+        With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
+        of these decisions; quality and cost then get no interval.
         """
         measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
@@ -242,7 +242,7 @@ class ResultAssembler:
 
         sides: indices of candidates; the last may be None for the logged policy.
         target: 0 for reward, 1 for quality, 2 for cost.
-        other: name of another estimator than the plan's.
+        other: name of an estimator to use instead of the plan's; None for the plan's.
         """
         confidence = self.plan.confidence if confidence is None else confidence
         bounds = self.summary.bounds(target)
@@ -271,7 +271,7 @@ class ResultAssembler:
         extremes = extreme_rows(
             heavy,
             rewards=bounds,
-            # Without a model, the predicted means contain only the midpoints for unsupported decisions.
+            # Without a model, `predicted` has only the midpoints that stand for unsupported decisions: no baseline.
             baseline=fmean(predicted) if estimator.needs_model else 0.0,
             minus_logged=None in sides,
         )

@@ -33,15 +33,14 @@ PROGRESS_STEP = 64
 class MemoryLog:
     rows: Sequence[Logged]
     log: Log
-    #: label of the ledger that learned the rows; None for the label in each decision
+    #: label of the ledger that learned the rows; None if only the decisions name a ledger
     ledger: str | None = None
     described: str = "a log in memory"
     since: float | None = None
     skipped: Sequence[BadRow] = ()
-    #: number of rows that were left out because their arm was not drawn; see `drawn`
-    undrawn: int = 0
+    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
     logged: LoggedPolicies = field(default_factory=dict)
-    #: settings that the service uses now; None for a file, and for a ledger that only imports wrote
+    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
     serving: Settings | None = None
     share: float = 1.0  #: share of the log's rows that are in memory; below 1 for a sample
 
@@ -71,7 +70,7 @@ def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any
     batch = batch.filter(pa.array(was_drawn))
     if not batch.num_rows:
         remedy = "feedback must have been learned before it can be replayed"
-        raise InvalidInput("has no rows", field="log", remedy=remedy)
+        raise InvalidInput("the log has no rows", field="log", remedy=remedy)
     spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
     check_choice(spec.arms)
     return MemoryLog(
@@ -88,7 +87,7 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
     try:
         check_arms(policy, arms=arms, where=candidate.name)
     except ConfigError as error:
-        if error.field is None or error.field.count(".") != 1:  # the param belongs to an inner policy
+        if error.field is None or error.field.count(".") != 1:  # the remedy below is not for an inner policy's params
             raise
         if "--param" in (error.remedy or ""):
             raise
@@ -134,7 +133,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
-        """Probabilities as served now, with floors; shape (len(rows), K). weight: None for the usual cost weight."""
+        """Probabilities as served now, with floors, shape (len(rows), K). weight: None for the constructor's weight."""
         weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -196,7 +195,7 @@ def crossfitted(
 ) -> tuple[list[Matrix], tuple[str, ...]]:
     """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
-    weights: cost weights at which the copies are asked; None for the served weight.
+    weights: cost weights at which the copies are asked; None among them stands for the served weight.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
     Returns (probabilities (n, K) for each weight, notes on faults).
     """
@@ -224,7 +223,8 @@ def crossfitted(
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
     """The fold of each row, by its question's text without context.
 
-    question: number of each row's question with context and tenant, used instead if there are fewer texts than folds
+    question: number of each row's question; the same text with another context or tenant is another question. If there
+    are fewer texts than folds, these numbers decide the folds.
     """
     by_hash = folds_of(log.log.questions, folds=folds)
     if len(np.unique(by_hash)) == folds:
@@ -243,7 +243,10 @@ def crossfitted_policy(
     settings: Settings,
     progress: Progress,
 ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy. Returns (name, or label in `weights` -> probabilities (n, K), notes)."""
+    """Cross-fit untrained copies of a policy. Returns (probabilities, notes on faults).
+
+    The probabilities, shape (n, K), have the key `name` at the served cost weight, and its label at each of `weights`.
+    """
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
@@ -266,7 +269,7 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
 def progressive_validation(
     spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, judged: Flags, progress: Progress
 ) -> CandidatePmf:
-    """Ask a candidate about every row, while it learns the log in order.
+    """Ask a candidate about every row while the candidate learns the log in order.
 
     Before each row, the candidate has learned as many rows as the served policy had (`learned_before`).
     judged: rows to ask about, shape (n,); other rows are only learned, and get probability 0.
@@ -291,7 +294,7 @@ def progressive_validation(
 def learned_before(log: MemoryLog) -> Choices:
     """How many rows the served policy had learned when it decided each row, shape (n,).
 
-    The number comes from the seq in the row's version; for a row of another ledger, the number is the row's index.
+    The seq in the row's version gives the number. If the row was decided from another ledger, its index is the number.
     """
     counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
@@ -313,10 +316,7 @@ def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings for draws from candidates. An incumbent that the log lacks is removed.
-
-    floor: None for the configured floor
-    """
+    """The settings with this floor, unless it is None, and without an incumbent that the log lacks."""
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
@@ -337,11 +337,7 @@ def service_note(settings: Settings) -> str:
 
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if this policy is the baseline, else None.
-
-    If the plan names no baseline, the serving policy is the baseline if a candidate reads questions and the service
-    decided rows.
-    """
+    """The settings of the serving policy if this policy is the baseline (see `Plan.baseline`), else None."""
     if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
         return None
     if log.serving is not None or resolved.plan.baseline == CURRENT:
@@ -354,8 +350,8 @@ def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settin
 def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
     """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
-    Not judged are decisions before `log.since`, imported rows if the service decided other rows, and questions that a
-    snapshot has learned: an estimate on these would be too optimistic.
+    Three kinds of rows are not judged: decisions before `log.since`; imported rows, if the service decided other rows;
+    and questions that a snapshot has learned, because an estimate on them would be too optimistic.
     """
     judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
     if log.since is not None:
@@ -380,10 +376,6 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """Whether the snapshot may have learned this row: by seq if the row is in the snapshot's ledger, else by time.
-
-    The time decides because a new label learns all earlier decisions of its store.
-    """
     if (ledger or row.decision.policy) == info.policy:
         return row.seq <= info.last_seq
-    return row.decision.made_at <= info.made_at
+    return row.decision.made_at <= info.made_at  # a new ledger learns all earlier decisions of its store

@@ -1,4 +1,4 @@
-"""Replays a log in two passes: the first sums counts, weights and the reward model, the second the estimates.
+"""Replays a log in two passes. The first sums counts and weights, and learns the reward model; the second estimates.
 
 A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
@@ -57,9 +57,9 @@ Sums = TypeVar("Sums", bound=Tally)
 FEWEST_ROWS = 2
 #: most bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
-#: a log with at most this share of different questions gets a note
+#: the result has a note if the number of different questions is at most this share of the rows
 FRESH: Final = 0.8
-_ONE_FILE: Final = "give it one file"
+_ONE_FILE: Final = "replay one file"
 
 
 def replay(
@@ -142,10 +142,11 @@ def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
         return
     if resolved.plan.learn or resolved.plan.baseline == CURRENT:
         field = "learn" if resolved.plan.learn else "baseline"
-        raise InvalidInput("what learns from all rows in order is judged on one file", field=field, remedy=_ONE_FILE)
+        message = "a policy that learns the log cannot be judged on several files"
+        raise InvalidInput(message, field=field, remedy=_ONE_FILE)
     for spec in resolved.candidates or ():
         if spec.needs_rows:
-            reason = f"{spec.name} reads questions, which are not read of several files"
+            reason = f"{spec.name} reads questions, and cannot be judged on several files"
             raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
 
 
@@ -167,7 +168,7 @@ def estimate_candidates(
     """Judge candidates whose probabilities are in the parts of a log.
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order.
-    since: time of the first decisions that were read, seconds since the epoch; None for all.
+    since: time before which decisions were not read, seconds since the epoch; None if all were read.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
@@ -215,11 +216,11 @@ def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None
     check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
     if not summary.rows:
         remedy = "feedback must have been learned before it can be replayed"
-        raise InvalidInput("has no rows", field="log", remedy=remedy)
+        raise InvalidInput("the log has no rows", field="log", remedy=remedy)
     for name in summary.model.plan.segments:
         if not any(summary.fields[name]):
             remedy = "use tenant, version, policy or a key of the context"
-            raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
+            raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
 def notes_on(summary: LogSummary) -> list[str]:
@@ -230,7 +231,7 @@ def notes_on(summary: LogSummary) -> list[str]:
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
     if summary.left_out.early:
         notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
-    texts, different = int(summary.known_by[BY_TEXT]), summary.different_texts
+    texts, different = int(summary.known_by[BY_TEXT]), len(np.unique(np.concatenate(summary.texts)))
     if texts and different <= FRESH * texts:
         reason = "the intervals hold for more traffic with these questions, not with new ones"
         notes.append(f"{different} different questions in {texts} rows: {reason}")
@@ -257,7 +258,7 @@ def notes_on(summary: LogSummary) -> list[str]:
 
 
 def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
-    """Judge policies by their probabilities, and each arm of the log. pmfs: name -> probabilities, (n, K)."""
+    """Judge policies, given by their probabilities, and each fixed arm. pmfs: name -> probabilities, (n, K)."""
     fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
     specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
     candidates = [
@@ -287,7 +288,7 @@ def _merged(
             for done, sums in enumerate(pool.map(work, parts), start=1):
                 merged = sums if merged is None else merged.merged(sums)
                 progress(f"parts {name}", done, len(parts))
-        except BaseException:  # after Ctrl-C, threads finish their batch and not the whole file
+        except BaseException:  # after Ctrl-C, a thread finishes only its current batch, not the whole file
             for part in parts:
                 part.stopped = True
             raise
@@ -302,5 +303,5 @@ def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
         return None
     if plan.baseline not in names:
         remedy = f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}"
-        raise InvalidInput(f"{plan.baseline!r} is not judged", field="baseline", remedy=remedy)
+        raise InvalidInput(f"the baseline {plan.baseline!r} is not a candidate", field="baseline", remedy=remedy)
     return names.index(plan.baseline)

@@ -60,7 +60,7 @@ def open_log(
     config: a file, Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
     minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
-    since: time of the first decisions to read, seconds since the epoch; None for all.
+    since: decisions made before this time are not read, seconds since the epoch; None to read all.
     mixed_arms: True accepts rows that offer different arms.
     skip_bad: True leaves out and counts unusable rows; False refuses the log.
     Raises InvalidInput for an unknown format, or if the bounds are not finite or minimum is not below maximum;
@@ -96,15 +96,14 @@ class OpenLog:
 
     def files(self) -> Sequence[Place]:
         assert self.path is not None
-        if not self.several:
-            return [self.path]
         files = files_of(self.path)
         if not files:
             remedy = "name a folder with *.parquet in it"
-            raise InvalidInput("has no Parquet files", field=shown(self.path), remedy=remedy)
+            raise InvalidInput("this place has no Parquet files", field=shown(self.path), remedy=remedy)
         if self.skip_bad:
             remedy = "remove the rows, or name one file"
-            raise InvalidInput("a log of several files is judged whole", field="skip_bad", remedy=remedy)
+            message = "a log of several files is judged whole, with all of its rows"
+            raise InvalidInput(message, field="skip_bad", remedy=remedy)
         return files
 
     @contextmanager
@@ -142,7 +141,8 @@ class OpenLog:
         if not names and self.path is None:
             raise self._no_rows()
         if not names:
-            message = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+            no_rows = "the log has no rows whose arm was drawn"
+            message = f"none of {len(sources)} files has rows" if self.several else no_rows
             raise InvalidInput(message, field="log", remedy="give a log with at least one decision")
         check_choice(tuple(names))
         return tuple(names)
@@ -165,7 +165,7 @@ class OpenLog:
     def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
         """Read rows into memory. Raises InvalidInput, or StoreError if the store cannot be read.
 
-        older: True reads rows decided before `since` too if the log is a ledger: policies learn them.
+        older: True also reads the rows of a ledger that were decided before `since`, for policies to learn.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
         """
         skipped: list[BadRow] = []
@@ -209,7 +209,7 @@ class OpenLog:
 
 
 def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id (0: keep all). Returns (rows in order, rows before the draw)."""
+    """Draw at most `most` rows by the hash of their id; 0 keeps all. Returns (rows in order, number of all rows)."""
     total = 0
 
     def numbered() -> Iterator[tuple[int, Logged]]:

@@ -3,7 +3,8 @@
 fixed:ARM      always this arm
 column:KEY     probabilities that the rows contain
 VERSION        a frozen snapshot; rows that it has learned are left out
-NAME           a policy of the registry. It learns the other folds of this log, or with learn=True the earlier rows
+NAME           a policy of the registry. Before it is judged on a fold of this log, it learns the other folds; with
+               learn=True, it learns the log in order, and is judged on each row after the earlier rows
 """
 
 import math
@@ -37,41 +38,40 @@ class Plan:
     """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
 
     estimator: str = "dr"
-    #: weight of cost for rewards and policies; None for each row's own weight
-    weight: float | None = None
-    #: reward.weight of the service. It replaces a price that a row had of its own, unless `weight` is set
+    weight: float | None = None  #: weight of cost for rewards and policies; None for each row's own weight
+    #: reward.weight of the service, for rows whose request had a cost weight of its own; unused if `weight` is set
     usual_weight: float = 0.0
-    #: name of a candidate; "current" for the serving policy, which learns this log like a candidate; "logged" for the
-    #: served draws; None for "current" if a candidate reads questions and the service logged the rows, else "logged"
+    #: name of a candidate; or "current" for the serving policy, which learns this log like a candidate; or "logged" for
+    #: the draws that were served. None means "current" if a candidate reads questions and the service logged the rows,
+    #: else "logged"
     baseline: str | None = None
     confidence: float = 0.95
-    #: fields of the rows; results are also given for each value of a field
-    segments: tuple[str, ...] = ()
-    #: number of parts of the log; a reward model or policy predicts only questions of a part that it has not learned
+    segments: tuple[str, ...] = ()  #: fields of the rows; results are also given for each value of a field
+    #: number of parts of the questions; models and policies are asked about a part after they learned the others
     folds: int = 5
     reward_model: str = "ridge"  #: "ridge", or "mean" for the mean of each arm without features
-    #: smallest probability of every arm, without a cold start; None for policy.floor and policy.cold_start_floor
+    #: smallest probability of every arm; it also replaces the cold start. None for the configured floors
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
     learn: bool = False
-    #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
-    sample: int = SAMPLE
+    sample: int = SAMPLE  #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)
         if self.reward_model not in RIDGES:
-            message = f"{self.reward_model!r} is not known"
+            message = f"{self.reward_model!r} is no reward model"
             raise InvalidInput(message, field="reward_model", remedy=f"use {' or '.join(RIDGES)}")
         if not 0.0 < self.confidence < 1.0:
-            raise InvalidInput(f"{self.confidence!r}", field="confidence", remedy="use a number in (0, 1), as 0.95")
+            remedy = "use a number above 0 and below 1, for example 0.95"
+            raise InvalidInput(f"{self.confidence!r} is no confidence", field="confidence", remedy=remedy)
         if self.folds < 2:
-            raise InvalidInput(f"{self.folds!r}", field="folds", remedy="use 2 or more")
+            raise InvalidInput(f"{self.folds!r} is too few folds", field="folds", remedy="use 2 or more")
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0.0):
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
-            raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+            raise InvalidInput(f"{self.floor!r} is no floor", field="floor", remedy="use 0 to 0.5")
         if self.sample < 0:
-            raise InvalidInput(f"{self.sample!r}", field="sample", remedy="use 0 or more")
+            raise InvalidInput(f"{self.sample!r} is no number of rows", field="sample", remedy="use 0 or more")
 
     def read_at_weight(self, log: Log) -> Log:
         if self.weight is not None:
@@ -105,11 +105,11 @@ def parse_candidates(
 ) -> list[CandidateSpec]:
     """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
     if not names:
-        raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
+        raise InvalidInput("no candidate is named", field="policy", remedy="name one, for example fixed:single_step")
     specs: list[CandidateSpec] = []
     for name in names:
         if name in (spec.name for spec in specs):
-            raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
+            raise InvalidInput(f"the candidate {name!r} is named twice", field="policy", remedy="name it once")
         prefix, colon, suffix = name.partition(":")
         if prefix in ("fixed", "column") and suffix:
             specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=suffix))
@@ -130,7 +130,6 @@ class ResolvedPlan:
 
     @classmethod
     def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
-        """Parse the names of candidates; specs stay as they are. Raises InvalidInput for a name given twice."""
         if candidates is None:
             return cls(plan=plan, candidates=None)
         parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
@@ -169,7 +168,7 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
         wrong = wrong_pmfs(pmf, offered=log.offered)
         if len(wrong):
             row = int(wrong[0])
-            message = f"{pmf[row].tolist()} is no distribution over the arms offered"
+            message = f"{pmf[row].tolist()} is no distribution over the arms that the row offers"
             raise InvalidInput(message, field=f"{named(row)} {spec.what}", remedy="give probabilities that sum to 1")
         return pmf
     even = log.offered / log.offered.sum(axis=1, keepdims=True)
@@ -177,11 +176,11 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
         return np.asarray(even, dtype=np.float64)
     if spec.what not in log.arms:
         remedy = f"use one of {', '.join(log.arms)}"
-        raise InvalidInput(f"{spec.what!r} is not in the log", field=spec.name, remedy=remedy)
+        raise InvalidInput(f"the arm {spec.what!r} is not in the log", field=spec.name, remedy=remedy)
     column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
     always[:, column] = 1.0
-    # If the arm is not offered, the policy `fixed` draws between all offered arms too.
+    # In rows that do not offer the arm, the served policy `fixed` draws between all offered arms alike too.
     return np.where(log.offered[:, column, None], always, even)
 
 
@@ -234,8 +233,8 @@ class CandidatePmf:
     policy: LoggedPolicy | None = None
 
 
-#: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": the candidate is
-#: the policy that it is compared with, so "better" or "worse" would mislead
+#: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": candidate and
+#: baseline are the same policy, so "better" or "worse" would mislead
 CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]
 
 
@@ -301,8 +300,7 @@ class CandidateResult:
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
     same_policy: bool = False
-    #: why the difference has no interval and no verdict; None if it has them
-    missing: str | None = None
+    missing: str | None = None  #: why the difference has no interval and no verdict; None if it has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,7 +308,7 @@ class Arm:
     name: ArmName
     drawn: float  #: share of the decisions
     expected: float  #: mean logged probability
-    #: False if the arm was drawn much more or less often than logged; by chance in one of a thousand logs
+    #: False if the arm was drawn much more or less often than logged; in one of a thousand correct logs False by chance
     plausible: bool
     reward: float | None
     quality: float | None
@@ -343,8 +341,7 @@ class ReplayResult:
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval
-    #: number of comparisons with the baseline, for which the confidence is corrected
-    comparisons: int
+    comparisons: int  #: number of comparisons with the baseline, for which the confidence is corrected
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned
     sources: Mapping[str, int]
@@ -353,7 +350,7 @@ class ReplayResult:
     candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
     skipped_rows: int = 0  #: number of unusable rows that were left out
-    skipped: tuple[Skipped, ...] = ()  #: the first of these rows
+    skipped: tuple[Skipped, ...] = ()  #: the first of the unusable rows
     #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
     faults: tuple[str, ...] = ()
@@ -370,6 +367,6 @@ class ReplayResult:
 
 
 def instant(seconds: float) -> str:
-    """A time as date and hour, or as seconds if the calendar does not contain it, as in logs with other units."""
+    """A time as date and hour. A number that is not in the calendar, such as milliseconds, is returned as it is."""
     text = iso_time(seconds)
     return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

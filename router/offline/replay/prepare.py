@@ -91,7 +91,7 @@ def prepare(
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
-    """Compute the probabilities of every candidate on every row that is judged. See `replay` for parameters, errors."""
+    """Compute each candidate's probabilities on every judged row. Parameters and errors are those of `replay`."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
     settings_by_name, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
@@ -116,7 +116,8 @@ def prepare(
         pmf = with_settings.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
         pmf = replace(pmf, pmf=pmf.pmf[judged])
         policy = served.get(spec.name)
-        if policy is not None and (plan.learn or not spec.current):  # a current policy's name describes what it learned
+        # The name of the current policy already describes what it has learned.
+        if policy is not None and (plan.learn or not spec.current):
             served_as = LoggedPolicy.of(policy.algorithm, params=policy.params)
             pmf = replace(pmf, learned="along" if plan.learn else "folds", policy=served_as)
         pmfs.append(pmf)
@@ -147,10 +148,10 @@ class _Preparation:
         for row in log.rows:
             if not row.decision.query.text.strip():
                 message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
-                remedy = "log the questions or the features, or judge what reads neither, with --baseline logged"
+                remedy = "log questions or features, or judge candidates that read neither, with --baseline logged"
                 raise InvalidInput(message, field="text", remedy=remedy)
         if self.encoder is None:
-            remedy = "pass encoder=, a function that makes one"
+            remedy = "pass encoder=, a function that makes an encoder"
             raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
         encoder = self.encoder()
         texts = [row.decision.query.text for row in log.rows]

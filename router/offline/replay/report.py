@@ -43,7 +43,6 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 
 def headline(replayed: ReplayResult) -> list[str]:
-    """One plain sentence per candidate of `compared`, in that order."""
     # Every sentence has the caveat, since it may be quoted without the others.
     sample = ""
     if replayed.sampled_from is not None:
@@ -189,7 +188,7 @@ def footnotes(replayed: ReplayResult) -> list[str]:
 
 
 def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
-    """Reward, difference, quality and cost; only the bounds if unsupported decisions prevent a verdict."""
+    """Returns (reward, difference, quality, cost) as text; only bounds if unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
         reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
@@ -207,7 +206,6 @@ def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, st
 
 
 def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
-    """The number with its interval: `0.512 (0.498 to 0.526)`."""
     ends = interval(measured, sign=sign)
     return estimate(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "")
 
@@ -361,7 +359,7 @@ def _sentences(replayed: ReplayResult) -> list[tuple[str, str]]:
 
 
 def print_replay(replayed: ReplayResult, console: Console) -> None:
-    """Print the sentences and the tables; in a file or pipe, each table gets its full width. Empty ones are omitted."""
+    """Print the sentences and the tables that are not empty. In a file or pipe, each table gets its full width."""
     for line, style in _sentences(replayed):
         console.print(Text(line, style=style), soft_wrap=True)
     _print_tables(_estimates(replayed), console=console)

@@ -37,7 +37,7 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf,
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
-#: number of first rows in which the first exploration is searched for
+#: the first exploration is searched for in this number of first rows
 EARLIEST: Final = 100_000
 
 
@@ -55,8 +55,7 @@ class LogPart:
 
     place: str = "row"  #: prefix of a row's name in messages
     kept: list[Log] | None = None  #: all batches if they are in memory, else None
-    #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
-    room: int = 0
+    room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     left_out: LeftOut = field(default_factory=LeftOut)
     stopped: bool = False  #: True ends a pass after its current batch
 
@@ -78,7 +77,6 @@ class LogPart:
         raise NotImplementedError
 
     def names_of(self, key: np.uint64) -> list[str]:
-        """Names, for messages, of the rows whose id has this hash."""
         lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
@@ -89,7 +87,7 @@ def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
 
 
 def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows in each part before the first exploration, where the same arm was certain in all parts.
+    """Number of rows in each part before the first exploration of the log: until then the same arm was always certain.
 
     All numbers are 0 if no row explores, or if more than EARLIEST rows precede the first exploration.
     """
@@ -117,7 +115,7 @@ class SourcePart(LogPart):
     plan: Plan
     arms: tuple[ArmName, ...]
     mixed_arms: bool = False
-    #: time of the first decisions to judge, seconds since the epoch; None for all
+    #: decisions made before this time are not judged, seconds since the epoch; None to judge all
     since: float | None = None
     early: int = 0  #: number of first rows to leave out, since they precede the first exploration
 
@@ -200,7 +198,7 @@ class RewardModel:
         return log.features if self.reads_features else None
 
 
-#: flags of `Log` of which the True values are counted
+#: flags of `Log` whose True values are counted
 _FLAGS: Final = ("defaulted", "late", "raw", "judged")
 
 
@@ -218,9 +216,9 @@ class LogSummary(Tally):
     left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
-    #: smallest reward or declared bound, quality or 0, cost or 0, and known time
+    #: four minima: of rewards and their declared bounds, of qualities and 0, of costs and 0, and of known times
     least: Vector = field(default_factory=lambda: np.array([np.inf, 0, 0, np.inf]), metadata={"merge": np.minimum})
-    #: largest reward or declared bound, quality or 1, cost, and known time
+    #: four maxima: of rewards and their declared bounds, of qualities and 1, of costs, and of known times
     most: Vector = field(
         default_factory=lambda: np.array([-np.inf, 1, -np.inf, -np.inf]), metadata={"merge": np.maximum}
     )
@@ -247,7 +245,7 @@ class LogSummary(Tally):
         baseline_pmf = log.pmf if self.baseline is None else log.candidates[self.baseline]
         for index, (tally, pmf) in enumerate(zip(self.weights, log.candidates, strict=True)):
             tally.add(log, candidate=pmf)
-            if self.apart[index] <= SUM_TOLERANCE:  # only whether it exceeds the tolerance is used
+            if self.apart[index] <= SUM_TOLERANCE:  # above the tolerance, the exact number does not matter
                 self.apart[index] = max(self.apart[index], np.abs(pmf - baseline_pmf).max(initial=0.0))
         self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _FLAGS})
         self.offered = self.offered + log.offered.sum(axis=0)
@@ -257,17 +255,14 @@ class LogSummary(Tally):
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
-    @property
-    def different_texts(self) -> int:
-        return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
-
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (target 0), the quality (1) or the cost (2)."""
         return float(self.least[target]), float(self.most[target])
 
 
-#: number of columns per candidate: weight; unsupported mass; and for each of reward, quality and cost r, with the
-#: model's prediction M: w r, w (r - M), and the sum of Q M over the arms
+#: number of columns per candidate: weight w; unsupported mass; and three columns for each of reward, quality and cost.
+#: With the logged value r, the candidate's probabilities Q and the model's predictions M, these three are w r,
+#: w (r - M of the drawn arm), and the sum of Q M over the arms
 _WIDTH: Final = 2 + 3 * 3
 
 
@@ -282,8 +277,8 @@ class Scores:
     def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
         """Combinations of the columns that give (weight, correction, baseline) of an estimator, shape (3, columns).
 
-        target: 0 for reward, 1 for quality, 2 for cost. Unsupported actions get the midpoint of the range; the bias is
-        at most range / 2 x unsupported mass.
+        target: 0 for reward, 1 for quality, 2 for cost. An unsupported decision counts as the midpoint of the target's
+        range, so the bias is at most half of the range x share of unsupported decisions.
         """
         rows = np.zeros((3, self.candidates * _WIDTH + 3))
         start = candidate * _WIDTH
@@ -298,7 +293,7 @@ class Scores:
         return np.asarray(np.eye(1, self.candidates * _WIDTH + 3, self.candidates * _WIDTH + target)[0])
 
     def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
-        """The scores of some rows, shape (columns, n). The unsupported mass, added to a weight, makes its mean 1."""
+        """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
         predicted = model.predicted(log) if self.modelled else np.zeros((3, *log.pmf.shape))
         targets = log.reward, log.quality, log.cost
         columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
@@ -319,7 +314,7 @@ class Scores:
 
 
 MOST_SEGMENTS = 12
-#: name of the segment of all values without a segment of their own
+#: name of the segment that contains all values that have no segment of their own
 OTHERS = "others"
 
 
@@ -348,7 +343,6 @@ def ranked(counts: Mapping[str, int]) -> list[str]:
 
 
 def shown_segments(counts: Mapping[str, int]) -> list[str]:
-    """The names of a field's segments: its most frequent values, and OTHERS if there are more."""
     common = ranked(counts)[:MOST_SEGMENTS]
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
@@ -385,7 +379,7 @@ def measure_part(
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set and rows have no time, or all are older. kept: rows decided later."""
+    """Raise InvalidInput if `since` is set, and rows have no time or all are older. kept: rows decided since then."""
     if timeless:
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)

@@ -60,16 +60,15 @@ class Simulated:
     em_se: float | None
     steps: float  #: mean number of steps per question
     steps_se: float | None
-    #: exact match minus the exact match of the mixture line at the same number of steps
-    above_line: float
+    above_line: float  #: exact match minus the exact match of the mixture line at the same number of steps
     above_line_se: float | None
     arms: Mapping[ArmName, float]
-    #: shares of the arms per group of questions with the same cheapest right arm, then of questions without a right arm
+    #: shares of the arms for each group of questions with the same cheapest right arm; the last group has no right arm
     confusion: Sequence[LabelShares[ArmName]]
     by_hops: Sequence[LabelShares[int]]  #: shares of the arms per number of hops
     by_dataset: Sequence[LabelShares[str]]  #: shares of the arms per data set
     seconds: float | None  #: mean seconds per question; None if the table has no seconds
-    #: mean seconds of the questions that each arm gets; None for an arm without questions
+    #: mean seconds of the questions that an arm gets; an arm without questions has None, a table without seconds too
     arm_seconds: Mapping[ArmName, float | None] | None
     #: above_line divided by the above_line of the cheapest-right oracle; None if this oracle gains nothing
     oracle_share: float | None
@@ -85,7 +84,7 @@ class Simulated:
     params: Mapping[str, Json] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is printed, with the key `lambda` for `weight`: `lambda` is a Python keyword."""
+        """The row as it is printed. The field `weight` has the key `lambda`, a name that Python does not allow."""
         values = asdict(self)
         return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
@@ -107,12 +106,12 @@ def simulate(
     jobs: int = 1,
     progress: Progress = no_progress,
 ) -> list[Simulated]:
-    """Returns a row per simulated policy and weight, then the baselines. docs/simulate.md explains the numbers.
+    """Returns a row for each policy and cost weight, then the baselines. docs/simulate.md explains the numbers.
 
     policies: name or class path -> params.
     test: rows to predict after the whole table is learned; None to predict folds of the table.
     weights: cost weights while learning; default reward.weight.
-    total: denominator of EM; default the number of judged rows.
+    total: number of questions by which exact match (EM) is divided; default the number of judged rows.
     settings: give floor, fallback, prices and bounds of the reward, and the folder of cached features.
     encoder: makes the encoder.
     incumbent: arm that learning is compared with; default policy.incumbent, else the best fixed arm.
@@ -125,8 +124,8 @@ def simulate(
     weights = (settings.reward.weight,) if weights is None else weights
     judged = table if test is None else _aligned(test, table=table)
     if test is None and not 2 <= folds <= len(table.rows):
-        message = f"{folds} folds of {len(table.rows)} rows"
-        raise InvalidInput(message, field="folds", remedy="use 2 up to one per row")
+        message = f"{len(table.rows)} rows cannot be split into {folds} folds"
+        raise InvalidInput(message, field="folds", remedy="use at least 2 folds, and at most one per row")
     folds = folds if test is None else 1
     world = SimulationData(table=table, judged=judged, folds=folds, settings=settings, warm=warm, labelled=labelled)
     total = len(judged.rows) if total is None else total
@@ -150,7 +149,7 @@ def simulate(
     runs = [
         SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
         for name, policy in instances.items()
-        # A TableTrained policy is trained without a cost weight, so one weight is enough.
+        # A TableTrained policy does not depend on the cost weight, so it runs at one weight only.
         for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)
         for seed in range(seeds)
         for fold in range(world.folds)
@@ -209,7 +208,6 @@ class _Measure:
         *,
         params: Mapping[str, Mapping[str, Json]],
     ) -> list[Simulated]:
-        """One row per policy and weight. groups: (policy, weight) -> the runs of each seed."""
         rows = []
         for (name, weight), seeds in groups.items():
             runs = [run for folds in seeds for run in folds]
@@ -303,7 +301,7 @@ def _pooled(folds: Sequence[Played]) -> Matrix:
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
     if not policies:
-        raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
+        raise InvalidInput("no policy is named", field="policy", remedy=f"use one of {', '.join(known_policies())}")
     instances = {name: make_policy(name, params=params) for name, params in policies.items()}
     for name, policy in instances.items():
         check_arms(policy, arms=table.arms, where=name, trains=True)
@@ -314,7 +312,8 @@ def _with_features(
     world: SimulationData, *, encoder: Callable[[], Encoder] | None, progress: Progress
 ) -> SimulationData:
     if encoder is None:
-        raise ConfigError("a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one")
+        remedy = "pass encoder=, a function that makes an encoder"
+        raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
     progress("loading the encoder", 0, 0)
     loaded, data_dir = encoder(), world.settings.data_dir
     ours, theirs = ([row.question for row in table.rows] for table in (world.table, world.judged))

@@ -1,6 +1,6 @@
 """Arithmetic on a full-information table: points of quality and cost, the mixture line, oracles, and learning passes.
 
-`correct` and `steps` of a table have shape (n, arms). So have `shares`: for each question, the probability of each arm.
+`correct` and `steps` of a table have shape (n, arms). `shares`, the probability of each arm for each question, too.
 """
 
 import math
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from ragbandit.router.offline.simulation.run import Played
 
 
-#: questions in the shortest prefix whose ratio of rewards counts; in a shorter one, a single answer moves the ratio
+#: number of questions in the shortest prefix of a pass whose ratio of rewards counts: in shorter prefixes, a single
+#: answer changes the ratio too much
 LEAST_PREFIX: Final = 100
-#: ends of the mixture line in the papers
+#: the two arms that papers on adaptive retrieval mix
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
 
@@ -40,7 +41,7 @@ FrontierPoint = tuple[float, float]
 
 
 def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoint:
-    """The point of these shares. EM = 100 * expected sum of `correct` / total; steps = expected mean over the table.
+    """Exact match and steps of these shares: EM = 100 * expected sum of `correct` / total; steps = expected mean.
 
     total: number of questions in the denominator of EM. Questions that the table lacks count as wrong under every arm.
     """
@@ -57,7 +58,7 @@ def line_arms(table: LabelledTable) -> tuple[int, int]:
 
 
 def above_line(point: FrontierPoint, *, ends: tuple[FrontierPoint, FrontierPoint]) -> float:
-    """EM of the point minus EM of the line through two fixed arms at the same steps."""
+    """Exact match of the point, minus that of the line through two fixed arms (`ends`) at the same number of steps."""
     (em, steps), ((cheap, low), (expensive, high)) = point, ends
     if high == low:  # without a difference in steps, the better arm replaces the line
         return em - max(cheap, expensive)
@@ -81,7 +82,6 @@ def cheapest_right(table: LabelledTable) -> Choices:
 
 
 def right_arms(table: LabelledTable) -> list[ArmName | None]:
-    """The cheapest right arm of each question, or None if no arm is right."""
     some = table.correct.max(axis=1) > 0.0
     return [table.arms[arm] if right else None for arm, right in zip(cheapest_right(table), some, strict=True)]
 
@@ -125,11 +125,11 @@ class FirstPass:
     #: fewer than half of the passes break even
     break_even: int | None
     break_even_share: float  #: share of the passes that break even
-    #: smallest ratio of the sum of rewards to the incumbent's sum, over the first LEAST_PREFIX questions or more of a
-    #: pass; None if the incumbent's sum is not above 0
+    #: smallest ratio of the policy's sum of rewards to the incumbent's sum, over all prefixes of a pass that have at
+    #: least LEAST_PREFIX questions; None if a sum of the incumbent is not above 0
     worst_prefix: float | None
-    worst_after: int | None  #: number of questions over which the ratio is smallest
-    #: share of passes with a prefix in which the sum is below (1 - harm) times the incumbent's
+    worst_after: int | None  #: number of questions in the prefix with the smallest ratio
+    #: share of passes with such a prefix in which the policy's sum is below (1 - harm) times the incumbent's sum
     harmed: float
 
 
@@ -177,7 +177,7 @@ def _mean(parts: Sequence[Vector]) -> float:
 
 def _passed_for_good(ahead: Vector) -> int | None:
     """Number of questions after which no sum is below 0; None if the last sum is below 0."""
-    below = np.flatnonzero(ahead < -1e-9)  # rounding: the same rewards may be summed in another order
+    below = np.flatnonzero(ahead < -1e-9)  # not 0: equal rewards that are summed in another order differ by rounding
     first = int(below[-1]) + 2 if len(below) else 1
     return first if first <= len(ahead) else None
 

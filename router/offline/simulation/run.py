@@ -131,7 +131,7 @@ def play(
             learning.step(int(row))
             progress(done, len(train))
     elif policy.params.get("trained") is None:  # a policy that `ragbandit policy train` has made is judged as it is
-        # The data set serves reports only, and an id might contain it.
+        # A policy must not learn from the data set's name, which serves reports only; an id might contain this name.
         policy.fit([replace(world.table.rows[row], id="", dataset=None) for row in train], progress=progress)
     drawn = learning.predicted(test)
     return Played(
@@ -178,7 +178,6 @@ class Learning:
                 self._refuse("the policy would not learn it")
 
     def step(self, place: int) -> Decision:
-        """Decide one training row. Learn the outcome of the drawn arm if the decision is labelled."""
         row = self.world.table.rows[place]
         decision = self._decision(row, place=place)
         self.steps += 1
@@ -287,7 +286,6 @@ def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
-    """The shares of the arms with the best score, or the pmf of a policy without scores."""
     if drawn.scores is None:
         return drawn.pmf
     best = max(drawn.scores)
@@ -295,7 +293,7 @@ def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
     return tuple(1.0 / ties if score == best else 0.0 for score in drawn.scores)
 
 
-#: data of the runs in a process of the pool
+#: in a process of the pool: data of its runs, set when the process begins
 _world: SimulationData | None = None
 
 

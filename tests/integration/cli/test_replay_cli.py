@@ -344,7 +344,7 @@ def test_refusals_of_every_path(run, end):
     write_rows(log, alone)
     refused(run("--log", log, "--policy", "uniform"), "has one arm only (no_retrieval)")
     write_rows(log, rows)
-    refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has it")
+    refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has the field")
     refused(run("--log", log, "--policy", "column:old"), "old")
     refused(run("--log", log, "--policy", "uniform", "--since", "2100-01-01"), "has no rows decided since 2100")
     refused(run("--log", log, "--policy", "fixed:deep"), "'deep' is not in the log", "no_retrieval, single_step")

@@ -166,8 +166,8 @@ def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("plan", "candidates", "said"),
     [
-        ({"learn": True}, CANDIDATES, "all rows in order"),
-        ({"baseline": "current"}, CANDIDATES, "learns from all rows in order"),
+        ({"learn": True}, CANDIDATES, "learns the log cannot be judged on several files"),
+        ({"baseline": "current"}, CANDIDATES, "learns the log cannot be judged on several files"),
         ({}, ["linucb"], "linucb reads questions"),
         ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "v reads questions"),
     ],
@@ -183,7 +183,7 @@ def test_a_folder_without_files(tmp_path):
     for path in (tmp_path, tmp_path / "*.parquet"):
         with pytest.raises(InvalidInput, match="has no Parquet files"):
             replay(open_log(path, config=Settings()))
-    with pytest.raises(InvalidInput, match="as Parquet only"):
+    with pytest.raises(InvalidInput, match="must be Parquet"):
         open_log(tmp_path, format="jsonl", config=Settings())
     parts = cut(tmp_path / "parts", 100)
     with pytest.raises(InvalidInput, match="judged whole"):

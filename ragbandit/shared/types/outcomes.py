@@ -126,9 +126,11 @@ class Source:
 class Outcome:
     """Outcome of a decision. Every decision has at most one, no matter who ran the arm.
 
+    decision_id: id of the decision
     status: "answered", "exhausted" (the budget was spent) or "failed"
     answer: text of the answer; None without one
     trace: events of the run in order; empty if the caller ran the arm
+    cost: resources used
     steps: the papers' Step; equals count_steps(trace) if RagBandit ran the arm
     stop_reason: why the arm stopped, in a word
     error: error message; None unless status is "failed"
@@ -247,6 +249,8 @@ class Query:
     id: decision id chosen by the caller, which makes the request idempotent; None to generate an id
     context: facts sent by the caller and stored with the decision; the policy uses the keys in the setting `context`
     arms: names of the arms to choose from; None for all configured arms
+    budget: limits of the answer
+    tenant: the tenant that asks
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
     session: the caller's id of the conversation; None without one
     sticky_turns: number of turns on a drawn arm, the first turn included; None for the number in the settings
@@ -282,6 +286,7 @@ class Decision:
     """The arm that was drawn for a query, with everything that is needed to repeat the draw.
 
     id: a UUIDv7, or the id that the caller chose
+    query: the query
     arm: name of the drawn arm
     arms: names of the offered arms; `pmf` and `scores` have the same order
     pmf: probability of every arm after the exploration floor; sums to 1
@@ -339,6 +344,7 @@ class Feedback:
     source: class of the rater: "human", "label" (label queue), "judge", "code" or "event"
     received_at: seconds since 1970
     rater: the rater: a user's id, a model's name; None if unknown
+    event: name of the event
     facts: further facts: a judge's model, rubric, reasons, cost; JSON values
     api_key: public id of the API key; None if no key was needed, or if a process of RagBandit judged
     """

@@ -117,7 +117,7 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.name not in ESTIMATORS:
             known = ", ".join(ESTIMATORS)
-            raise InvalidInput(f"{self.name!r} is no estimator", field="estimator", remedy=f"use one of {known}")
+            raise InvalidInput(f"{self.name!r} is not an estimator", field="estimator", remedy=f"use one of {known}")
 
     @property
     def needs_model(self) -> bool:

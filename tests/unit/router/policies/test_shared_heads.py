@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.posterior import COMMON, OWN, PART, Heads, Row, design
+from ragbandit.router.policies.posterior import COMMON, OWN, PART, Heads, Row
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import made_features, made_reward, made_updates
 
@@ -17,6 +17,11 @@ ARMS = ("a", "b", "c", "d")
 FACTS = {"a": {"model": "small", "k": 2}, "b": {"model": "small", "k": 4}, "c": {"model": "large", "k": 2}}
 Z = np.array([1.0, 0.3, -0.2])
 NEW = {"ridge": 3.3, "bias_ridge": 6.6, "memory": None, "pairs": 256}
+
+
+def design(features):
+    """The design row z = (1, x / sqrt(d)), (d + 1,), float64."""
+    return np.concatenate([[1.0], features.astype(np.float64) / math.sqrt(features.size)])
 
 
 def rows_of(count, *, arms=ARMS[:3], seed=1):

@@ -164,7 +164,7 @@ def test_items_of_an_agent():
         [{"type": "image_url", "image_url": {"url": "data:,A"}}],
         '[{"stdout": "x"}]',
     ]
-    with pytest.raises(InvalidInput, match="send the image's URL"):
+    with pytest.raises(InvalidInput, match="send its URL"):
         add_item([], {"role": "user", "content": [{"type": "input_image", "file_id": "f1"}]}, at="input.0")
 
 

@@ -223,7 +223,7 @@ async def awaited_all(
             results.append(future.exception() or future.result())
             continue
         future.cancel()
-        message = f"no reply within {SERVE_S:g} s, so whether it is stored is not known"
+        message = f"no reply within {SERVE_S:g} s, so it is not known whether the request is stored"
         results.append(NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice"))
     return results
 

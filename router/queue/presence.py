@@ -80,7 +80,7 @@ class QueueWork:
 
 
 def keep_present(client: Any, card: ProcessCard, *, busy: Callable[[], Mapping[str, int]] = dict) -> Routine:
-    """Start a thread that renews this process's card, and deletes the card at the end. client: a Redis client."""
+    """Start a thread that renews this process's card, and deletes it at the end. client: must have a short timeout."""
     from redis.exceptions import RedisError  # imported here, since this module must load if redis is not installed
 
     def renew() -> None:

@@ -35,7 +35,7 @@ KEEP_S: Final = 60
 #: seconds after which the keys of `wanted_key` and `attempt_key` expire
 WANTED_S: Final = 3600
 
-#: fields of an entry: a piece of text, a note, a piece of a message as JSON, and (after a failover) the decision's id
+#: fields of an entry: piece of text; note; piece of a message as JSON; id of the decision that answers after a failover
 TEXT: Final = b"t"
 NOTE: Final = b"n"
 DELTA: Final = b"d"
@@ -309,6 +309,7 @@ class StreamReader:
                 return None
             self._streams.setdefault(decision_id, []).append(stream)
             if self._routine is None:
+                # While there are streams, _read_next runs again at once. 60 s is the longest sleep without streams.
                 self._routine = Routine("read streams", self._read_next, every_s=60.0).start()
         self._routine.wake()
         try:

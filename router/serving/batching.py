@@ -140,7 +140,7 @@ class MicroBatcher(Generic[Item, Result]):
         self._thread.start()
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
-        """Submit an item. Raises Overloaded unless `admitted` (see `check_admission`), and NotReady after `close`."""
+        """Submit an item. Raises Overloaded if it is refused (never if `admitted`), and NotReady after `close`."""
         return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":

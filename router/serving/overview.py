@@ -216,7 +216,7 @@ def with_minutes(database: Database, *, history: Overview, weight: float, now: f
 
 def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
-        message = f'"since" ({since}) is not a time before "until" ({until})'
+        message = f'"since" ({since}) and "until" ({until}) are not two times in order, below 1e11'
         raise InvalidInput(message, field="since", remedy="send an earlier since")
     if step < HOUR_S or step % HOUR_S:
         raise InvalidInput(f'"step" cannot be {step}', field="step", remedy="send a multiple of 3600, seconds")

@@ -185,7 +185,7 @@ def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: 
 
 
 def minutes_of(connection: Connection, *, policy: str, since: int, weight: float, limit: int) -> list[ArmHour]:
-    """Like `hours_of`, but `hour` counts minutes since the epoch. Returns [] for `limit` or more rows of a table."""
+    """Like `hours_of`, but `hour` counts minutes since 1970. Returns [] for `limit` or more decisions or outcomes."""
     deltas, began = Deltas(), 60.0 * since
     for table in _COUNTED:
         page = _page(connection, table, after=(began, ""), until=math.inf, limit=limit)

@@ -337,6 +337,7 @@ class Feedback:
     """One judgement of one decision.
 
     id: id chosen by the caller, which makes it idempotent, or a generated id
+    decision_id: id of the judged decision
     kind: "label", "rating", "reward" or "event"
     value: label: tuple of gold answers. rating: float in [0, 1], converted from its scale. reward: float between
         reward.minimum and reward.maximum. event: float in [0, 1] from `feedback_events`, or None if the event is not

@@ -167,8 +167,9 @@ def _check_budget(budget: Budget) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int if is_count else int | float) or not value > 0:
-            message = f"{value!r:.80} is not a {'whole number' if is_count else 'number'} above 0"
-            raise InvalidInput(message, field=f"budget.{cap}", remedy="send a number above 0, or leave the cap out")
+            wanted = f"{'whole number' if is_count else 'number'} above 0"
+            remedy = f"send a {wanted}, or leave the cap out"
+            raise InvalidInput(f"{value!r:.80} is not a {wanted}", field=f"budget.{cap}", remedy=remedy)
         checked_number(value, field=f"budget.{cap}")
 
 

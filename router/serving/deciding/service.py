@@ -51,7 +51,7 @@ class RouteService:
         #: questions that were offered failing arms because no allowed arm was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
-        self._throttle = Throttle(10.0)
+        self._throttle = Throttle(10.0)  # seconds between two log lines of a kind
         self.inline: InlineRuns | None = None
         self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server

@@ -261,7 +261,7 @@ class OutcomePoller:
                 log.log(level, _NEWS[health.state], extra=fields)
             self._states[health.arm] = health.state
         suspended = self.breaker.suspended(arms, now=now)
-        for arm, tenant in sorted(suspended - self._suspended)[:5]:
+        for arm, tenant in sorted(suspended - self._suspended)[:5]:  # at most five log lines per poll
             fields = {"action": "health", "arm": arm, "tenant": tenant}
             log.warning("arm suspended for one tenant: the last outcomes that it reported all failed", extra=fields)
         self._suspended = suspended

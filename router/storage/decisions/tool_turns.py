@@ -96,7 +96,7 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
 
 
 def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring. Deletes turns whose calls are marked; returns turn -> error."""
+    """Mark the calls whose results new turns bring. Deletes turns whose calls were taken; returns turn -> error."""
     turns = {decision.id: decision.query.request.get(TOOL_TURN) for decision in new}
     # A fixed order prevents deadlocks between writers.
     ordered = sorted((str(turn["previous"]), key) for key, turn in turns.items() if isinstance(turn, Mapping))

@@ -73,7 +73,7 @@ def test_rotate_and_revoke():
         (["create", "--name", "x", "--role", "app", "--scope", "cost_weights=[2,1]"], "scopes.cost_weights"),
         (
             ["create", "--name", "x", "--role", "app", "--scope", "cost_weight=3", "--scope", "cost_weights=[1,2]"],
-            "is not in [1, 2]",
+            "is not in the range [1, 2]",
         ),
         (["create", "--name", "x", "--role", "app", "--scope", "more=3"], "unknown scope"),
         (["create", "--name", "x", "--role", "app", "--expires", "2020-01-01"], "expires"),

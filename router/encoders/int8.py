@@ -69,7 +69,8 @@ class Int8Linear:
         inputs = self._quantized(x).to(self._torch.uint8)
         weights = self._packed, self._scales, self._zeros, self._bias
         activation, algorithm = ("gelu", "none") if self._gelu else ("none", "")
-        output = 1.0, 0, self._torch.float32  # scale and zero point (unused for float32), and type of the output
+        # Scale, zero point and type of the output. For float32, oneDNN accepts only the scale 1 and the zero point 0.
+        output = 1.0, 0, self._torch.float32
         result: Tensor = self._torch.ops.onednn.qlinear_pointwise(
             inputs, self._step, self._zero, *weights, *output, activation, [], algorithm
         )

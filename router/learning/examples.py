@@ -64,7 +64,8 @@ def join(
     """Make the training example of a waiting decision.
 
     Returns an Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must wait.
-    width: number of features of decisions that were learned before, or None. left_out, factors: see `sources.Screened`.
+    width: number of features of the decisions learned before; None if none was learned. left_out, factors: see
+    `sources.Screened`.
     """
     learning = settings.learning
     key = joined.decision.id

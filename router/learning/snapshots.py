@@ -217,7 +217,7 @@ class Publisher:
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
     def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Store the diagnosis of a new snapshot and, every EVERY_S seconds, the frontier."""
+        """Store the diagnosis of a new snapshot and, at most every EVERY_S seconds, the frontier. Else do nothing."""
         if not self._is_undiagnosed:
             return
         settings, self._is_undiagnosed = self.settings, False

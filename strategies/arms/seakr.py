@@ -42,7 +42,9 @@ class SeakrParams(PassageParams):
     passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
     kept_passages: Count = 3  #: most passages kept with the chain's sentences; only for `hops: multi`
     sentences: Count = 3
-    sure: Share = 0.9  #: least probability of a proposed word that enters the query; only for `hops: multi`
+    #: a proposed word enters the query from this probability on, or if the question or the last sentence contains it;
+    #: only for `hops: multi`
+    sure: Share = 0.9
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24

@@ -128,7 +128,7 @@ class Verdict:
     live_version: str = ""
     #: largest relative difference of relearned and live policy; None if it is 0, or more than rounding explains
     within_rounding: float | None = None
-    #: only in a deep check: decisions whose pmf was computed again, plus the `not_checkable` ones
+    #: only in a deep check: decisions whose pmf was computed again, or could not be; without those of missing versions
     deep_decisions: int = 0
     deep_mismatches: int = 0
     #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones

@@ -29,7 +29,7 @@ from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, Pol
 
 log = logging.getLogger("ragbandit.learner")
 
-#: keys of `made_by` that define an arm's version. Index and budget may change without a new version
+#: keys of `made_by` that define an arm's version; not the index, which changes with its documents, and not the budget
 _PARTS: Final = ("arm", "params", "templates", "generator")
 _VERSIONS: Final = 8
 _ACTION: Final = "arm.change"

@@ -1,8 +1,9 @@
 """Adaptive Retrieval: retrieve for rarely mentioned entities (Mallen et al. 2023, arXiv 2212.10511, section 5).
 
 The popularity of a question is that of its least popular entity. Below a threshold the arm `below` answers, which
-retrieves; else the arm `above`, because language models remember popular entities. The threshold is the edge between
-two of ten bins of log popularity that would have earned most so far. Intended differences to the paper:
+retrieves; else the arm `above`, because language models remember popular entities. The threshold is the edge of ten
+bins of log popularity (between two bins, or at an end) that would have earned most so far. Intended differences to the
+paper:
 
 - Popularity is the number of passages in your index that mention the entity, not its page views. `ragbandit index
   build` writes the table (`popularity.json`). You can replace it by a table with other numbers.

@@ -362,8 +362,8 @@ class OpenAiOptions:
     #: longest silence before the first piece of an answer, seconds; the arm then fails without another attempt. None:
     #: read_s, and half of the question's time if another arm can answer and the reply is streamed
     first_piece_s: _Seconds | None = None
-    #: most attempts after the first. A request is repeated if there is no connection, and after status 408, 409, 425,
-    #: 429 or 5xx; never if another arm can answer (server.failover)
+    #: most attempts after the first. A request is repeated if there is no connection, and after status 408, 409, 424,
+    #: 425, 429, 498, 499 or 5xx; never if another arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: most simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16

@@ -108,10 +108,9 @@ class Http(ParamsArm[HttpParams]):
     In a conversation the request has "messages": [{"role", "content"}, ...], the oldest first. "budget" has only caps
     that are set, and the remaining seconds. "cost" may have any field of `shared.types.Cost` except seconds_total. The
     arm enforces only the seconds of the budget. If the reply's cost is above a cap, the outcome is "exhausted" with the
-    reply's answer. After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the call is repeated after a
-    random, growing pause, which is at least the server's Retry-After. A Retry-After above 30 s is a failure, and so
-    are other statuses except 2xx, and invalid replies. The header Idempotency-Key has the decision's id, because the
-    same call may come twice.
+    reply's answer. If `Failure.may_pass`, the call is repeated after a random, growing pause, which is at least the
+    server's Retry-After. A Retry-After above 30 s is a failure, and so are other statuses except 2xx, and invalid
+    replies. The header Idempotency-Key has the decision's id, because the same call may come twice.
     """
 
     retrieves: ClassVar[bool] = False

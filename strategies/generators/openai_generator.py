@@ -54,10 +54,9 @@ class OpenAiGenerator(Generator):
     """Calls a model behind a URL.
 
     The answer is streamed, so the text so far is returned at the deadline. A call is repeated after a pause
-    (Retry-After, up to a minute) if the connection failed, or if the status is 408, 409, 425, 429 or 5xx, unless the
-    deadline is too near or another arm can answer. Tokens are estimated if the server does not report them. No error
-    contains the key or the headers. Raises ConfigError if the package is missing, or if the options or their
-    environment variables cannot be used.
+    (Retry-After, up to a minute) if `Failure.may_pass`, unless the deadline is too near or another arm can answer.
+    Tokens are estimated if the server does not report them. No error contains the key or the headers. Raises
+    ConfigError if the package is missing, or if the options or their environment variables cannot be used.
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})

@@ -6,7 +6,7 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
-from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
+from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, WholeNumber, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
@@ -286,7 +286,7 @@ class ResponseBody(OpenAIBody):
     """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
-    max_output_tokens: Annotated[int | None, limits(minimum=1)] = None
+    max_output_tokens: Annotated[WholeNumber, limits(minimum=1)] = None
     """Most tokens of the answer."""
     include: list[str] | None = None
     """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""

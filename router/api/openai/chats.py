@@ -4,10 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator
 
 from ragbandit.router.api.openai.replies import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
+from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -126,6 +129,10 @@ def whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Choice = Annotated[str | dict[str, Any] | None, wanted("text, an object or null")]
+WholeNumber = Annotated[int | None, BeforeValidator(whole_number)]
+
+
 def _limit(value: object, *, field: str) -> int | None:
     """The limit of an answer's tokens. None for -1, by which some clients mean "no limit". Raises InvalidInput."""
     if value == -1 and not isinstance(value, bool):
@@ -133,7 +140,7 @@ def _limit(value: object, *, field: str) -> int | None:
     whole = whole_number(value)
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
         remedy = "send a whole number of at least 1; leave it out, or send -1, for no limit"
-        raise InvalidInput(f'"{field}" is {value!r:.40}', field=field, remedy=remedy)
+        raise InvalidInput(f"{value!r:.40} is not a limit of tokens", field=field, remedy=remedy)
     return whole
 
 

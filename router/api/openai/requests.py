@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.chats import MESSAGE, Chat, read_chat, whole_number
+from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
 from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, id_in_header, limits
@@ -108,10 +108,6 @@ _METADATA: Final[dict[str, Any]] = {
 }
 
 
-#: a whole number, which may be written as 1.0
-WholeNumber = Annotated[int | None, BeforeValidator(whole_number)]
-
-
 def configured(**example: Any) -> ConfigDict:
     """The configuration of a body with this example. Parameters that the body does not declare are accepted."""
     return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_WISH})
@@ -140,7 +136,7 @@ class OpenAIBody(BaseModel):
     """Newer name of `user`."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Choice = None
     """Which function the model calls. `none`: no function is called, and any arm may answer."""
     top_logprobs: Annotated[WholeNumber, limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
@@ -161,7 +157,7 @@ class ChatBody(OpenAIBody):
     """Number of answers: always 1."""
     functions: list[dict[str, Any]] | None = None
     """Older name of `tools`."""
-    function_call: str | dict[str, Any] | None = None
+    function_call: Choice = None
     """Older name of `tool_choice`."""
     response_format: Annotated[dict[str, Any] | None, limits(required=["type"])] = None
     """The form of the answer: `text`, `json_object` or `json_schema`."""

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, judged
+from ragbandit.router.offline.logs import values
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
@@ -59,7 +60,7 @@ def read_questions(
     """The first `limit` questions. unlabelled: allow questions without right answers. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        answers, gold = entry.get("answers"), dict[str, Any]()
+        answers, gold = values.gold(entry.get("answers")), dict[str, Any]()
         if family == CRUD:
             gold = _quiz_of(entry)
         elif answers is not None or not unlabelled:

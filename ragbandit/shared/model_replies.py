@@ -187,7 +187,7 @@ class ModelReply:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
         bodies = filter(None, map(choice.get, ("delta", "message", "text")))
-        body = next(bodies, {})
+        body: Any = next(bodies, {})
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.streams import LocalWriter, ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
@@ -185,6 +187,7 @@ class InlineAnswers:
 
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
         """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
+        outcome = replace(outcome, answer=storable(outcome.answer))
         try:
             is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time

@@ -100,6 +100,8 @@ class EventReader:
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     data = b"\n".join(lines).strip()
+    while data.startswith(b"data:"):  # the server encoded the event twice
+        data = data[5:].strip()
     if data.startswith(DONE.encode()):
         return [DONE]
     if data[:1] in (b"{", b"["):

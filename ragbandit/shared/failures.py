@@ -36,6 +36,8 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((401, 402, 403, 404), "denied"),
     **dict.fromkeys((408, 504), "timeout"),
     429: "limited",
+    # 424: the model failed (TGI, Bedrock). 425: too early. 498: no capacity (Groq). 499: a proxy gave up.
+    **dict.fromkeys((424, 425, 498, 499), "failed"),
 }
 #: names of errors of httpx and aiohttp about a connection that cannot be made
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
@@ -76,8 +78,8 @@ class Failure:
     @property
     def may_pass(self) -> bool:
         """Whether another attempt may succeed."""
-        # Status 409 is a conflict of locks, and 425 means too early: another attempt may succeed.
-        return self.kind not in ("unreadable", "denied", "refused") or self.status in (409, 425)
+        # Status 409 is a conflict of locks: another attempt may succeed.
+        return self.kind not in ("unreadable", "denied", "refused") or self.status == 409
 
 
 class ServerFailed(ArmFailed):

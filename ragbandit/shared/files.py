@@ -274,7 +274,7 @@ def parsed(raw: bytes) -> dict[str, Any]:
         value = _DECODER.decode(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
-        raise InvalidInput(fault, remedy="save the file as UTF-8") from error
+        raise InvalidInput(fault, remedy="save the file as UTF-8, plain or packed with gzip") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
     if not isinstance(value, dict):

@@ -117,7 +117,9 @@ class ModelReply:
         self.size = 0
         self._uses_functions = uses_functions
         self._has_choice = False
-        self._choice: Any = None
+        #: index of the choice that is read; None until a choice has one
+        self._choice: int | None = None
+        self._has_deltas = False
         #: the server's message in a value without choices
         self._note = ""
         self._logprob_size = 0
@@ -132,19 +134,20 @@ class ModelReply:
         self.is_done = self.is_done or value == DONE
         for part in _listed(value)[:1]:
             add_usage(self.usage, part)
-            self._raise_failure(part)
+            for source in (part, *_listed(part.get("x_groq"))):
+                self._raise_failure(source)
             name = part.get("model")
             self.model = name if name and isinstance(name, str) else self.model
             choices = _listed(part.get("choices"))
             if not choices:
                 self._note = self._note or server_message(part)
             for choice in choices:
-                # A choice with another index is a second answer, which is not read.
-                if not self._has_choice or choice.get("index") in (self._choice, None):
+                index = count_of(choice.get("index"))
+                self._choice = index if self._choice is None else self._choice
+                # A choice with another index is a second answer. Some servers send text and calls in two choices.
+                if index in (self._choice, None):
                     self._has_choice = True
-                    self._choice = choice.get("index")
                     self._take(choice)
-                    break
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""
@@ -155,8 +158,9 @@ class ModelReply:
         if self.finish is None and not (self.is_done and self.size):
             raise BrokenReply("the reply broke off before its end" if self.size else "the reply ended without content")
         self.finish = self.finish or "stop"
-        if self._calls and self.finish in ("stop", "function_call"):
-            self.finish = "tool_calls"
+        if self.finish in ("stop", "tool_calls", "function_call"):
+            has_function = "function_call" in self.message.whole
+            self.finish = "tool_calls" if self._calls else "function_call" if has_function else "stop"
         for field in self._halves:
             if field == "content":
                 self.text += "\ufffd"
@@ -181,10 +185,15 @@ class ModelReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
-        bodies = _listed(choice.get("delta")) + _listed(choice.get("message"))
-        is_whole = not isinstance(choice.get("delta"), dict)
-        part = bodies[0] if bodies else {"content": choice.get("text")}
+        bodies = filter(None, map(choice.get, ("delta", "message", "text")))
+        body: Any = next(bodies, {})
+        is_whole = not choice.get("delta")
+        part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)
+        self._has_deltas = self._has_deltas or not is_whole
+        if is_whole and self._has_deltas:  # a whole message after deltas repeats them
+            known = {**self.message.whole, "content": self.text}
+            part = {name: value for name, value in part.items() if not known.get(name)}
         fields = {
             name: value for name, value in part.items() if name not in _READ_BY_NAME and value not in (None, "", [], {})
         }
@@ -256,7 +265,11 @@ class ModelReply:
 
     def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
         """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
-        content = logprobs.get("content") if isinstance(logprobs, dict) else None
+        logprobs = logprobs if isinstance(logprobs, dict) else {}
+        content, tokens, numbers = map(logprobs.get, ("content", "tokens", "token_logprobs"))
+        if content is None and isinstance(tokens, list) and isinstance(numbers, list):  # the older form of completions
+            pairs = zip(tokens, numbers, strict=False)
+            content = [{"token": token, "logprob": number} for token, number in pairs]
         if content is None:
             return []
         usable = []

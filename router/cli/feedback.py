@@ -20,6 +20,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.learner import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
+from ragbandit.router.offline.logs.values import gold
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import SCALES, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -277,6 +278,7 @@ class _Importer:
         if sent["feedback_id"] is None:
             text = canonical(sent).encode("utf-8", "surrogatepass")
             sent["feedback_id"] = f"import-{sha256(text).hexdigest()[:40]}"
+        sent["label"] = gold(sent["label"])
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
     def _fault(self, number: int, error: RagBanditError) -> None:

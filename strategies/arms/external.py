@@ -110,10 +110,10 @@ class Http(ParamsArm[HttpParams]):
     arm itself enforces only the seconds of the budget. If the reply's cost is above another cap, the outcome is
     "exhausted" with the reply's answer.
 
-    After a broken connection, or a status of 408, 409, 425, 429 or 5xx, the arm repeats the call. The pause before
-    is random, at least the server's Retry-After, and on average longer each time. The arm fails at once if Retry-After
-    is above 30 s, for any other status outside 2xx, and for an invalid reply. The header Idempotency-Key has the
-    decision's id, so that the pipeline recognizes a repeated call.
+    After a failure that may pass (`Failure.may_pass`) the arm repeats the call. The pause before is random, at least
+    the server's Retry-After, and on average longer each time. The arm fails at once if Retry-After is above 30 s, for
+    any other status outside 2xx, and for an invalid reply. The header Idempotency-Key has the decision's id, so that
+    the pipeline recognizes a repeated call.
     """
 
     retrieves: ClassVar[bool] = False

@@ -53,9 +53,9 @@ _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of
 class OpenAiGenerator(Generator):
     """Calls a model behind a URL.
 
-    The answer is streamed, so the text so far is returned at the deadline. A call is repeated after a pause if the
-    connection failed, or if the status is 408, 409, 425, 429 or 5xx. The pause is at least the server's Retry-After. A
-    call is not repeated if Retry-After is above a minute, if the deadline is too near, or if another arm can answer.
+    The answer is streamed, so the text so far is returned at the deadline. A failed call is repeated after a pause if
+    `Failure.may_pass`. The pause is at least the server's Retry-After. A call is not repeated if Retry-After is above a
+    minute, if the deadline is too near, or if another arm can answer.
     Tokens are estimated if the server does not report them. No error contains the key or the headers. Raises
     ConfigError if the package is missing, or if the options or their environment variables cannot be used.
     """

@@ -35,8 +35,9 @@ _BREAKS = frozenset({"softbreak", "hardbreak"})
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """Read the passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
-    A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}. Other fields and blank lines are
-    skipped. Numbers become text. A title or url that is missing, null or NaN becomes "". leave_out: see `read_folder`.
+    A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}, or has "_id" as in BEIR. Other
+    fields and blank lines are skipped. Numbers become text. A title or url that is missing, null or NaN becomes "". A
+    row with a blank text is left out. leave_out: see `read_folder`.
     Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or text, a value above
     MAX_PASSAGE, or an id that was used before.
     """
@@ -47,6 +48,9 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
+        if isinstance(row.get("text"), str) and not str(row["text"]).strip():
+            (leave_out or log_left_out)(f"{unit} {number}", "it has no text")
+            continue
         passage = _read_row(row, where=f"{source}, {unit} {number}")
         first = first_rows.setdefault(passage.id, number)
         if first != number:
@@ -69,7 +73,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]
+            columns = [name for name in ("id", "_id", "title", "text", "url") if name in file.schema_arrow.names]
             rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
@@ -77,6 +81,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
 
 def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
+    row = {"id": row.get("_id"), **row}
     values = {name: _as_text(row.get(name), name=name, where=where) for name in ("id", "title", "text", "url")}
     for name in ("id", "text"):
         if not values[name].strip():

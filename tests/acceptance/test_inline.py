@@ -64,6 +64,18 @@ def test_pieces_come_while_the_model_writes(tmp_path):
         assert "".join(filter(None, pieces)) == "one two three four"
 
 
+def test_a_character_that_no_store_takes_is_replaced_for_the_caller_too(tmp_path):
+    """A NUL in a model's text is the same replacement character in the store, in a reply and in a stream."""
+    with ScriptedServer({"": Reply(text="one\0two", part_s=0.1)}) as server, running_systems(tmp_path) as make:
+        system = make(**models(server))
+        with client_of(system) as client:
+            for stream in (False, True):
+                status, text, key, error, _ = asked(client, f"Count {stream}.", stream=stream)
+                assert (status, text) == (200, "one\ufffdtwo"), error
+                record = client.get(f"/v1/decisions/{key.removeprefix('chatcmpl-')}").json()
+                assert record["outcome"]["answer"] == text
+
+
 def test_a_caller_who_leaves_cancels_the_answer(alone):
     """A caller who closes the connection while the model is silent ends the run as cancelled."""
     client, server, system = alone

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, judged
+from ragbandit.router.offline.logs import values
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
@@ -58,7 +59,7 @@ def read_questions(
     """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        answers, gold = entry.get("answers"), dict[str, Any]()
+        answers, gold = values.gold(entry.get("answers")), dict[str, Any]()
         if family == CRUD:
             gold = _quiz_of(entry)
         elif answers is not None or not unlabelled:

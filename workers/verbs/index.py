@@ -62,7 +62,7 @@ def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) ->
         if popularity and "bm25" in parts:  # the policy `popularity` reads the counts from the folder of a bm25 index
             progress("counting mentions", 0, 0)
             description["popularity"] = str(write_popularity(rows(), index_folder(settings)))
-    return {**description, "left_out": len(left_out)} if corpus.is_dir() else description
+    return {**description, "left_out": len(left_out)} if left_out or corpus.is_dir() else description
 
 
 def search(

@@ -4,10 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator
 
 from ragbandit.router.api.openai.replies import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
+from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -17,6 +20,7 @@ from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
+_CHOICES: Final = ("tool_choice", "function_call", "parallel_tool_calls")
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -71,7 +75,10 @@ def read_chat(
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
     values = {name: (_limit if name in _LIMITS else storable)(sent[name], field=name) for name in names}
-    params = {name: value for name, value in values.items() if value is not None}
+    has_tools = any(values.get(tools) for tools in _TOOLS)
+    # Servers refuse a choice without tools.
+    left_out = () if has_tools else [name for name in _CHOICES if values.get(name) in ("auto", "none", True, False)]
+    params = {name: value for name, value in values.items() if value is not None and name not in left_out}
     messages = storable(sent["messages"], field=at)
     needs = _needs(params)
     reader = _Reader(needs=needs)
@@ -115,11 +122,20 @@ def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
 
 
+def whole_number(value: object) -> object:
+    """Convert 1.0, which some clients write, to 1. Other values are returned unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Choice = Annotated[str | dict[str, Any] | None, wanted("text, an object or null")]
+WholeNumber = Annotated[int | None, BeforeValidator(whole_number)]
+
+
 def _limit(value: object, *, field: str) -> int | None:
     """The limit of an answer's tokens. None for -1, by which some clients mean "no limit". Raises InvalidInput."""
     if value == -1 and not isinstance(value, bool):
         return None
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    whole = whole_number(value)
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
         remedy = "send a whole number of at least 1; leave it out, or send -1, for no limit"
         raise InvalidInput(f'"{field}" is {value!r:.40}, not a number of tokens', field=field, remedy=remedy)
@@ -370,8 +386,6 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
     if name is not None:
         mode = {"type": "function", "function": {"name": name}}
-    if not functions and mode in (None, "auto", "none"):  # model servers refuse a tool_choice without tools
-        return dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls")), ignored
     return {"tools": functions or None, "tool_choice": mode}, ignored
 
 

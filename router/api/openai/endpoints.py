@@ -54,6 +54,8 @@ async def model(
     request: Request,
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
+    if not model:  # the list, asked for as /v1/models/
+        return await models(request)
     requests.choice_of(model, router=router_of(request), field=None)
     return JsonReply(requests.named_model(model))
 

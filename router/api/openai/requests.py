@@ -11,7 +11,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.chats import MESSAGE, Chat, read_chat
+from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
 from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, id_in_header, limits
@@ -136,9 +136,9 @@ class OpenAIBody(BaseModel):
     """Newer name of `user`."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Choice = None
     """Which function the model calls. `none`: no function is called, and any arm may answer."""
-    top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
+    top_logprobs: Annotated[WholeNumber, limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
 
 
@@ -153,11 +153,11 @@ class ChatBody(OpenAIBody):
     `input_audio`, `file`. Arms of the class `model` get the messages unchanged, with parts of any type."""
     stream_options: dict[str, Any] | None = None
     """{"include_usage": true}: send the usage as the last chunk."""
-    n: Annotated[int | None, limits(enum=[1, None])] = None
+    n: Annotated[WholeNumber, limits(enum=[1, None])] = None
     """Number of answers: always 1."""
     functions: list[dict[str, Any]] | None = None
     """Older name of `tools`."""
-    function_call: str | dict[str, Any] | None = None
+    function_call: Choice = None
     """Older name of `tool_choice`."""
     response_format: Annotated[dict[str, Any] | None, limits(required=["type"])] = None
     """The form of the answer: `text`, `json_object` or `json_schema`."""

@@ -19,8 +19,8 @@ from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
-#: required fields that are lists; all other required fields are strings
-_LISTS: Final = frozenset({"items", "messages"})
+#: required field -> its type; the others are strings
+_REQUIRED: Final = {"items": "list", "messages": "list", "body": "object"}
 #: prefix of pydantic's messages about wrong values, before the accepted values
 _SHOULD: Final = "Input should be "
 #: pydantic's error type -> accepted values, for messages that we replace
@@ -66,8 +66,8 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
         remedy = "send the header content-type: application/json"
         return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
     if kind == "missing":
-        kind = "list" if field in _LISTS else "string"
-        return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request as a {kind}")
+        kind = _REQUIRED.get(field, "string")
+        return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request: {kind}")
     accepted = _KINDS.get(kind) or fault["msg"].removeprefix(_SHOULD)
     if accepted == fault["msg"]:
         return InvalidInput(f'"{field}": {accepted}', field=field, remedy="/docs describes what is accepted")

@@ -54,9 +54,9 @@ _Number = Annotated[float, _AsNumber]
 _Seconds = Annotated[float, BeforeValidator(values.seconds)]
 _Flag = Annotated[bool, BeforeValidator(values.flag)]
 _AsWhole: Final = BeforeValidator(values.whole)
-_AsMapping: Final = BeforeValidator(values.mapping)
-_Mapping = Annotated[JsonObject, _AsMapping]
-_Members = Annotated[dict[str, float], _AsMapping]
+_Mapping = Annotated[JsonObject, BeforeValidator(values.mapping)]
+_AsMembers: Final = BeforeValidator(values.members)
+_Members = Annotated[dict[str, float], _AsMembers]
 _AsPart: Final = BeforeValidator(partial(values.number, most=LARGEST))
 _Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
@@ -100,7 +100,7 @@ class _Row(BaseModel):
     context: _Mapping = Field(default_factory=dict)
     tenant: _Text64 = "default"
     allowed: _Names | None = None
-    budget: Annotated[_Caps, _AsMapping] = Field(default_factory=_Caps)
+    budget: Annotated[_Caps, _AsMembers] = Field(default_factory=_Caps)
     price: _Price | None = None
     aim: _Members = Field(default_factory=dict)
     arms: Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
@@ -130,6 +130,8 @@ class _Row(BaseModel):
 Record = dict[str, Any]
 #: keys of a record, in the order in which they are written; other keys of a line are kept in `extra`
 KEYS = tuple(_Row.model_fields)
+#: fields in which "" is a value; in all others it is a missing value, as converters of CSV write it
+_BLANK = ("tenant", "policy", "fault")
 _ROW_FIELDS = frozenset(part.name for part in fields(Logged))
 _DECISION_FIELDS = frozenset(part.name for part in fields(Decision))
 _SAME_IN_DECISION = [key for key in KEYS if key in _DECISION_FIELDS]
@@ -197,6 +199,7 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
     present = {name: value for name, value in record.items() if name in KEYS and not is_missing(value)}
+    present = {name: value for name, value in present.items() if type(value) is not str or value or name in _BLANK}
     if "pmf" in present:
         pmf = converted(values.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):

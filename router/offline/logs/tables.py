@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs import JsonObject, Logged, checked
+from ragbandit.router.offline.logs import JsonObject, Logged, checked, values
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.policies.finetuned.classifiers import TableClassifier, free_folder
@@ -32,6 +32,7 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import lines, naming, parsed
+from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,
@@ -47,7 +48,9 @@ from ragbandit.shared.types import (
 )
 
 Row = TypeVar("Row")
-_Name = Annotated[str, StringConstraints(pattern=r"\S")]
+_AsText = BeforeValidator(values.text)
+_Name = Annotated[str, StringConstraints(pattern=r"\S"), _AsText]
+_AsNumber = BeforeValidator(values.number)
 
 
 class LabelledRow(BaseModel):
@@ -56,7 +59,8 @@ class LabelledRow(BaseModel):
     id: _Name  #: default "<kind>-<line>", for example "row-3"
     question: str
     dataset: _Name | None = None
-    hops: Annotated[int, Field(ge=0)] | None = None  #: number of pieces of evidence that the question needs
+    #: number of pieces of evidence that the question needs
+    hops: Annotated[int, Field(ge=0), BeforeValidator(values.whole)] | None = None
 
 
 def question_rows(
@@ -71,7 +75,8 @@ def question_rows(
         with naming(path, line=number):
             entry = parsed(raw)
             question = required_text(entry, "question", remedy="every line has one, a text")
-            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **entry, "question": question})
+            present = {name: value for name, value in entry.items() if value != "" and not is_missing(value)}
+            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
             rows.append(make(entry, labelled))
             if labelled.id in line_of:
                 message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
@@ -91,10 +96,8 @@ ORIGIN = "table"
 #: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
-_Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9)]]
-_Quality = Annotated[
-    float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value), Field(ge=0.0, le=1.0)
-]
+_Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9), _AsNumber]]
+_Quality = Annotated[float, Field(ge=0.0, le=1.0), _AsNumber]
 
 
 class _Line(BaseModel):

@@ -127,6 +127,18 @@ def mapping(value: Any) -> dict[str, Any]:
     return members
 
 
+def members(value: Any) -> dict[str, Any]:
+    return {name: part for name, part in mapping(value).items() if not is_missing(part)}
+
+
+def gold(value: Any) -> Any:
+    """Right answers as a list. Numbers become text, and missing ones are left out; other values are unchanged."""
+    answers = [value] if isinstance(value, str | int | float) else value
+    if not isinstance(answers, list):
+        return value
+    return [text(one) if type(one) in (int, float) else one for one in answers if not is_missing(one)]
+
+
 def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value

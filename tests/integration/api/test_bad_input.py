@@ -87,6 +87,8 @@ def test_a_missing_field_is_a_sentence(unmoved):
     assert missing["message"] == '"question" is required (string)'
     batch = refused(unmoved.post("/v1/feedback/batch", json={}), 422, "INVALID_INPUT", field="items")
     assert batch["message"] == '"items" is required (list)'
+    nothing = refused(unmoved.post("/v1/route"), 422, "INVALID_INPUT", field="body")
+    assert nothing["message"] == '"body" is required (object)'
     sent = {"question": QUESTION, "wait_s": 3}
     misplaced = refused(unmoved.post("/v1/answer", json=sent), 422, "INVALID_INPUT", field="wait_s")
     assert misplaced["message"] == '"wait_s" is not a field of this request'

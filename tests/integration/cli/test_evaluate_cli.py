@@ -27,8 +27,8 @@ CORPUS = [
 QUESTIONS = [
     {"id": "q1", "question": "Who made Jaws?", "answers": ["Spielberg", "Steven Spielberg"], "dataset": "films"},
     {"id": "q2", "question": "What is the capital of Ohio?", "answers": ["Columbus"], "hops": 1},
-    {"id": "q3", "question": "When was Jaws made?", "answers": ["1975"]},
-    {"question": "Is Ohio a state?", "answers": ["yes"]},
+    {"id": "q3", "question": "When was Jaws made?", "answers": 1975},
+    {"question": "Is Ohio a state?", "answers": "yes"},
 ]
 #: right for q1 by any measure, for q2 by F1 and accuracy alone, wrong for q4; q3 has no answer and fails
 SCRIPT = {

@@ -29,6 +29,7 @@ BODIES = {
         b'data: {"b": [1, 2]}\ndata: null\ndata: {"b": [1, 2]}\ndata: [DONE]\n',
         [B, B, DONE],
     ),
+    "encoded twice": (b'data: data: {"b": [1, 2]}\r\ndata: \r\ndata: \r\n\r\ndata: data: [DONE]\n\n', [B, DONE]),
     "no end": (b'data: {"b": [1, 2]}', [B]),
     "control characters": (b'data: {"a": "1\t2"}\n\n', [{"a": "1\t2"}]),
     "broken characters": (b'data: {"a": "x\xff"}\n\n', [{"a": "x\ufffd"}]),

@@ -103,9 +103,43 @@ def test_a_chunk_with_nothing_in_it_changes_nothing(nothing):
     assert (reply.text, reply.finish) == ("Rome", "stop")
 
 
+@pytest.mark.parametrize("indexes", [(None, 0), (0, None), ("0", 0), (0, 0.0), (1, 1), (-1, 0)])
+def test_an_index_that_comes_later_or_as_text_is_the_same_answer(indexes):
+    """The pieces of an answer belong together, whether or not a server numbers each of them."""
+    first, second = ({"choices": [{"index": index, "delta": {"content": "Ro"}}]} for index in indexes)
+    assert read(first, chunk({}), second, {"choices": [{"index": 5, "delta": {"content": "x"}}]}).text == "RoRo"
+
+
+@pytest.mark.parametrize("field", ["delta", "message"])
+def test_text_and_calls_in_two_choices_are_one_message(field):
+    """A server that sends the text and the calls of a message as two choices loses neither."""
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    reply = read({"choices": [{field: {"content": "Well"}}, {field: {"tool_calls": [call]}, "finish_reason": "stop"}]})
+    assert (reply.text, reply.finish, calls_of(reply)) == ("Well", "tool_calls", [("a", "function", "f", "{}")])
+
+
+def test_a_whole_message_after_its_deltas_repeats_them():
+    """A last chunk with the whole message adds only what no delta had."""
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    message = {"content": "Rome", "reasoning": "Hm", "refusal": "", "tool_calls": [call]}
+    for last in (whole(message), chunk({}, message=message), chunk(message=message)):
+        reply = read(chunk({"role": "assistant"}), chunk({"content": "Ro"}), chunk({"content": "me"}), last)
+        assert (reply.text, reply.message.whole["reasoning"]) == ("Rome", "Hm")
+        reply = read(piece("{}", name="f", id="a"), last)
+        assert (reply.text, calls_of(reply)) == ("Rome", [("a", "function", "f", "{}")])
+
+
+@pytest.mark.parametrize("field", ["delta", "message", "text"])
+def test_a_choice_may_have_the_text_itself(field):
+    """A text in place of a message is read as the answer, also after an empty delta."""
+    assert read({"choices": [{"delta": {}, field: "Rome"}]}).text == "Rome"
+
+
 @pytest.mark.parametrize(
     ("word", "finish"),
     [
+        ("tool_calls", "stop"),
+        ("function_call", "stop"),
         ("stop", "stop"),
         ("STOP", "stop"),
         ("eos", "stop"),
@@ -140,6 +174,7 @@ def test_a_stream_without_any_end_broke_off():
     [
         ({"error": {"message": "quota reached", "code": 429}}, "quota reached", 429),
         ({"error": "quota reached"}, "quota reached", None),
+        ({"choices": [], "x_groq": {"error": "quota reached"}}, "quota reached", None),
         ({"error": [{"detail": "quota reached", "status": "503"}], "choices": []}, "quota reached", 503),
         ([{"error": {"message": "quota reached"}}], "quota reached", None),
         ({"object": "error", "message": "quota reached", "code": 40000}, "quota reached", None),
@@ -290,6 +325,12 @@ def test_log_probabilities_that_are_none_cost_nothing_but_themselves(entry):
     reply = read(chunk({"content": "ab"}, logprobs={"content": [entry, good]}), chunk(logprobs="x"))
     assert (reply.text, reply.tokens, reply.has_broken_logprobs) == ("ab", [("b", -0.5)], True)
     assert reply.message.whole == {"logprobs": {"content": [good]}}
+
+
+def test_log_probabilities_in_the_form_of_completions_are_read():
+    """Lists of tokens and numbers become entries of OpenAI's schema."""
+    reply = read(chunk({"content": "ab"}, logprobs={"tokens": ["a", "b"], "token_logprobs": [None, -0.5]}))
+    assert (reply.tokens, reply.has_broken_logprobs) == ([("b", -0.5)], True)
 
 
 @pytest.mark.parametrize(

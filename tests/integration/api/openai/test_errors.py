@@ -40,6 +40,7 @@ REFUSED = [
     ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": 5}, "tool_choice"),
     ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, "function_call"),
     ({"logprobs": True}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
@@ -92,7 +93,8 @@ def test_paths_and_methods(unmoved):
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
     assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
     assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
-    assert unmoved.get("/v1/models?limit=5&api-version=2024-10-21").status_code == 200
+    listed = unmoved.get("/v1/models?limit=5&api-version=2024-10-21")
+    assert (listed.status_code, unmoved.get("/v1/models/").json()) == (200, listed.json())
     refused = unmoved.post("/v1/chat/completions?api-version=1", json={"model": "auto", "messages": []})
     assert error_of(refused)["param"] == "messages"
     large = unmoved.post("/v1/responses", content=b"x" * 4_200_000, headers={"content-type": "application/json"})

@@ -46,6 +46,20 @@ def test_null_and_numbers_are_read_as_text(tmp_path, values, passage):
     assert [*read_corpus(lines), *read_corpus(table)] == [passage, passage]
 
 
+def test_rows_of_beir_are_read(tmp_path):
+    """The id may be called "_id"; a row with a blank text is left out and named by its number."""
+    rows = [{"_id": 1, "title": "T", "text": " "}, {"_id": 2, "text": "t", "metadata": {}}]
+    columns = {"_id": [1, 2], "title": ["T", None], "text": [" ", "t"]}
+    left = []
+    for file, unit in (
+        (write_rows(tmp_path / "corpus.jsonl", *(json.dumps(row).encode() for row in rows)), "line"),
+        (write_parquet(tmp_path / "corpus.parquet", columns), "row"),
+    ):
+        found = list(read_corpus(file, leave_out=lambda *pair: left.append(pair)))
+        assert found == [Passage(id="2", title="", text="t")]
+        assert left.pop() == (f"{unit} 1", "it has no text")
+
+
 def test_a_line_and_a_passage_have_a_longest_length(tmp_path):
     """A passage above a million characters, and a line that does not end, are errors that name the line."""
     long = json.dumps({"id": "a", "text": "x" * (MAX_PASSAGE + 1)}).encode()

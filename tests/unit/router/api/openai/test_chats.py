@@ -97,6 +97,15 @@ def test_limits_of_an_answer(value, sent):
         assert refused.value.field == "max_completion_tokens"
 
 
+@pytest.mark.parametrize("tools", [{}, {"tools": []}, {"tools": None, "functions": None}])
+def test_a_choice_without_tools_is_left_out(tools):
+    """Servers refuse parameters about tools without tools; a demand for a call is sent, so that they refuse it."""
+    chat = read(HI, **tools, tool_choice="auto", function_call="none", parallel_tool_calls=False)
+    assert chat.sent.keys() == {"messages"}
+    assert read(HI, **tools, tool_choice="required").sent["tool_choice"] == "required"
+    assert read(HI, tools=[CALLS], parallel_tool_calls=False).sent["parallel_tool_calls"] is False
+
+
 def test_the_size_of_a_chat_has_no_data():
     """Images and other data count no tokens: they would make a picture longer than any context."""
     data = {"url": f"data:image/png;base64,{'A' * 40_000}"}
@@ -190,7 +199,7 @@ SPACE = {
         (
             [{"type": "mcp"}, {"type": "image_generation"}],
             "auto",
-            (None, None),
+            (None, "auto"),
             ["tools.mcp", "tools.image_generation"],
         ),
         (
@@ -200,7 +209,7 @@ SPACE = {
             [],
         ),
         ([NAMED], {"type": "function", "name": "weather"}, ([function("weather")], function("weather")), []),
-        ([], "none", (None, None), []),
+        ([], "none", (None, "none"), []),
     ],
 )
 def test_tools_of_responses(tools, choice, sent, left_out):

@@ -1,6 +1,7 @@
 """Values of every type that files have mean the same to the reader of columns and to the reader of rows."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -13,7 +14,7 @@ import pytest
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, read_rows
 from ragbandit.router.offline.logs.jsonl import rows_of
-from ragbandit.router.offline.logs.values import converted, mapping
+from ragbandit.router.offline.logs.values import converted, gold, mapping
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json
@@ -194,6 +195,26 @@ def test_json_lines_take_the_same_values(tmp_path):
     decision = read.decision
     assert (decision.id, decision.arms, decision.pmf) == ("5", ("fast", "deep"), (0.8, 0.2))
     assert (decision.made_at, decision.query.context, read.late) == (SECONDS, {"plan": "team"}, False)
+
+
+def test_empty_texts_and_nulls_are_missing(tmp_path):
+    """A converter of CSV writes "" for a missing value, and a struct has null for a missing member."""
+    row = {"id": "q1", "arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "a", "reward": 0.7}
+    names = ("made_at", "context", "late", "seq", "seed", "propensity", "scores", "features", "cost_weight", "price")
+    empty = dict.fromkeys(names, "") | {"budget": {"rounds": None, "tokens": 9}, "aim": {"quality": None}}
+    read, same = (list(read_rows(write_json(tmp_path / "log.jsonl", [row | more]))) for more in (empty, {}))
+    query = read[0].decision.query
+    assert (query.budget.tokens, dict(query.aim)) == (9, {})
+    assert replace(read[0].decision, query=same[0].decision.query) == same[0].decision
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [("Rome", ["Rome"]), (42, ["42"]), ([42.0, "x", None, 4.5], ["42", "x", "4.5"]), ([["a"]], [["a"]]), (None, None)],
+)
+def test_right_answers_may_be_one_text_or_numbers(sent, answers):
+    """A single answer is a list of one, a number is its text, and null is no answer."""
+    assert gold(sent) == answers
 
 
 def test_keys_of_long_texts():

@@ -38,6 +38,16 @@ def test_row_as_written(written):
     )
 
 
+def test_values_may_have_the_types_of_other_tools(written):
+    """Numbers may be text, ids and data sets may be numbers, and optional values may be null or empty."""
+    amounts = {"correct": {"a": "0", "b": True}, "steps": {"a": "0", "b": "2.5"}}
+    written_row = GOOD | amounts | {"id": None, "hops": "2", "dataset": "", "context": None}
+    table = written(json.dumps(written_row), line(id=7.0, hops=2.0, dataset=3))
+    first, second = table.rows
+    assert (first.id, first.hops, first.dataset, dict(first.correct)) == ("row-1", 2, None, {"a": 0.0, "b": 1.0})
+    assert (second.id, second.hops, second.dataset, dict(first.steps)) == ("7", 2, "3", {"a": 0.0, "b": 2.5})
+
+
 def test_a_row_may_have_a_context(written):
     """`context` is what a caller would send: an object of finite values, in the order of its keys."""
     table = written(line(context={"tier": "pro", "age": 3, "tags": ["a"]}), line(id="q2"), line(id="q3", context=None))
@@ -58,22 +68,22 @@ def test_a_row_may_have_a_context(written):
         (line(id="q2", steps=[1, 2]), "steps", "valid object"),
         (line(id="q2", correct={"a": 0, "b": float("nan")}), "correct.b", "finite number"),
         (line(id="q2", correct={"a": 0, "b": 1.01}), "correct.b", "less than or equal to 1"),
-        (line(id="q2", correct={"a": "1", "b": 1}), "correct.a", "valid number"),
+        (line(id="q2", correct={"a": "x", "b": 1}), "correct.a", "finite number"),
         (line(id="q2", steps={"a": -1, "b": 0}), "steps.a", "greater than or equal to 0"),
         (line(id="q2", steps={"a": 10**400, "b": 0}), "steps.a", "number"),
-        (line(id="q2", steps={"a": True, "b": 0}), "steps.a", "valid number"),
+        (line(id="q2", steps={"a": [1], "b": 0}), "steps.a", "finite number"),
         (line(), "id", "is on line 1 too"),
         (line(id=" "), "id", "should match"),
-        (line(id=7), "id", "valid string"),
+        (line(id=[7]), "id", "Give a text"),
         (line(id="q2", question=None), "question", "missing"),
         (line(id="q2", question=" \t"), "question", "empty"),
         (line(id="q2", question=["Who?"]), "question", "must be text"),
         (line(id="q2", question="nul \x00"), "question", "NUL"),
         (line(id="q2", question="\ud800"), "question", "lone surrogate"),
         (line(id="q2", question="x" * 100_001), "question", "100001 characters"),
-        (line(id="q2", hops=True), "hops", "valid integer"),
+        (line(id="q2", hops=True), "hops", "Give a whole number"),
         (line(id="q2", hops=-1), "hops", "greater than or equal to 0"),
-        (line(id="q2", dataset=3), "dataset", "valid string"),
+        (line(id="q2", dataset=["nq"]), "dataset", "Give a text"),
         ("[1]", "", "is a list"),
         ("null", "", "is a NoneType"),
     ],

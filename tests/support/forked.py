@@ -51,5 +51,5 @@ def _run(arguments: list[str], environment: dict[str, str], log: Path, first: st
     sys.argv = ["ragbandit", *arguments]
     from ragbandit.workers.cli import main
 
-    exec(first)
+    exec(first, {})
     main()

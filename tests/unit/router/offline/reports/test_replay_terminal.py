@@ -26,10 +26,7 @@ from ragbandit.shared.errors import InvalidInput
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0
 WEIGHTS = ImportanceWeights(
-    effective_rows=2310.4,
-    largest=28.04,
-    possible=30.0,
-    mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04),
+    effective_rows=2310.4, largest=28.04, possible=30.0, mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04)
 )
 
 
@@ -78,12 +75,7 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
 
 UNKNOWN = candidate("fixed:single_step", 0.007, 0.027, rows_needed=16_134)
 OPEN = candidate(
-    "mba",
-    -0.01,
-    0.2,
-    verdict="cannot be judged",
-    unsupported={"multi_step": 0.12, "none": 0.003},
-    bounds=(0.31, 0.66),
+    "mba", -0.01, 0.2, verdict="cannot be judged", unsupported={"multi_step": 0.12, "none": 0.003}, bounds=(0.31, 0.66)
 )
 BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
 
@@ -150,16 +142,10 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             replace(UNKNOWN, rows_needed=1_200_001),
             f"...{OPEN_END}; the difference is close to zero: more questions will not settle it soon",
         ),
-        (
-            replace(UNKNOWN, rows_needed=12_000),
-            "...about 12,010 rated questions (you have 12,000)",
-        ),
+        (replace(UNKNOWN, rows_needed=12_000), "...about 12,010 rated questions (you have 12,000)"),
         (replace(UNKNOWN, rows_needed=12_600), "...takes about 13,000 rated questions (you have 12,000)"),
         (replace(UNKNOWN, rows_needed=1_144_000), "...takes about 1,100,000 rated questions (you have 12,000)"),
-        (
-            replace(UNKNOWN, rows_needed=1_200_000),
-            "...about 1,200,000 rated questions (you have 12,000)",
-        ),
+        (replace(UNKNOWN, rows_needed=1_200_000), "...about 1,200,000 rated questions (you have 12,000)"),
         (
             OPEN,
             (
@@ -229,10 +215,7 @@ def test_the_log_is_described():
     """Rows, dates, baseline, confidence, rewards by source, versions, what was left out, and the arms."""
     skipped = (Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),)
     found = replayed(
-        candidate(notes=("3 decisions by the fallback",)),
-        skipped_rows=1203,
-        skipped=skipped,
-        notes=("short log",),
+        candidate(notes=("3 decisions by the fallback",)), skipped_rows=1203, skipped=skipped, notes=("short log",)
     )
     said = printed(found)
     for part in (

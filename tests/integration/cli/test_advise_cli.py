@@ -464,12 +464,8 @@ def test_a_judge_scores_questions_without_answers(running):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "arms: {a: {}}\n",
-        "policy:\narms: {a: {}}\n",
-        "policy:\n  # why\n  name: mba\narms: {}\n",
-        "policy: {name: mba}  # one\n",
-        "policy:\n    incumbent: b   # now\n    harm: 0.1\n",
+        *("", "arms: {a: {}}\n", "policy:\narms: {a: {}}\n", "policy:\n  # why\n  name: mba\narms: {}\n"),
+        *("policy: {name: mba}  # one\n", "policy:\n    incumbent: b   # now\n    harm: 0.1\n"),
         "policy:\n  incumbent: b\n  holdback: {share: 0.1, arm: b}  # one\n",
         "policy:\n  holdback:\n    # why\n    arm: b\n    share: 0.1\n",
         "policy: {holdback: {arm: b, share: 0.1}, incumbent: b}  # now\n",

@@ -25,14 +25,9 @@ from tests.support.tiny_models import tiny_encoder
 from tests.support.waiting import at_once
 
 QUESTIONS = [
-    "What is the capital of France?",
-    "When did the region where the Poachie Range is located achieve statehood?",
-    "Who?",
-    "Which of the two composers of the opera that opened the new house in 1871 was born further north?",
-    "How long does the ferry take?",
-    "这是什么问题",
-    "Why 😀?",
-    "",
+    *("What is the capital of France?", "When did the region where the Poachie Range is located achieve statehood?"),
+    *("Who?", "Which of the two composers of the opera that opened the new house in 1871 was born further north?"),
+    *("How long does the ferry take?", "这是什么问题", "Why 😀?", ""),
 ]
 
 
@@ -254,12 +249,8 @@ def test_any_other_encoder_works(tiny, tiny_bert):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"dimension": 0},
-        {"dimension": 15},
-        {"dimension": 10_000},
-        {"max_tokens": 41},
-        {"max_tokens": -1},
-        {"threads": 0},
+        *({"dimension": size} for size in (0, 15, 10_000)),
+        *({"max_tokens": 41}, {"max_tokens": -1}, {"threads": 0}),
         {"precision": "int4"},
         {"device": "tpu"},
     ],

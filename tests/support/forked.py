@@ -1,6 +1,6 @@
 """The command in processes forked from one that has imported it: the imports cost 4 s of processor time at each start.
 
-Tests of `up`, `serve` and `worker` in tests/integration/cli, tests/integration/workers and test_command start it whole.
+test_serve, test_command, test_judge and the demo start `serve`, `worker` and `up` whole, from their command lines.
 """
 
 import multiprocessing

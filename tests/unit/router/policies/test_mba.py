@@ -265,10 +265,8 @@ def test_one_wild_cost_does_not_drown_the_rest():
 
 
 def test_after_a_swap_the_best_arm_is_found_again():
-    """600 rows after arms that paid .8 and .2 changed places the new best arm is the likeliest; without alarm, not.
-
-    Without it the mean of 500 old rows and 200 new ones still prefers the old best arm by far, .63 to .37.
-    """
+    """600 rows after arms that paid .8 and .2 changed places the new best arm is the likeliest; without alarm, not."""
+    # Without it the mean of an arm's 500 old rows and 200 new ones still prefers the old best arm, by .63 to .37.
     for params, right in (({}, True), ({"alarm": 1e18}, False)):
         policy = taught(lambda params=params: MbaRag(**params), world(1500, chance=(0.8, 0.5, 0.2)))
         for row in world(600, chance=(0.2, 0.5, 0.8), first=1501):

@@ -30,6 +30,7 @@ from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support import command
+from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -125,7 +126,7 @@ class System:
         build_index(PASSAGES, Path(self.settings.data_dir) / "indexes" / "default")
         open_database(self.settings).close()
         self.redis = RedisServer(self.settings)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked] = {}
 
     def start(self) -> None:
         self.redis.start()
@@ -138,14 +139,8 @@ class System:
         environ = dict(self.environment)
         if name in self.ports:
             environ["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
-        with (self.folder / f"{name}.log").open("ab") as output:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "ragbandit", *arguments, "--config", str(self.config)],
-                cwd=ROOT,
-                env=environ,
-                stdout=output,
-                stderr=output,
-            )
+        command = [*arguments, "--config", str(self.config)]
+        self.processes[name] = Forked(command, environment=environ, log=self.folder / f"{name}.log")
 
     def kill(self, name: str) -> None:
         process = self.processes[name]

@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -20,8 +19,7 @@ from ragbandit.examples.handbook.report import show
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.offline.logs.tables import read_table
 from tests.support import command
-
-from .conftest import ROOT
+from tests.support.forked import Forked
 
 
 def scripted(folder, script):
@@ -36,14 +34,20 @@ def scripted(folder, script):
     return folder / "config.yaml"
 
 
-def run_demo(data, *options):
-    """A few questions of the demo; what it printed, and its report."""
-    command = [sys.executable, "-m", "ragbandit", "demo", "--limit", "8", "--seeds", "1", "--data", str(data)]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+#: the demo's verbs run in its process, which has imported them
+IN_PROCESS = """
+from ragbandit.examples.handbook import demo
+from tests.support import command
+demo.ragbandit = lambda arguments, *, environment: command.run(*arguments, env=environment).stdout
+"""
 
-    done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=260)
 
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+def run_demo(data, *options, first=""):
+    """A few questions of the demo; what it printed, and its report. first: code that its process runs before."""
+    command = ["demo", "--limit", "8", "--seeds", "1", "--data", data, *options]
+    log = data.with_name("demo.log")
+    demo = Forked(command, environment=os.environ | {"HF_HUB_OFFLINE": "1"}, log=log, first=first)
+    assert demo.wait(260) == 0, log.read_text()[-3000:]
     report = json.loads((data / "report.json").read_text())
     assert report["ok"]
     asked, before = sum(row["n"] for row in report["arms"].values()), report["warm"]["rows"]
@@ -52,7 +56,7 @@ def run_demo(data, *options):
     assert report["duplicates_recognised"] == report["duplicates_sent"] == asked - 3
     assert report["late_feedback"] == min(5, asked - 3)
     assert report["failed"] == 0
-    return done.stdout, report
+    return log.read_text(), report
 
 
 @pytest.mark.timeout(280)
@@ -67,7 +71,8 @@ def test_a_short_demo(tmp_path, models, monkeypatch):
     with TABLE.open(encoding="utf-8") as rows:
         (tmp_path / "table.jsonl").write_text("".join(itertools.islice(rows, 100)), encoding="utf-8")
     config = ["--detail"] if models else ["--config", str(scripted(tmp_path, {"": "So the answer is: eight."}))]
-    printed, report = run_demo(tmp_path / "data", "--workers", "1", "--table", str(tmp_path / "table.jsonl"), *config)
+    options = ["--workers", "1", "--table", tmp_path / "table.jsonl", *config]
+    printed, report = run_demo(tmp_path / "data", *options, first="" if models else IN_PROCESS)
     free, held = report["learning"]["free"], report["learning"]["held"]
     assert (free["questions"], free["seeds"], held and held["incumbent"]) == (100, 1, "single_step" if models else None)
     warm, asked = report["warm"], sum(row["n"] for row in report["arms"].values())

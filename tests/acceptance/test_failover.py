@@ -199,12 +199,12 @@ def test_a_worker_is_killed_between_the_two_arms(tmp_path):
         database = open_database(system.settings)
         for stream in (False, True):
             question = f"kill:503 {stream}"
-            client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=30)
+            client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=60)
             waiting = pool.submit(asked, client, question, stream=stream)
             until(lambda asked=question: len(server.requests_of(asked)) == 2, seconds=20)
             system.kill("answer")
             system.start_process("answer")
-            status, text, key, error, _ = waiting.result(60)
+            status, text, key, error, _ = waiting.result(80)
             client.close()
             assert (status, text) == (200, "Paris"), error
             assert len(server.requests_of(question)) == 3

@@ -75,10 +75,7 @@ def test_up_judges_and_learns(tmp_path):
     config.write_text(yaml.safe_dump(tree))
     settings = load(config, environ={}).settings
     build_index(PASSAGES, Path(settings.data_dir) / "indexes" / "default")
-    with (
-        running_up(tmp_path, "--config", str(config)) as up,
-        client_of_up(up, port=port, folder=tmp_path) as client,
-    ):
+    with running_up(tmp_path, "--config", str(config)) as up, client_of_up(up, port=port, folder=tmp_path) as client:
         ids = asked(client, 4)
         until(lambda: client.status()["counters"]["learned"] == 4)
         records = [client.decision(key) for key in ids]

@@ -75,16 +75,7 @@ def command(*words):
 said["commands"] = {words: command(*words.split()) for words in WORDS}
 print(json.dumps(said))
 """
-WORKING = (
-    "--help",
-    "validate",
-    "migrate",
-    "status",
-    "report",
-    "explain --help",
-    "verify",
-    "data export x.jsonl",
-)
+WORKING = ("--help", "validate", "migrate", "status", "report", "explain --help", "verify", "data export x.jsonl")
 REFUSED = {
     "up": "service",
     "serve": "service",

@@ -12,22 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 HEAVY = {
-    "alembic",
-    "bm25s",
-    "fastapi",
-    "fsspec",
-    "onnx",
-    "pydantic",
-    "redis",
-    "rq",
-    "sqlalchemy",
-    "starlette",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "typer",
-    "uvicorn",
-    "yaml",
+    *("alembic", "bm25s", "fastapi", "fsspec", "onnx", "pydantic", "redis", "rq", "sqlalchemy", "starlette"),
+    *("tokenizers", "torch", "transformers", "typer", "uvicorn", "yaml"),
 }
 
 

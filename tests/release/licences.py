@@ -9,23 +9,9 @@ from packaging.utils import canonicalize_name
 
 #: words that name a licence under which we may be used together, in any spelling that packages give
 ALLOWED = (
-    r"0BSD",
-    r"APACHE",
-    r"\bASL\b",
-    r"BSD",
-    r"BSL-1\.0",
-    r"CC0",
-    r"CMU",
-    r"CNRI",
-    r"HPND",
-    r"ISC",
-    r"\bMIT\b|MIT LICENSE|MIT-0",
-    r"MPL|MOZILLA PUBLIC LICENSE",
-    r"PSF|PYTHON SOFTWARE FOUNDATION",
-    r"PUBLIC DOMAIN",
-    r"UNLICENSE",
-    r"ZLIB",
-    r"\bZPL\b|ZOPE PUBLIC",
+    *(r"0BSD", r"APACHE", r"\bASL\b", r"BSD", r"BSL-1\.0", r"CC0", r"CMU", r"CNRI", r"HPND", r"ISC"),
+    *(r"\bMIT\b|MIT LICENSE|MIT-0", r"MPL|MOZILLA PUBLIC LICENSE", r"PSF|PYTHON SOFTWARE FOUNDATION", r"PUBLIC DOMAIN"),
+    *(r"UNLICENSE", r"ZLIB", r"\bZPL\b|ZOPE PUBLIC"),
 )
 #: package -> why it may stay although its licence is on no list, or its metadata name none
 EXCEPTIONS = {

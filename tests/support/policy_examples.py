@@ -23,12 +23,7 @@ _FITTING: dict[str, object] = {
 
 #: registry name -> params that differ from the defaults
 EXAMPLES: dict[str, dict[str, object]] = {
-    "adaptive_rag": {
-        "single": "one",
-        "multi": "many",
-        **_FITTING,
-        "trained": tiny_trained("adaptive_rag"),
-    },
+    "adaptive_rag": {"single": "one", "multi": "many", **_FITTING, "trained": tiny_trained("adaptive_rag")},
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
@@ -77,13 +72,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "failure": "code",
     },
     "mixture": {"first": "single_step", "second": "multi_step", "share": 0.3},
-    "multi_label": {
-        "choice": "net",
-        "tau": 0.7,
-        "weight": 0.1,
-        **_FITTING,
-        "trained": tiny_trained("multi_label"),
-    },
+    "multi_label": {"choice": "net", "tau": 0.7, "weight": 0.1, **_FITTING, "trained": tiny_trained("multi_label")},
     "popularity": {
         "table": str(Path(__file__).parent / "popularity.json"),
         "below": "multi_step",

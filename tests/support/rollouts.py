@@ -49,10 +49,10 @@ class Trial:
         with self.database.read() as connection:
             return store.verdicts_of(connection, "v1")
 
-    def look(self, *, anew=False):
-        """Judge all versions once, after all rows have settled. anew: with a new evaluator."""
+    def look(self, *, afresh=False):
+        """Judge all versions once, after all rows have settled. afresh: by a new evaluator."""
         self.now += 6.0
-        if anew:
+        if afresh:
             self.evaluator.close()
             self.evaluator = Evaluator(self.database, settings=self.settings)
         return self.evaluator.evaluate(now=self.now)

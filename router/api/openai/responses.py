@@ -5,8 +5,18 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import replies
-from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
-from ragbandit.router.api.openai.requests import SHORT_NAME, Choice, OpenAIBody, WholeNumber, configured
+from ragbandit.router.api.openai.chats import (
+    CALL,
+    ITEM,
+    Choice,
+    WholeNumber,
+    add_item,
+    format_of,
+    in_namespace,
+    storable,
+    tools_of,
+)
+from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome

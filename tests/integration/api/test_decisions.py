@@ -167,10 +167,7 @@ def test_cancel(fresh):
     key = asked.json()["decision_id"]
     for _ in range(2):
         reply = http.post(f"/v1/decisions/{key}/cancel")
-        assert (reply.status_code, reply.json()) == (
-            202,
-            {"decision_id": key, "cancelled": None, "status": "pending"},
-        )
+        assert (reply.status_code, reply.json()) == (202, {"decision_id": key, "cancelled": None, "status": "pending"})
     assert service.jobs.published == [f"cancel:{key}"] * 2
     made = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
     service.router.store.add_outcome(replace(made, run_by="worker"))

@@ -61,15 +61,7 @@ def test_batch(http):
     response = http.post("/v1/feedback/batch", json={"items": items})
     assert response.status_code == 202
     got = response.json()["items"]
-    assert [item.get("error", {}).get("code") for item in got] == [
-        None,
-        None,
-        "CONFLICT",
-        "NOT_FOUND",
-        "INVALID_INPUT",
-        None,
-        "INVALID_INPUT",
-        "INVALID_INPUT",
-    ]
+    codes = [item.get("error", {}).get("code") for item in got]
+    assert codes == [None, None, "CONFLICT", "NOT_FOUND", "INVALID_INPUT", None, "INVALID_INPUT", "INVALID_INPUT"]
     assert [got[index]["error"]["field"] for index in (6, 7)] == ["stars", "decision_id"]
     assert [got[index]["duplicate"] for index in (0, 1, 5)] == [False, True, False]

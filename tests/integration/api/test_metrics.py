@@ -18,10 +18,7 @@ from tests.integration.storage.test_policy_versions import draft
 
 ROOT = Path(__file__).parents[3]
 #: in a service with default settings nothing happens that they count
-SOMETIMES = {
-    "ragbandit_rewrite_tokens",
-    "ragbandit_rewrites",
-}
+SOMETIMES = {"ragbandit_rewrite_tokens", "ragbandit_rewrites"}
 
 
 def families(service):

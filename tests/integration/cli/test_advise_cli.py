@@ -409,13 +409,12 @@ def test_a_budget_and_ctrl_c_end_with_what_is_known(running):
 
 def test_the_verdict_is_applied(running):
     """--apply learns the outcomes, and sets the incumbent in the file, whose comments stay."""
-    said = advise("q.jsonl", "--apply", "--json")
+    page = running / "page.html"
+    said = advise("q.jsonl", "--apply", "--json", "--report", page)
     assert said["added"] == 2 * said["answered"] + said["left"]["broken"]
     assert "# the pipeline of before" in (running / "config.yaml").read_text()
     assert load(None).settings.policy.incumbent == said["best"]
     assert audited()[0].ok
-    page = running / "page.html"
-    advise("q.jsonl", "--report", page)
     assert said["sentence"][:30] in page.read_text()
 
 
@@ -465,12 +464,8 @@ def test_a_judge_scores_questions_without_answers(running):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "arms: {a: {}}\n",
-        "policy:\narms: {a: {}}\n",
-        "policy:\n  # why\n  name: mba\narms: {}\n",
-        "policy: {name: mba}  # one\n",
-        "policy:\n    incumbent: b   # now\n    harm: 0.1\n",
+        *("", "arms: {a: {}}\n", "policy:\narms: {a: {}}\n", "policy:\n  # why\n  name: mba\narms: {}\n"),
+        *("policy: {name: mba}  # one\n", "policy:\n    incumbent: b   # now\n    harm: 0.1\n"),
         "policy:\n  incumbent: b\n  holdback: {share: 0.1, arm: b}  # one\n",
         "policy:\n  holdback:\n    # why\n    arm: b\n    share: 0.1\n",
         "policy: {holdback: {arm: b, share: 0.1}, incumbent: b}  # now\n",

@@ -58,15 +58,15 @@ def test_fields_by_their_names(there):
     assert kept == {"label": ("Stoker", "1897"), "event": 0.8}
 
 
-def test_a_file_again_adds_nothing(there):
-    """A line without a key is identified by its content; a new line is added."""
+def test_a_file_again_adds_nothing(there, monkeypatch):
+    """A line without a key is identified by its content; a new line is added, over several pages."""
+    monkeypatch.setattr("ragbandit.router.cli.feedback._PAGE", 50)
     world, take = there
-    made = decided(world, 1200)
-    lines = [{"decision_id": each.id, "rating": True} for each in made]
-    assert json.loads(take(lines[:700])[1])["imported"] == 700
+    lines = [{"decision_id": each.id, "rating": True} for each in decided(world, 120)]
+    assert json.loads(take(lines[:70])[1])["imported"] == 70
     counts = json.loads(take(lines)[1])
-    assert (counts["imported"], counts["known"]) == (500, 700)
-    assert world.counters().feedback == 1200
+    assert (counts["imported"], counts["known"]) == (50, 70)
+    assert world.counters().feedback == 120
     assert world.counters().balanced
 
 

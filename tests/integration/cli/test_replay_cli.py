@@ -302,8 +302,7 @@ def test_every_format_says_the_same(run):
 
 
 @pytest.mark.parametrize(
-    ("features", "model"),
-    [("one encoder's", "ridge"), ("two encoders'", "ridge"), ("two encoders'", "mean")],
+    ("features", "model"), [("one encoder's", "ridge"), ("two encoders'", "ridge"), ("two encoders'", "mean")]
 )
 def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     """A Parquet file that is read as columns gives the numbers of its rows, read one by one, to 1e-9."""

@@ -25,14 +25,9 @@ from tests.support.tiny_models import tiny_encoder
 from tests.support.waiting import at_once
 
 QUESTIONS = [
-    "What is the capital of France?",
-    "When did the region where the Poachie Range is located achieve statehood?",
-    "Who?",
-    "Which of the two composers of the opera that opened the new house in 1871 was born further north?",
-    "How long does the ferry take?",
-    "这是什么问题",
-    "Why 😀?",
-    "",
+    *("What is the capital of France?", "When did the region where the Poachie Range is located achieve statehood?"),
+    *("Who?", "Which of the two composers of the opera that opened the new house in 1871 was born further north?"),
+    *("How long does the ferry take?", "这是什么问题", "Why 😀?", ""),
 ]
 
 
@@ -254,12 +249,8 @@ def test_any_other_encoder_works(tiny, tiny_bert):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"dimension": 0},
-        {"dimension": 15},
-        {"dimension": 10_000},
-        {"max_tokens": 41},
-        {"max_tokens": -1},
-        {"threads": 0},
+        *({"dimension": size} for size in (0, 15, 10_000)),
+        *({"max_tokens": 41}, {"max_tokens": -1}, {"threads": 0}),
         {"precision": "int4"},
         {"device": "tpu"},
     ],
@@ -298,14 +289,14 @@ NEEDS_AMX = pytest.mark.skipif(
 @pytest.mark.models
 @pytest.mark.parametrize("precision", ["float32", "int8", pytest.param("bfloat16", marks=NEEDS_AMX)])
 def test_features_do_not_change_with_the_batch(precision):
-    """The features of a question in batches of 2 to 64 are those of the single question within the tolerance."""
+    """The features of a question in batches of 2 and of 64 are those of the single question within the tolerance."""
     encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
     questions = [*QUESTIONS, *references().questions[:56]]
-    single = np.concatenate([encoder.encode([question]) for question in questions[:16]])
+    single = np.concatenate([encoder.encode([question]) for question in QUESTIONS])
 
-    for size in (2, 5, 16, 64):
-        together = np.concatenate([encoder.encode(questions[start : start + size]) for start in range(0, 16, size)])
-        assert np.abs(together[:16] - single).max() <= TOLERANCE[precision], size
+    for size in (2, 64):
+        together = np.concatenate([encoder.encode(questions[start : start + size]) for start in range(0, 8, size)])
+        assert np.abs(together[:8] - single).max() <= TOLERANCE[precision], size
     assert np.abs(together - np.roll(together, 1, axis=0)).max() > 1.0  # other questions have other features
 
 

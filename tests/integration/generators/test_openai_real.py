@@ -1,9 +1,9 @@
 """The generator "openai" against a real server on this machine: `transformers serve` with the wheel's SmolLM2."""
 
 import asyncio
+import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,17 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.service_process import free_port
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.models, pytest.mark.slow, pytest.mark.timeout(120)]
 
 CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
 STORY = Prompt(instructions="", body="Tell a long story about a ferry.")
-#: until the server stands; it imports torch and loads the model
-START_S = 90.0
 
 
 @pytest.fixture(scope="session")
@@ -30,43 +30,26 @@ def url(folder, tmp_path_factory):
     command = Path(sys.executable).with_name("transformers")
     if not command.is_file() and shutil.which("transformers") is None:
         pytest.skip("the command transformers is missing: pip install 'transformers[serving]'")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("serve") / "log"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    port, log = free_port(), tmp_path_factory.mktemp("serve") / "log"
+    words = f"serve {folder} --host 127.0.0.1 --port {port} --device cpu --dtype float32".split()
     with log.open("wb") as written:
-        server = subprocess.Popen(
-            [str(command), *f"serve {folder} --host 127.0.0.1 --port {port} --device cpu --dtype float32".split()],
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-    try:
-        wait_for_health(f"http://127.0.0.1:{port}/health", server=server, log=log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(10)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        server = subprocess.Popen([command, *words], stdout=written, stderr=subprocess.STDOUT, env=environment)
 
-
-def wait_for_health(address, *, server, log):
-    end = time.monotonic() + START_S
-    while True:
+    def stands():
         said = log.read_text(errors="replace")[-2000:]
         if server.poll() is not None and "Missing dependencies for serving" in said:
             pytest.skip("transformers cannot serve here: pip install 'transformers[serving]'")
         assert server.poll() is None, f"the server ended: {said}"
-        assert time.monotonic() < end, f"the server does not answer: {said}"
-        try:
-            if httpx.get(address, timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).status_code == 200
+
+    try:
+        until(stands, seconds=90)  # it imports torch and loads the model
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.kill()
+        server.wait(10)
 
 
 def ask(url, folder, prompt=CAPITAL, *, max_tokens=8, deadline_s=None, stop=(), **options):

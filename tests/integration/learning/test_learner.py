@@ -534,11 +534,7 @@ class Loop(RuleBasedStateMachine):
         learning |= {"expire_s": 100.0, "lease_s": 10.0, "snapshot_interval_s": 0.0}
         self.world = World(
             Settings.model_validate(
-                {
-                    "data_dir": str(data),
-                    "encoder": {"model": "hashing", "dimension": 8},
-                    "learning": learning,
-                }
+                {"data_dir": str(data), "encoder": {"model": "hashing", "dimension": 8}, "learning": learning}
             )
         )
         self.learner = self.world.learner()

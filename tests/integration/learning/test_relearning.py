@@ -122,14 +122,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
     world = make_world()
     with pytest.raises(InvalidInput):
         relearn(
-            world.ledger,
-            settings=world.settings,
-            source=source,
-            since=None,
-            until=None,
-            reason="",
-            actor="me",
-            now=0.0,
+            world.ledger, settings=world.settings, source=source, since=None, until=None, reason="", actor="me", now=0.0
         )
     assert quarantines_of(world.database) == []
 

@@ -36,11 +36,7 @@ def test_rows(tmp_path, monkeypatch, capsys):
     )
     found = starts(made_table(), ways=ways, seeds=2, folds=3, encoder=lambda: HashingEncoder(8))
     assert [one.name for one in found] == [
-        "uniform",
-        "uniform, protected",
-        "mba, warm",
-        "always low",
-        "always single_step",
+        *("uniform", "uniform, protected", "mba, warm", "always low", "always single_step"),
         "best arm of each question",
     ]
     uniform, held, _, low, incumbent, best = found

@@ -21,10 +21,7 @@ def said():
     """Case -> pmfs, or sums of the state, after its lessons."""
     lessons = made_updates(60)
     cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba", "popularity")}
-    cases |= {
-        "linucb with context": {"context": SCHEMA},
-        "mba in blocks with context": {"context": SCHEMA},
-    }
+    cases |= {"linucb with context": {"context": SCHEMA}, "mba in blocks with context": {"context": SCHEMA}}
     found = {}
     for case, params in cases.items():
         policy = taught(lambda case=case, params=params: make_policy(case.split()[0], params=params), lessons)

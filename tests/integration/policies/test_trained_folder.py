@@ -64,17 +64,7 @@ def _damage(folder, what):
 
 
 @pytest.mark.parametrize(
-    "what",
-    [
-        "no facts",
-        "no weights",
-        "model.safetensors",
-        "layers.safetensors",
-        "format",
-        "list",
-        "arms",
-        "one arm",
-    ],
+    "what", ["no facts", "no weights", "model.safetensors", "layers.safetensors", "format", "list", "arms", "one arm"]
 )
 def test_damaged_folder_is_refused(tmp_path, what):
     """A folder that lacks a file, or whose file was changed by one bit, is a ConfigError of `trained` with a remedy."""

@@ -47,7 +47,7 @@ def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
     seen = []
     for _ in range(16):
         trial.live(80, gap=0.2)
-        trial.look(anew=True)
+        trial.look(afresh=True)
         seen.append((trial.version.state, trial.version.weight))
         if trial.version.state == "champion":
             break
@@ -111,7 +111,7 @@ def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
     trial.look()
     assert (trial.version.state, trial.verdicts[0].kind) == ("shadow", "expire")
     trial.live(200)
-    trial.look(anew=True)
+    trial.look(afresh=True)
     assert trial.version.state == "shadow"
     assert trial.version.reason.startswith(EXPIRED)
     assert trial.version.waits_for == "a person: ragbandit policy canary v1"
@@ -247,7 +247,7 @@ def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sql
         with pytest.raises(KeyboardInterrupt):
             trial.look()
     assert (trial.version.state, trial.verdicts) == ("canary", kept)
-    trial.look(anew=True)
+    trial.look(afresh=True)
     assert (trial.version.state, trial.verdicts[0].kind) == ("rolled_back", "rollback")
 
 

@@ -108,10 +108,7 @@ def written(world, make_decision, *, draws=True, **changes):
         ({"facts": {"rebuilding": True}}, "being learned again"),
         ({"facts": {"imported": "jsonl"}}, "imported log"),
         ({"facts": {"candidate": {"version": "v2", "state": "shadow", "pmf": [1, 0, 0]}}}, "v2 was in the shadow"),
-        (
-            {"facts": {"candidate": {"version": "v2", "fault": "it raised"}}},
-            "v2 had no part in the draw: it raised",
-        ),
+        ({"facts": {"candidate": {"version": "v2", "fault": "it raised"}}}, "v2 had no part in the draw: it raised"),
         ({"facts": {"killed": {"arm": "multi_step", "revision": 3}}}, "kill switch was on with the arm multi_step"),
         ({"facts": {"candidate": "nonsense", "incumbent": [], "quality": "x", "cost": [1]}}, "probability"),
     ],

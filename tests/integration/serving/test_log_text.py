@@ -51,11 +51,7 @@ def test_labels_are_refused(make_world):
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"arms": {"single_step": {}}},
-        {"arms": ARMS, "policy": {"name": "llm", "params": {"model": "small"}}},
-    ],
+    "given", [{"arms": {"single_step": {}}}, {"arms": ARMS, "policy": {"name": "llm", "params": {"model": "small"}}}]
 )
 def test_what_needs_texts_is_refused(settings, given):
     """Arms that workers run and policies that learn from questions are refused, naming the setting."""

@@ -41,39 +41,26 @@ def test_reader_sees_one_state(database, database_url, make_decision):
         other.close()
 
 
-def test_a_writer_of_sqlite_tries_again_soon(tmp_path, monkeypatch):
-    """A writer that finds SQLite taken tries again after LOCK_RETRY_S, and goes on once the other has ended."""
+@pytest.mark.parametrize("new", [False, True])
+def test_who_finds_sqlite_taken_tries_again_soon(tmp_path, monkeypatch, new):
+    """A writer, and who opens a new file while another process switches it to WAL, tries again after LOCK_RETRY_S, as
+    SQLite itself does not wait long, and goes on once the other has ended.
+    """
     monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)
     database, slept = Database(f"sqlite:///{tmp_path}/x.db"), []
-    with database.read():  # the journal is set up
-        pass
+    if not new:
+        with database.read():  # the journal is set up
+            pass
     other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    other.execute("BEGIN EXCLUSIVE" if new else "BEGIN IMMEDIATE")
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         other.rollback()
 
     monkeypatch.setattr(database_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with database.write() as connection:
+    with database.read() if new else database.write() as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == 50
-    assert slept == [database_module.LOCK_RETRY_S]
-    other.close()
-    database.close()
-
-
-def test_a_new_file_of_sqlite_is_opened_once_it_is_free(tmp_path, monkeypatch):
-    """Who opens a new file while another process switches it to WAL tries again, as SQLite itself does not wait."""
-    database, slept = Database(f"sqlite:///{tmp_path}/x.db"), []
-    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        other.rollback()
-
-    monkeypatch.setattr(database_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    with database.read() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
     assert slept == [database_module.LOCK_RETRY_S]
     other.close()

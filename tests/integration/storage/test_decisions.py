@@ -138,16 +138,8 @@ def test_outcome_results_in_one_group(store, database, make_decision):
             an_outcome(ours, run_by="worker", answer="Mary Shelley"),
         ]
     )
-    assert [result if isinstance(result, bool) else type(result) for result in results] == [
-        True,
-        False,
-        Conflict,
-        False,
-        Conflict,
-        NotFound,
-        True,
-        False,
-    ]
+    told = [result if isinstance(result, bool) else type(result) for result in results]
+    assert told == [True, False, Conflict, False, Conflict, NotFound, True, False]
     assert count(database, outcomes) == 3
     assert {kept.answer for kept in store.outcomes_by_id(["d1", "d2", "d3"]).values()} == {"Bram Stoker"}
     assert [row[1] for row in flags(database)] == [True, True, True]

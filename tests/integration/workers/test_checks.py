@@ -215,12 +215,7 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
     assert (it.due(), it.score(deadly)) == ({}, [])
     assert "workers died over an answer that they scored" in caplog.text
     old = it.answered("say 1")
-    recover(
-        it.database,
-        jobs=it.context.jobs,
-        settings=it.context.settings,
-        now=time.time() + CHECK_EXPIRE_S + 1,
-    )
+    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + CHECK_EXPIRE_S + 1)
     assert (it.due(), it.score(old)) == ({}, [])
 
 

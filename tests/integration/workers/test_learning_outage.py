@@ -57,9 +57,7 @@ def full(settings, redis_server, redis_client, monkeypatch):
     monkeypatch.setattr(housekeeping, "LEARN_S", 0.3)
     monkeypatch.setattr("ragbandit.router.serving.health.readiness.RETRY_S", 0.05)
     made = settings(
-        redis_url=redis_server,
-        arms={"fast": {"run_by": "caller"}},
-        policy={"name": "linucb", "fallback": "fast"},
+        redis_url=redis_server, arms={"fast": {"run_by": "caller"}}, policy={"name": "linucb", "fallback": "fast"}
     )
     with Router.open(made, jobs=MemoryJobs()) as router:
 

@@ -1,10 +1,7 @@
 """Worker threads over a real Redis and SQLite: several questions at once, budgets, and an arm that blocks them all."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -30,6 +27,7 @@ from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
 from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.claims import claims
+from tests.support.forked import Forked
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -163,13 +161,13 @@ def test_learning_needs_no_redis(tmp_path, settings):
     made = made.model_copy(update={"workers": made.workers.model_copy(update={"sweep_interval_s": 0.2})})
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
-    command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "learn", "--config", str(file)]
-    with Router.open(made) as router, (tmp_path / "log").open("wb") as log:
+    command = ["worker", "--queue", "learn", "--config", file]
+    with Router.open(made) as router:
         for number in range(3):
             decision = router.route(f"Who wrote book {number}?")
             router.outcome(decision.id, answer="x", steps=1)
             router.feedback(decision.id, rating=True)
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=log)
+        process = Forked(command, environment=environment(), log=tmp_path / "log")
         try:
             assert until(lambda: router.status().counters.learned == 3), (tmp_path / "log").read_text()
             decision = router.route("Who wrote another book?")
@@ -209,17 +207,17 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
         redis_url=redis_server,
         workers={"concurrency": 3, "sweep_interval_s": 0.2},
     )
-    command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "answer", "--config", written(made, tmp_path)]
+    command = ["worker", "--queue", "answer", "--config", written(made, tmp_path)]
     with Router.open(made) as router:
         decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20).id for n in range(3)]
         with router.database.write() as connection:  # another worker died of it
             connection.execute(update(answer_queue).where(answer_queue.c.decision_id == decided[0]).values(tries=1))
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
+        process = Forked(command, environment=environment(), log=tmp_path / "log")
         try:
             assert until(lambda: len(claims(router.database)) == 3, seconds=40)
             process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
-            assert process.poll() is None
+            assert process.is_alive()
             process.send_signal(signal.SIGTERM)
             assert process.wait(15) == 0
         finally:
@@ -288,17 +286,7 @@ def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
 # ------------------------------------------------------------------------------------------ an arm that blocks
 
 #: a worker whose limits are low
-BLOCKING_WORKER = """
-import sys, time
-from ragbandit.router.config.loading import load
-from ragbandit.workers import tasks
-from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.workers.process import run_worker
-
-tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2
-set_up_log()
-run_worker(load(sys.argv[1]).settings, queues=["answer"])
-"""
+LIMITS = "from ragbandit.workers import tasks; tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2"
 BLOCKING_ARM = """
 import asyncio
 import time
@@ -334,30 +322,29 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
         budget={"seconds": 1.0},
         workers={"concurrency": 4},
     )
-    command = [sys.executable, "-c", BLOCKING_WORKER, written(made, tmp_path)]
-    here = environment() | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = ["worker", "--queue", "answer", "--config", written(made, tmp_path)]
     with Router.open(made) as router:
         decided = [
             router.submit(Query(id=DecisionId(key), text=text), run_by="worker").result(20)
             for key, text in (("guilty", "block"), ("beside-1", "one"), ("beside-2", "two"), ("beside-3", "three"))
         ]
         for turn in range(3):
-            with (tmp_path / f"worker-{turn}.log").open("wb") as log:
-                process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
-                try:
-                    if turn < 2:
-                        assert process.wait(40) == 1, (tmp_path / f"worker-{turn}.log").read_text()
-                        said = (tmp_path / f"worker-{turn}.log").read_text()
-                        assert "blocks the event loop" in said
-                        assert "arms=blocks" in said
-                        assert "blocking.py:17 answer" in said
-                    else:
-                        assert until(lambda: len(router.store.outcomes_by_id([d.id for d in decided])) == 4)
-                        process.send_signal(signal.SIGTERM)
-                        assert process.wait(20) == 0
-                finally:
-                    process.kill()
-                    process.wait(10)
+            log = tmp_path / f"worker-{turn}.log"
+            process = Forked(command, environment=environment(), log=log, first=LIMITS)
+            try:
+                if turn < 2:
+                    assert process.wait(40) == 1, log.read_text()
+                    said = log.read_text()
+                    assert "blocks the event loop" in said
+                    assert "arms=blocks" in said
+                    assert "blocking.py:17 answer" in said
+                else:
+                    assert until(lambda: len(router.store.outcomes_by_id([d.id for d in decided])) == 4)
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(20) == 0
+            finally:
+                process.kill()
+                process.wait(10)
         found = router.store.outcomes_by_id([d.id for d in decided])
     router.jobs.client.close()
     assert found["guilty"].stop_reason == "worker_died"

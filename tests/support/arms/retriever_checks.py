@@ -91,11 +91,6 @@ def check_same_again(make: MakeRetriever) -> None:
 
 
 RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
-    check_protocol,
-    check_order_and_size,
-    check_whole_passages,
-    check_nothing_to_search_for,
-    check_strange_queries,
-    check_very_long_passage,
-    check_same_again,
+    *(check_protocol, check_order_and_size, check_whole_passages, check_nothing_to_search_for),
+    *(check_strange_queries, check_very_long_passage, check_same_again),
 )

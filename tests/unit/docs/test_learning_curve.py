@@ -4,15 +4,7 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.command import HERE
-from ragbandit.examples.handbook.learning_curve import (
-    LINES,
-    chart,
-    curve_of,
-    learned,
-    picture,
-    safe_start,
-    sentence,
-)
+from ragbandit.examples.handbook.learning_curve import LINES, chart, curve_of, learned, picture, safe_start, sentence
 from ragbandit.examples.handbook.learning_picture import draw
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import LabelledTable

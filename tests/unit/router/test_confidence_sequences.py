@@ -5,13 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ragbandit.shared.confidence_sequences import (
-    BETS,
-    REACHES,
-    BettingSequence,
-    asymptotic_width,
-    robust_scores,
-)
+from ragbandit.shared.confidence_sequences import BETS, REACHES, BettingSequence, asymptotic_width, robust_scores
 from ragbandit.shared.errors import InvalidInput
 
 ARMS = 3

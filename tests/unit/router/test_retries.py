@@ -9,8 +9,7 @@ from ragbandit.shared.outbound import pause_before_retry, retry_after_s
 
 
 @pytest.mark.parametrize(
-    ("header", "seconds"),
-    [(None, 0.0), ("2", 2.0), ("0.5", 0.5), ("-3", 0.0), ("soon", 0.0), ("", 0.0)],
+    ("header", "seconds"), [(None, 0.0), ("2", 2.0), ("0.5", 0.5), ("-3", 0.0), ("soon", 0.0), ("", 0.0)]
 )
 def test_retry_after_as_a_number(header, seconds):
     """A number is seconds; no header, a past time or anything unreadable asks for no pause."""

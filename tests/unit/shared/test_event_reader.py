@@ -25,10 +25,7 @@ BODIES = {
         [B],
     ),
     "an event in several lines": (b'data: {"b":\ndata: [1,\ndata: 2]}\n\n', [B]),
-    "no lines between events": (
-        b'data: {"b": [1, 2]}\ndata: null\ndata: {"b": [1, 2]}\ndata: [DONE]\n',
-        [B, B, DONE],
-    ),
+    "no lines between events": (b'data: {"b": [1, 2]}\ndata: null\ndata: {"b": [1, 2]}\ndata: [DONE]\n', [B, B, DONE]),
     "encoded twice": (b'data: data: {"b": [1, 2]}\r\ndata: \r\ndata: \r\n\r\ndata: data: [DONE]\n\n', [B, DONE]),
     "no end": (b'data: {"b": [1, 2]}', [B]),
     "control characters": (b'data: {"a": "1\t2"}\n\n', [{"a": "1\t2"}]),

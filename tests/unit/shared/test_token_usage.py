@@ -75,10 +75,7 @@ SERVERS = {
     "cohere": ({"usage": {"tokens": {"input_tokens": 1000.0, "output_tokens": 100.0}}}, PLAIN),
     "groq": ({"x_groq": {"usage": {"prompt_tokens": 1000, "completion_tokens": 100}}}, PLAIN),
     "as text": (openai(prompt_tokens="1000", completion_tokens=" 100 "), PLAIN),
-    "cached beyond the prompt": (
-        openai(prompt_tokens_details={"cached_tokens": 5000}),
-        PLAIN | {"cached": 1000},
-    ),
+    "cached beyond the prompt": (openai(prompt_tokens_details={"cached_tokens": 5000}), PLAIN | {"cached": 1000}),
     "cached is no count": (openai(prompt_tokens_details={"cached_tokens": "many"}, cached_tokens=-5), PLAIN),
     "thoughts are no count": (openai(completion_tokens_details={"reasoning_tokens": -1}), PLAIN),
     "details are no object": (openai(prompt_tokens_details=[3], completion_tokens_details="x"), PLAIN),

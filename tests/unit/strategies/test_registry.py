@@ -99,11 +99,7 @@ def test_one_of_our_arms_can_be_had_twice():
     [
         ({}, "arms", ["known: adaptive_note, ", "multi_step, no_retrieval"]),
         ({"singel": {}}, "arms.singel", ["'singel'", "known: adaptive_note"]),
-        (
-            {"multi_step": {"round": 3}},
-            "arms.multi_step.round",
-            ["unknown parameter", "known: max_tokens", "rounds"],
-        ),
+        ({"multi_step": {"round": 3}}, "arms.multi_step.round", ["unknown parameter", "known: max_tokens", "rounds"]),
         ({"multi_step": {"rounds": "3"}}, "arms.multi_step.rounds", ["a text cannot be used", "valid integer"]),
         ({"multi_step": {"rounds": True}}, "arms.multi_step.rounds", ["True", "valid integer"]),
         ({"multi_step": {"rounds": 0}}, "arms.multi_step.rounds", ["0", "greater than or equal to 1"]),

@@ -43,13 +43,9 @@ def refused(config):
 
 
 def test_an_installed_arm_is_configured_by_its_name(shout):
-    """It is made with its params, under its own name, without `class`."""
+    """It is made with its params, under its own name, without `class`, and errors list it among the known."""
     arm = make_arms({"shout": {"loud": 3}}, capabilities=EVERYTHING)["shout"]
     assert (type(arm).__module__, arm.name, arm.params) == ("shouting", "shout", {"loud": 3})
-
-
-def test_an_installed_arm_is_among_the_known(shout):
-    """Errors and the list of known arms include the name of an installed arm."""
     assert set(known_arms()) == {*ARMS, "shout"}
     assert ", shout, single_step" in str(refused({"shuot": {}}))
     assert ", shout, single_step" in str(refused({}))

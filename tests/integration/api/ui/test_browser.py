@@ -19,16 +19,8 @@ pytestmark = [
 
 AXE = gzip.decompress((Path(__file__).parents[3] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
 PAGES = (
-    "/ui/arms",
-    "/ui",
-    "/ui/decisions",
-    "decision",
-    "/ui/policies",
-    "/ui/policies/v1",
-    "/ui/feedback",
-    "/ui/labels",
-    "/ui/queues",
-    "/ui/none",
+    *("/ui/arms", "/ui", "/ui/decisions", "decision", "/ui/policies", "/ui/policies/v1", "/ui/feedback", "/ui/labels"),
+    *("/ui/queues", "/ui/none"),
 )
 
 

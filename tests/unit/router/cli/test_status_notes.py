@@ -41,11 +41,7 @@ def test_nothing_is_said_where_all_is_well():
 @pytest.mark.parametrize(
     ("found", "rebuilding", "words"),
     [
-        (
-            replace(WELL, missing_outcome=3),
-            False,
-            ("3 decisions have feedback", "report each outcome"),
-        ),
+        (replace(WELL, missing_outcome=3), False, ("3 decisions have feedback", "report each outcome")),
         (replace(WELL, lag_s=75.4), False, ("feedback has waited for", "check that a learner runs")),
         (replace(WELL, lag_s=9e4, backlog=7200, caught_up_s=240.0), False, ("7,200 decisions", "caught up in 4 min")),
         (replace(WELL, counters=replace(COUNTERS, decided=10)), False, ("do not add up", "ragbandit verify")),

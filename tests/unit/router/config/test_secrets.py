@@ -90,12 +90,15 @@ def planted(tmp_path, key: str, value: object) -> list[str]:
 
 
 def test_every_setting(tmp_path):
-    """A URL, header, token or key with a secret in it is printed without it, whatever setting it stands in."""
+    """A URL, header, token or key with a secret in it is printed without it, whatever setting it stands in.
+
+    Every setting has all forms in one text, in a list and in a mapping, and every third form by itself, in turn.
+    """
     every = "; ".join(FORMS)
     mapping = {"x": every, "y": {"z": list(FORMS)}, **{form: form for form in FORMS}}
     with every_case() as case:
-        for key, kind in KEYS.items():
-            alone = FORMS if "str" in str(kind) else ()
+        for number, (key, kind) in enumerate(KEYS.items()):
+            alone = FORMS[number % 3 :: 3] if "str" in str(kind) else ()
             with case(key):
                 for value in (*alone, every, [every], mapping):
                     assert SECRET not in said(tmp_path, tree_of(key, value), {}), value

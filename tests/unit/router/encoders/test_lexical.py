@@ -37,12 +37,7 @@ def counted(text):
         ),
         (
             "when was apollo 11 first of the missions",
-            {
-                "log words": math.log(9),
-                "log characters": math.log(41),
-                "digits": 1.0,
-                "letters per word": 33 / 8,
-            },
+            {"log words": math.log(9), "log characters": math.log(41), "digits": 1.0, "letters per word": 33 / 8},
             {"when", "was", "first", "of the"},
         ),
         (

@@ -157,14 +157,14 @@ def test_raw_rewards_keep_their_value(judged):
     rng, size = np.random.default_rng(3), 6
     policy = taught(lambda: MbaRag(alarm=1e18), made_updates(judged, size=size))
     weight = 0.1 if judged else 0.0
-    for update in made_updates(3000, size=size, first=judged + 1):
+    for update in made_updates(1500, size=size, first=judged + 1):
         value = 0.6 if update.arm == ARMS[1] else 0.2
         raw = replace(update.reward, preset="reward", weight=0.9, value=value, quality=value, cost=rng.choice([1, 5]))
         policy.learn(replace(update, reward=raw))
     output = output_of(policy, np.zeros(size, dtype=np.float32))
     assert output.facts["weight"] == weight
     assert output.scores == pytest.approx((0.2, 0.6, 0.2), abs=0.02)
-    assert output.facts["cost"] == pytest.approx([3.0] * 3, abs=0.2)
+    assert output.facts["cost"] == pytest.approx([3.0] * 3, abs=0.27)  # three errors of the mean: 2 / sqrt(500)
     made = [q - weight * c for q, c in zip(output.facts["quality"], output.facts["cost"], strict=True)]
     assert output.scores == pytest.approx(made, abs=1e-12)
 
@@ -256,9 +256,9 @@ def test_one_miss_of_a_sure_arm_is_no_alarm():
 
 
 def test_one_wild_cost_does_not_drown_the_rest():
-    """After 3,000 good rows one answer that cost a billion leaves the best arm the likeliest."""
-    policy = taught(MbaRag, world(3000, chance=(0.2, 0.4, 0.9)))
-    wild = next(iter(world(1, chance=(1.0, 1.0, 1.0), first=3001)))
+    """After 1,500 good rows one answer that cost a billion leaves the best arm the likeliest."""
+    policy = taught(MbaRag, world(1500, chance=(0.2, 0.4, 0.9)))
+    wild = next(iter(world(1, chance=(1.0, 1.0, 1.0), first=1501)))
     policy.learn(rewarded(replace(wild, arm=ARMS[2]), 1.0, cost=1e9, weight=0.05))
     pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
     assert pmf[2] > 0.8
@@ -266,9 +266,10 @@ def test_one_wild_cost_does_not_drown_the_rest():
 
 def test_after_a_swap_the_best_arm_is_found_again():
     """600 rows after arms that paid .8 and .2 changed places the new best arm is the likeliest; without alarm, not."""
+    # Without it the mean of an arm's 500 old rows and 200 new ones still prefers the old best arm, by .63 to .37.
     for params, right in (({}, True), ({"alarm": 1e18}, False)):
-        policy = taught(lambda params=params: MbaRag(**params), world(3000, chance=(0.8, 0.5, 0.2)))
-        for row in world(600, chance=(0.2, 0.5, 0.8), first=3001):
+        policy = taught(lambda params=params: MbaRag(**params), world(1500, chance=(0.8, 0.5, 0.2)))
+        for row in world(600, chance=(0.2, 0.5, 0.8), first=1501):
             policy.learn(row)
         pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
         assert (max(pmf) == pmf[2]) == right

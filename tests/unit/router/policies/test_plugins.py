@@ -68,10 +68,7 @@ def test_a_name_of_ours_is_not_taken_over(install):  # noqa: F811 - the fixture
 
 @pytest.mark.parametrize(
     ("code", "path", "reason"),
-    [
-        (None, "nowhere_to_be_found:Even", "No module named 'nowhere_to_be_found'"),
-        (CODE, "present_module:Odd", "Odd"),
-    ],
+    [(None, "nowhere_to_be_found:Even", "No module named 'nowhere_to_be_found'"), (CODE, "present_module:Odd", "Odd")],
 )
 def test_what_cannot_be_imported_is_a_configuration_error(install, code, path, reason):  # noqa: F811 - the fixture
     """By entry point package and reason are named, by class path the reason."""

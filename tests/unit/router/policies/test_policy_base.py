@@ -180,10 +180,7 @@ def test_draw_is_the_inverse_transform(pmf, seed):
 
 
 @steady
-@given(
-    scores=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6),
-    epsilon=st.floats(0, 1),
-)
+@given(scores=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6), epsilon=st.floats(0, 1))
 def test_epsilon_greedy_is_a_pmf(scores, epsilon):
     """epsilon/K everywhere, the rest shared by the best arms; sums to 1."""
     pmf = epsilon_greedy(scores, epsilon=epsilon)

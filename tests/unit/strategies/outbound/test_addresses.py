@@ -41,14 +41,8 @@ def test_what_is_no_address(url):
 @pytest.mark.parametrize(
     "url",
     [
-        "http://host",
-        "HTTPS://Host/v1",
-        "http://127.0.0.1:1/v1",
-        "http://host:65535",
-        "http://host:/v1",
-        "http://[::1]:80/v1",
-        "http://me:word@my_host.:9200/x",
-        "http://hôst/v1",
+        *("http://host", "HTTPS://Host/v1", "http://127.0.0.1:1/v1", "http://host:65535", "http://host:/v1"),
+        *("http://[::1]:80/v1", "http://me:word@my_host.:9200/x", "http://hôst/v1"),
     ],
 )
 def test_what_is_an_address(url):

@@ -43,11 +43,7 @@ def user(*parts):
         ([user({"type": "video_url", "video_url": {}}, {"type": "text", "text": "?"})], "[video_url]\n?", ("chat",)),
         ([user({"type": "text", "text": "a"}, {"type": ["x"]}, 5)], "a\n[['x']]\n[text]", ("chat",)),
         ([HI, {"role": "user", "content": {"text": "?"}}], "Hi", ("chat",)),
-        (
-            [HI, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Well"}, "So."]}, HI],
-            "Hi",
-            (),
-        ),
+        ([HI, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Well"}, "So."]}, HI], "Hi", ()),
     ],
 )
 def test_the_question_of_a_chat(messages, question, needs):

@@ -106,14 +106,5 @@ def test_pieces_give_the_whole():
     logged, candidate = skewed(50, random=random), skewed(50, random=random)
     log = made_log(logged, action=drawn(logged, random=random))
     whole, parts = weight_tally(log, candidate), weight_tally(log, candidate, pieces=70)
-    for name in (
-        "rows",
-        "total",
-        "squares",
-        "largest",
-        "possible",
-        "variance",
-        "unsupported",
-        "shares",
-    ):
+    for name in ("rows", "total", "squares", "largest", "possible", "variance", "unsupported", "shares"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name

@@ -199,13 +199,7 @@ def test_refused_rows_are_counted(spy, monkeypatch):
     assert found.notes == (f"the policy would not learn {slow} rows",)
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [
-        ("adaptive_rag", {}),
-        ("multi_label", {}),
-    ],
-)
+@pytest.mark.parametrize(("name", "params"), [("adaptive_rag", {}), ("multi_label", {})])
 def test_untrained_policies_are_refused(name, params):
     """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
     asked = parse_candidates([name], params={name: params})

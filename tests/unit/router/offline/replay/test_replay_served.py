@@ -30,7 +30,7 @@ def world(tmp_path_factory):
     def make(named, seed=0, late=3, warm=0):
         folder = tmp_path_factory.mktemp("world")
         settings = Settings(policy=POLICIES[named], data_dir=str(folder))
-        return settings, lived(settings, seed=seed, shape=Shape(late=late, warm=warm)).log
+        return settings, lived(settings, seed=seed, shape=Shape(questions=50, late=late, warm=warm)).log
 
     return make
 
@@ -74,7 +74,7 @@ def test_a_policy_is_the_same_as_itself(world):
                 assert (gap.value, gap.low, gap.high) == (0.0, 0.0, 0.0)
                 assert headline(found)[0].endswith(": the same policy, so there is no difference")
                 # Rows of a warm start are learned and not judged; nor are rows before the first exploration.
-                assert found.rows == 400 if "incumbent" not in named else 300 < found.rows < 400
+                assert found.rows == 200 if "incumbent" not in named else 100 < found.rows < 200
 
 
 def test_what_is_compared_is_said(world):

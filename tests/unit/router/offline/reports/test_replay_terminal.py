@@ -26,10 +26,7 @@ from ragbandit.shared.errors import InvalidInput
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0
 WEIGHTS = ImportanceWeights(
-    effective_rows=2310.4,
-    largest=28.04,
-    possible=30.0,
-    mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04),
+    effective_rows=2310.4, largest=28.04, possible=30.0, mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04)
 )
 
 
@@ -78,12 +75,7 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
 
 UNKNOWN = candidate("fixed:single_step", 0.007, 0.027, rows_needed=16_134)
 OPEN = candidate(
-    "mba",
-    -0.01,
-    0.2,
-    verdict="cannot be judged",
-    unsupported={"multi_step": 0.12, "none": 0.003},
-    bounds=(0.31, 0.66),
+    "mba", -0.01, 0.2, verdict="cannot be judged", unsupported={"multi_step": 0.12, "none": 0.003}, bounds=(0.31, 0.66)
 )
 BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
 
@@ -150,16 +142,10 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             replace(UNKNOWN, rows_needed=1_200_001),
             f"...{OPEN_END}; the difference is close to zero: more questions will not settle it soon",
         ),
-        (
-            replace(UNKNOWN, rows_needed=12_000),
-            "...about 12,010 rated questions (you have 12,000)",
-        ),
+        (replace(UNKNOWN, rows_needed=12_000), "...about 12,010 rated questions (you have 12,000)"),
         (replace(UNKNOWN, rows_needed=12_600), "...takes about 13,000 rated questions (you have 12,000)"),
         (replace(UNKNOWN, rows_needed=1_144_000), "...takes about 1,100,000 rated questions (you have 12,000)"),
-        (
-            replace(UNKNOWN, rows_needed=1_200_000),
-            "...about 1,200,000 rated questions (you have 12,000)",
-        ),
+        (replace(UNKNOWN, rows_needed=1_200_000), "...about 1,200,000 rated questions (you have 12,000)"),
         (
             OPEN,
             (
@@ -229,24 +215,16 @@ def test_the_log_is_described():
     """Rows, dates, baseline, confidence, rewards by source, versions, what was left out, and the arms."""
     skipped = (Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),)
     found = replayed(
-        candidate(notes=("3 decisions by the fallback",)),
-        skipped_rows=1203,
-        skipped=skipped,
-        notes=("short log",),
+        candidate(notes=("3 decisions by the fallback",)), skipped_rows=1203, skipped=skipped, notes=("short log",)
     )
     said = printed(found)
     for part in (
         "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
         "the logged policy: reward 0.512 (0.498 to 0.526), quality 0.580 (0.570 to 0.590), cost 1.360 (1.310 to 1.410)",
         "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
-        "11,000 from feedback; 1,000 default rewards",
-        "17 with later feedback",
-        "7,000 main-500; 5,000 main-1000",
-        "Left out: 1,203 rows",
-        "line 17: pmf sums to 0.9, not 1",
-        "Note: short log",
-        "Note on linucb: 3 decisions by the fallback",
-        "Estimated by dr; reward model ridge, 5 folds",
+        *("11,000 from feedback; 1,000 default rewards", "17 with later feedback", "7,000 main-500; 5,000 main-1000"),
+        *("Left out: 1,203 rows", "line 17: pmf sums to 0.9, not 1", "Note: short log"),
+        *("Note on linucb: 3 decisions by the fallback", "Estimated by dr; reward model ridge, 5 folds"),
         "│ single_step │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
         "│ multi_step  │ 16.6 % │   16.7 % │        │         │       │",
     ):

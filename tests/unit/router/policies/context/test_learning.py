@@ -15,12 +15,7 @@ from tests.support.policy_examples import WITH_CONTEXT
 
 TIERS = ("free", "pro")
 SCHEMA_OF_TIER = {"tier": {"type": "category", "values": list(TIERS)}}
-PARAMS = {
-    "mba": {},
-    "linucb": {},
-    "vw": {"learning_rate": 0.05},
-    "conservative": {"incumbent": "no_retrieval"},
-}
+PARAMS = {"mba": {}, "linucb": {}, "vw": {"learning_rate": 0.05}, "conservative": {"incumbent": "no_retrieval"}}
 
 
 def lesson(number, *, tier, topic, right):

@@ -138,14 +138,7 @@ def test_file_is_what_the_policy_reads(tmp_path):
 )
 def test_entities_of_a_question(tmp_path, text, found):
     """Longest keys from left to right; capitalised words and quotes that are not in the table have popularity 0."""
-    mentions = {
-        "poachie range": 2,
-        "obama": 50,
-        "barack obama": 40,
-        "let it be": 7,
-        "émile": 3,
-        "12 years a slave": 4,
-    }
+    mentions = {"poachie range": 2, "obama": 50, "barack obama": 40, "let it be": 7, "émile": 3, "12 years a slave": 4}
     assert entities(tmp_path, text, mentions, common=["range", "where", "did", "is", "who"]) == found
 
 

@@ -97,8 +97,8 @@ def test_the_headline_is_that_of_the_benchmark():
     }
     (em, steps), (most, all_steps) = rows["mba"], rows["always-multi_step"]
     head = BENCHMARKS[: BENCHMARKS.index("![")]
-    assert f"answers {most:.1f} % of them exactly and takes {all_steps:.2f} rounds" in " ".join(head.split())
-    assert f"answers {em:.1f} % and takes {steps:.2f}." in " ".join(head.split())
+    assert f"answers {most:.1f} % exactly, with {all_steps:.2f} rounds" in " ".join(head.split())
+    assert f"answers {em:.1f} % exactly, with {steps:.2f} rounds." in " ".join(head.split())
     assert f"**{em / most:.0%}".replace("%", " %") in head
     assert round(all_steps / steps) == 3
 

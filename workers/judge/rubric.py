@@ -123,7 +123,7 @@ class PromptMaker:
     generator: Generator
 
     def prompt(self, material: JudgedAnswer, *, mark: str, again: bool = False) -> RubricPrompt:
-        """A prompt that fits: texts are cut, then passages are left out. again: whether a reply before was unusable."""
+        """A prompt that fits the context. Raises PromptTooLong. again: whether the judge's last reply was unusable."""
         words, chars = self.settings.passage_words, self.settings.text_chars
         for divisor in _DIVISORS:
             shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}

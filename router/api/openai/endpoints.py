@@ -295,7 +295,7 @@ async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
         raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
     if not group or not isinstance(group[-1], Outcome):
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
-        raise replies.AnswerTimeout(message, remedy=f"ask again: GET /v1/decisions/{answer.decision.id}")
+        raise replies.AnswerTimeout(message, remedy=f"ask for the answer: GET /v1/decisions/{answer.decision.id}")
 
 
 def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:

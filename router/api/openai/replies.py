@@ -272,7 +272,7 @@ def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
-    """The finish reason that the model's server gave; if it gave none, a reason that fits the outcome's status."""
+    """The model server's finish reason, if the question is answered and OpenAI knows it; else one for the status."""
     reason = outcome.reply.get("finish_reason")
     if outcome.status == "answered" and reason in get_args(FinishReason):
         return cast(FinishReason, reason)

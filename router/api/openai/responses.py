@@ -4,18 +4,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.router.api.openai import replies
-from ragbandit.router.api.openai.chats import (
-    CALL,
-    ITEM,
-    Choice,
-    WholeNumber,
-    add_item,
-    format_of,
-    in_namespace,
-    storable,
-    tools_of,
-)
+from ragbandit.router.api.openai import chats, replies
+from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
 from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
@@ -287,13 +277,13 @@ class ResponseBody(OpenAIBody):
     response, or if it was made with `store: false`."""
     store: bool | None = None
     """false: the response cannot be read by its id or continued. The decision is stored all the same."""
-    conversation: Annotated[Choice, limits(enum=[None])] = None
+    conversation: Annotated[chats.Choice, limits(enum=[None])] = None
     """Only null is supported: `previous_response_id` and the header `X-RagBandit-Session-Id` name the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
-    max_output_tokens: Annotated[WholeNumber, limits(minimum=1)] = None
+    max_output_tokens: Annotated[chats.WholeNumber, limits(minimum=1)] = None
     """Most tokens of the answer."""
     include: list[str] | None = None
     """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""

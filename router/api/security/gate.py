@@ -138,7 +138,7 @@ class PageSessions:
 def cookies_of(headers: Headers) -> dict[str, str]:
     """The cookies of a request; {} if the header is too long."""
     text = "; ".join(headers.getlist("cookie"))
-    return {} if len(text) > 8192 else cookie_parser(text)
+    return {} if len(text) > 8_192 else cookie_parser(text)
 
 
 #: a Host header: a name, or an IPv6 address in brackets, and perhaps a port

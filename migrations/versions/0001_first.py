@@ -50,5 +50,5 @@ def upgrade() -> None:
     _first().create_all(op.get_bind())
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
-    # A further column in Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.
+    # A column added to Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.
     op.add_column("alembic_version", Column("code_from", String(32)))

@@ -13,7 +13,7 @@ import httpx
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
-from ragbandit.shared.outbound import pause_before_retry, retry_after_s
+from ragbandit.shared.outbound import retry_after_s, retry_pause
 from ragbandit.shared.plain_values import for_json
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import OutcomeStatus
@@ -165,14 +165,14 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
     most_s: longest Retry-After that the client accepts, seconds
     """
     if isinstance(failed, Exception):
-        return pause_before_retry(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
+        return retry_pause(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
     header = failed.headers.get("retry-after")
     if failed.status not in (429, 503) or header is None:
         return None
     wait_s = retry_after_s(header)
     if wait_s > most_s:
         return None
-    return wait_s + (pause_before_retry(attempts, **_BACK_OFF) or 0.0)
+    return wait_s + (retry_pause(attempts, **_BACK_OFF) or 0.0)
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:

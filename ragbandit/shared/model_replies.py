@@ -159,8 +159,8 @@ class ModelReply:
             raise BrokenReply("the reply broke off before its end" if self.size else "the reply ended without content")
         self.finish = self.finish or "stop"
         if self.finish in ("stop", "tool_calls", "function_call"):
-            has_function = "function_call" in self.message.whole
-            self.finish = "tool_calls" if self._calls else "function_call" if has_function else "stop"
+            self.finish = "function_call" if "function_call" in self.message.whole else "stop"
+            self.finish = "tool_calls" if self._calls else self.finish
         for field in self._halves:
             if field == "content":
                 self.text += "\ufffd"

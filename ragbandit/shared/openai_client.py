@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, with_config
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.outbound import pause_before_retry
+from ragbandit.shared.outbound import retry_pause
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
 
@@ -291,7 +291,7 @@ class ChatServer:
                 break
             except Exception as error:  # an error of this server must not fail the caller's question
                 failure = failure_of_error(error)
-            pause = pause_before_retry(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
+            pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
             if attempt == 2 or pause is None or not failure.may_pass:
                 return ChatReply(failed=failure.name)
             await asyncio.sleep(pause)

@@ -96,7 +96,7 @@ def back_off(attempts: int, *, base_s: float, longest_s: float) -> float:
     return min(longest_s, base_s * 2.0 ** min(attempts - 1, 1000))  # 2.0 ** 1024 overflows
 
 
-def pause_before_retry(
+def retry_pause(
     attempts: int, *, base_s: float, longest_s: float, asked_s: float = 0.0, left_s: float | None = None
 ) -> float | None:
     """Seconds to wait before the next attempt; None if `asked_s` exceeds `longest_s`, or the pause reaches `left_s`.

@@ -171,12 +171,7 @@ class Entered:
 
 
 def enter(
-    material: WarmRows,
-    *,
-    ledger: Ledger,
-    settings: Settings,
-    encoder_hash: str,
-    progress: Progress = no_progress,
+    material: WarmRows, *, ledger: Ledger, settings: Settings, encoder_hash: str, progress: Progress = no_progress
 ) -> Entered:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 

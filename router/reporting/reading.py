@@ -276,9 +276,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         *outcomes.c["cost", "steps"],
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.cost.label("charged"),
-    ).select_from(
-        decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger),
-    )
+    ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
     share = share_of(questions, most=scope.most)
     if share < 1.0:  # the seed is stored as decimal text, so its last six characters are its last six digits
         last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)

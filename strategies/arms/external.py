@@ -14,13 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error, failure_of_status, server_message
-from ragbandit.shared.outbound import (
-    check_address,
-    check_header_value,
-    credentials_of,
-    pause_before_retry,
-    shown_address,
-)
+from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
@@ -177,7 +171,7 @@ class Http(ParamsArm[HttpParams]):
             asked_s = error.failure.retry_after_s or 0.0
             if attempts > retries or asked_s > _LONGEST_S or not error.failure.may_pass:
                 raise error
-            pause = pause_before_retry(
+            pause = retry_pause(
                 attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked_s, left_s=seconds_until(run.deadline)
             )
             if pause is None:

@@ -20,13 +20,7 @@ from ragbandit.shared.openai_client import (
     is_too_long,
     reply_values,
 )
-from ragbandit.shared.outbound import (
-    check_address,
-    check_header_value,
-    credentials_of,
-    pause_before_retry,
-    shown_address,
-)
+from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -184,9 +178,7 @@ class OpenAiGenerator(Generator):
         limits = [seconds_until(reply.request.deadline), None if ends is None else ends - now]
         left_s = min((seconds for seconds in limits if seconds is not None), default=None)
         retry_s = failure.retry_after_s or 0.0
-        return pause_before_retry(
-            reply.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s
-        )
+        return retry_pause(reply.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s)
 
     def _usage(self, reply: "PartialReply") -> Tokens:
         """Tokens of the call; estimated if the server did not report them, 0 if no request was sent."""

@@ -74,7 +74,7 @@ def read_chat(
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
-    values = {name: (_limit if name in _LIMITS else storable)(sent[name], field=name) for name in names}
+    values = {name: (_limit if name.endswith("_tokens") else storable)(sent[name], field=name) for name in names}
     has_tools = any(values.get(tools) for tools in _TOOLS)
     # Servers refuse a choice without tools.
     left_out = () if has_tools else [name for name in _CHOICES if values.get(name) in ("auto", "none", True, False)]
@@ -117,9 +117,6 @@ def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
     following = texts[last + 1 :]
     system = [turn for turn in following if turn.role == "system"]
     return list(texts[: last + 1]) + system, following == system
-
-
-_LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens"})
 
 
 def whole_number(value: object) -> object:

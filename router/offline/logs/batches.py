@@ -1,6 +1,6 @@
 """Decodes Arrow record batches of logs into checked arrays.
 
-A batch has `id`, `arms`, `pmf`, `arm`, `reward` and the requested columns, with the types of `COLUMNS`. Text may be
+A batch has `id`, `arms`, `pmf`, `arm`, `reward` and the requested columns, with the types of `column_type`. Text may be
 dictionary-encoded. The column of a candidate contains lists of numbers aligned with `arms`.
 """
 
@@ -38,9 +38,8 @@ REWARD_WORDS = ("preset", "source", "judged_by")
 LINE: Final = "#line"
 #: a reader is asked for this column if features are needed only to recognise the questions of rows without a text
 TEXTLESS: Final = "#features_of_textless"
-_TEXT, _NUMBER, NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
-#: column -> its type; a column that is not listed contains lists of numbers
-COLUMNS: Final[Mapping[str, Any]] = {
+_TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
+_COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
     **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
     **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
@@ -50,6 +49,13 @@ COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("explored", "late"), pa.bool_()),
     "features": pa.list_(pa.float32()),
 }
+
+
+def column_type(name: str) -> Any:
+    """Arrow's type of a column. Columns that are not listed contain lists of numbers."""
+    return _COLUMNS.get(name, _NUMBERS)
+
+
 PARTS: Final[Mapping[str, Any]] = {
     part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
 }

@@ -18,16 +18,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, Place, place_of, shown, usable_rows
-from ragbandit.router.offline.logs.batches import (
-    COLUMNS,
-    LINE,
-    NUMBERS,
-    PARTS,
-    REWARD,
-    REWARD_WORDS,
-    TEXTLESS,
-    row_named,
-)
+from ragbandit.router.offline.logs.batches import LINE, PARTS, REWARD, REWARD_WORDS, TEXTLESS, column_type, row_named
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, rows_of
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
@@ -51,7 +42,8 @@ def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
     """Raise InvalidInput for a repeated name, and for a missing column unless it is an optional key of a record."""
     _check_names(schema, place=place)
     names = schema.names
-    by_arm = "pmf" in names and not _has_lists(schema.field("pmf").type)
+    kind = schema.field("pmf").type if "pmf" in names else None
+    by_arm = kind is not None and (not _is_list(kind) or _TYPES.is_nested(kind.value_type))
     for name in columns:
         if name in names or (name in KEYS and name not in _NEEDED) or (name == "arms" and by_arm):
             continue
@@ -92,7 +84,7 @@ def _arrow_converts(schema: Any, names: Iterable[str]) -> bool:
                 return False
         elif name in _TIMES and (_TYPES.is_timestamp(kind) or _TYPES.is_date(kind)):
             continue
-        elif not _converts(kind, pa.float64() if name == "reward" else COLUMNS.get(name, NUMBERS)):
+        elif not _converts(kind, pa.float64() if name == "reward" else column_type(name)):
             return False
     return True
 
@@ -126,10 +118,6 @@ def _converts(written: Any, kind: Any) -> bool:
 
 def _is_list(kind: Any) -> bool:
     return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
-
-
-def _has_lists(kind: Any) -> bool:
-    return _is_list(kind) and not _TYPES.is_nested(kind.value_type)
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
@@ -199,7 +187,7 @@ def _cells(batch: Any) -> Iterator[Record]:
     for at, name in enumerate(batch.schema.names):
         # Arrow converts these times, since Python's datetime lacks nanoseconds and some time zones.
         if name in _TIMES and _TYPES.is_timestamp(batch.column(at).type):
-            batch = batch.set_column(at, name, _exact(batch.column(at), COLUMNS[name]))
+            batch = batch.set_column(at, name, _exact(batch.column(at), column_type(name)))
     if "features" not in batch.schema.names or not pa.types.is_list(batch.schema.field("features").type):
         yield from batch.to_pylist()
         return
@@ -276,7 +264,7 @@ def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
 
 def record_batch(columns: Mapping[str, Any]) -> Any:
     arrays = {
-        name: values if isinstance(values, pa.Array) else pa.array(values, COLUMNS.get(name, NUMBERS))
+        name: values if isinstance(values, pa.Array) else pa.array(values, column_type(name))
         for name, values in columns.items()
     }
     return pa.RecordBatch.from_pydict(arrays)
@@ -334,11 +322,11 @@ class ParquetSource:
                     yield _with_reward(batch, defaults=self.defaults)
 
     def _typed(self, batch: Any) -> Any:
-        """The batch with the types of COLUMNS. Raises InvalidInput for times in another unit than seconds."""
+        """The batch with the types of `column_type`. Raises InvalidInput for times in another unit than seconds."""
         for at, name in enumerate(batch.schema.names):
             if name == "reward":
                 continue
-            typed = _exact(batch.column(at), COLUMNS.get(name, NUMBERS))
+            typed = _exact(batch.column(at), column_type(name))
             batch = batch.set_column(at, name, typed)
             too_late = np.abs(typed.to_numpy(zero_copy_only=False)) >= LATEST if name in _TIMES else np.zeros(1)
             if too_late.any():

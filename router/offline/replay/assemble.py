@@ -60,12 +60,7 @@ class ResultAssembler:
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
-        self,
-        candidate_pmfs: Sequence[CandidatePmf],
-        *,
-        logged: LoggedPolicies,
-        skipped: Sequence[BadRow],
-        **about: Any,
+        self, candidate_pmfs: Sequence[CandidatePmf], *, logged: LoggedPolicies, skipped: Sequence[BadRow], **about: Any
     ) -> ReplayResult:
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.shared.outbound import pause_before_retry, retry_after_s
+from ragbandit.shared.outbound import retry_after_s, retry_pause
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_retry_after_as_a_date():
 @pytest.mark.parametrize(("attempts", "most"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)])
 def test_pauses_grow_to_a_limit_and_are_random(attempts, most):
     """The pause is random between 0 and a limit that doubles with every attempt up to the longest."""
-    pauses = [pause_before_retry(attempts, base_s=1.0, longest_s=5.0) for _ in range(200)]
+    pauses = [retry_pause(attempts, base_s=1.0, longest_s=5.0) for _ in range(200)]
     assert 0.0 <= min(pauses) < 0.2 * most
     assert 0.8 * most < max(pauses) <= most
 
 
 def test_a_pause_fits_into_the_time_left():
     """Where the pause would outlast the time left there is no further attempt."""
-    assert pause_before_retry(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.0) is None
-    assert pause_before_retry(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.1) == 2.0
+    assert retry_pause(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.0) is None
+    assert retry_pause(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.1) == 2.0

@@ -15,7 +15,7 @@ from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
-ERROR_LENGTH: Final = 300  #: most characters of a library error's text in traces and outcomes
+ERROR_LENGTH: Final = 300  #: maximum number of characters of a library error's text in traces and outcomes
 
 #: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
 #: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
@@ -184,7 +184,7 @@ class Generator(Protocol):
     #: what the generator offers to arms. The class has this attribute too, because the needs of arms are checked before
     #: a model is loaded; the value of an instance may differ
     capabilities: frozenset[Need]
-    #: most tokens of prompt and completion together. None if unknown: then no call is refused for its length
+    #: maximum number of tokens of prompt and completion. None if unknown: then no call is refused for its length
     context_tokens: int | None
 
     def count_tokens(self, prompt: Prompt) -> int:

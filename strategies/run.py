@@ -40,7 +40,7 @@ from ragbandit.strategies.base import (
 #: function that makes the answer from a model's text. When the text gets longer, the answer may only be extended
 Settle = Callable[[str], str]
 
-MAX_NOTE: Final = 120  #: most characters of a note for the user
+MAX_NOTE: Final = 120  #: maximum number of characters of a note for the user
 
 
 class AnswerReader(Protocol):

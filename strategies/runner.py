@@ -38,7 +38,7 @@ from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStrea
 
 #: seconds from the deadline to the cancellation of an arm that still runs. Meanwhile generators report their tokens
 GRACE_SECONDS = 0.25
-SOURCE_CHARS = 2000  #: most characters that are stored of a source's title, and by default of its text
+SOURCE_CHARS = 2000  #: maximum number of characters that are stored of a source's title, and by default of its text
 STOP_REASON_LENGTH = 64
 CANCELLED_ERROR = "cancelled by the caller"
 
@@ -76,7 +76,7 @@ async def run_strategy(
 
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
-    source_chars: most characters that are stored of a source's text.
+    source_chars: maximum number of characters that are stored of a source's text.
     named: see `made_by`. budget, spans, has_successor: see `Run`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """

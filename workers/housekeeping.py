@@ -31,7 +31,7 @@ from ragbandit.workers.threads import insist
 log = logging.getLogger("ragbandit.worker")
 
 _LEARNING_STATES: Final = frozenset({"shadow", "canary", "paused", "champion"})
-#: most versions that learn at the same time
+#: maximum number of versions that learn at the same time
 MOST: Final = 32
 #: time for which a learner tries again while the store fails, seconds
 LEARN_S: Final = 60.0

@@ -30,7 +30,7 @@ class Model:
     """A model in a server's list. None means that the list does not contain the fact."""
 
     name: str
-    #: most tokens of prompt and answer together
+    #: maximum number of tokens of prompt and answer together
     context_tokens: int | None = None
     #: seconds since 1970; 0 or less if unknown
     created: float = 0.0

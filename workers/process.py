@@ -140,7 +140,7 @@ def run_worker(
         running.callback(
             keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
         )
-        for routine in routines:  # called first: all stop at once before `close` waits for each
+        for routine in routines:  # ExitStack calls `stop` of all before the first `close`, which waits
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
         running.enter_context(beating(heartbeat))

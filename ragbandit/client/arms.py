@@ -146,7 +146,7 @@ log = logging.getLogger("ragbandit.client")
 
 #: prefix of the ids of decisions that a client made while the service could not be reached
 _DEGRADED: Final = "degraded-"
-#: most ids to remember that callers chose for degraded decisions
+#: maximum number of ids to remember that callers chose for degraded decisions
 _MOST_OWN_IDS: Final = 10_000
 
 

@@ -42,9 +42,9 @@ class AsyncClient:
     timeout_s: time limit of a call, retries and waits included
     connect_timeout_s: longest wait for a free connection, and longest wait for the service to accept a new one
     read_timeout_s: longest silence within a call; by default timeout_s
-    retries: most attempts after the first. A call is repeated if the connection breaks, or after a 429 or 503 with
-        a Retry-After of at most retry_after_most_s
-    connections: most simultaneous connections; further calls wait
+    retries: maximum number of further attempts. A call is repeated if the connection breaks, or after a 429 or 503
+        with a Retry-After of at most retry_after_most_s
+    connections: maximum number of simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
         route_timeout_s. Such a reply has `degraded: true`, its outcome and feedback are not sent, and nothing is
         learned from it. Without a default arm, `route` raises the error

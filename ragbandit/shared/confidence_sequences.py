@@ -216,10 +216,10 @@ class JudgeSlopes:
     _sums: dict[str, Vector] = field(default_factory=dict)
 
     def before(self, arms: tuple[str, ...], *, arm: Choices, value: Vector, judge: Vector) -> Vector:
-        """Compute the slope before each row, in [0, 1], and add the rows.
+        """The slope of rating on score for each row, in [0, 1], fitted to the rows before it. Then adds the rows.
 
-        The slope is computed within arms, and shrunk to 0 by FEWEST_BOTH rows. It is 0 while the mean scores of rated
-        and of unrated answers of an arm differ by more than 4 standard errors: the rated answers are no random sample.
+        The slope is computed within arms, as if FEWEST_BOTH further rows had the slope 0. While the mean scores of
+        rated and unrated answers of an arm differ by more than 4 standard errors, it is 0: the sample is not random.
 
         arms: names of the columns
         arm: column of the drawn arm, shape (n,)

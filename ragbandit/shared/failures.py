@@ -22,9 +22,9 @@ SUCCESSOR: Final = "successor"
 #: replaces a failed one, the value is {"first": id of the drawn decision, "attempt": number of this attempt, from 2,
 #: "arm": the failed arm, "reason": why it failed, "left": arms that may still be asked}
 FAILOVER: Final = "failover"
-#: most characters of a server's message that are read
+#: maximum number of characters of a server's message that are read
 _LONGEST: Final = 1000
-#: most levels of a body, and most items of a list, in which a message is searched
+#: maximum number of levels of a body, and of items of a list, in which a message is searched
 _DEEPEST: Final = 5
 #: fields with a server's message, in the order of the search
 _MESSAGES: Final = (

@@ -19,9 +19,9 @@ from ragbandit.shared.types import MAX_TEXT
 
 #: longest message, characters: text, reasoning, calls, ids and unknown fields. A longer message fails
 MAX_MESSAGE: Final = 4 * MAX_TEXT
-#: most tool calls in one message
+#: maximum number of tool calls in one message
 MAX_CALLS: Final = 128
-#: most levels of nesting in an unknown field. Deeper values become null
+#: maximum number of levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50
 
 #: finish reason of a reply that the server ended with an error

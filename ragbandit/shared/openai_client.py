@@ -363,10 +363,10 @@ class OpenAiOptions:
     #: default is half of the question's time if another arm can answer and the reply is streamed; otherwise only read_s
     #: limits the silence
     first_piece_s: _Seconds | None = None
-    #: most attempts after the first. A request is repeated if there is no connection, and after status 408, 409, 424,
-    #: 425, 429, 498, 499 or 5xx; never if another arm can answer (server.failover)
+    #: maximum number of further attempts. A request is repeated if there is no connection, and after status 408, 409,
+    #: 424, 425, 429, 498, 499 or 5xx; never if another arm can answer (server.failover)
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
-    #: most simultaneous requests per worker
+    #: maximum number of simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
     #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning].
     #: These prices are for other models with which the server may answer, and for the configured model if
@@ -374,7 +374,7 @@ class OpenAiOptions:
     token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
         default_factory=dict
     )
-    #: most tokens that the server's chat template adds
+    #: maximum number of tokens that the server's chat template adds
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
     #: bytes of text that count as one token. At 1.0 no byte-level tokenizer makes more tokens than are counted. 3.0
     #: fits English text, but may count too few tokens

@@ -16,7 +16,7 @@ _NAMES: Final = {
     "tokens.output_tokens billed_units.output_tokens eval_count predicted_n",
     "total": "total_tokens totalTokenCount total_token_count totalTokens",
     "thoughts": "completion_tokens_details.reasoning_tokens output_tokens_details.reasoning_tokens reasoning_tokens",
-    # Parts of "read": tokens read from the provider's cache, tokens written to it, and tokens not in it (DeepSeek).
+    # Parts of the prompt's tokens: taken from the provider's cache, added to that cache, and not in it (DeepSeek).
     "cached": "prompt_tokens_details.cached_tokens input_tokens_details.cached_tokens prompt_cache_hit_tokens "
     "cachedContentTokenCount cached_content_token_count cached_tokens num_cached_tokens",
     "cache_write": "prompt_tokens_details.cache_write_tokens prompt_tokens_details.cache_creation_tokens "

@@ -155,7 +155,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
         lease.release(holder=holder)
 
 
-#: most unusable rows whose faults are printed; all unusable rows are counted
+#: maximum number of unusable rows whose faults are printed; all unusable rows are counted
 MOST_NAMED = 20
 _MEANINGS = {
     "added": "rows that are new in the ledger",

@@ -32,7 +32,7 @@ from ragbandit.shared.types import Feedback, FeedbackId
 
 #: lines that are stored in one transaction
 _PAGE: Final = 500
-#: most unusable lines whose faults are printed; all unusable lines are counted
+#: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
 _MOST_NAMED: Final = 5
 #: longest feedback id to which the suffix of a newer version can be added, characters

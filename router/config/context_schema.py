@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ragbandit.shared.errors import InvalidInput
 
 MOST_KEYS: Final = 64
-#: most feature columns of all keys together. Work per decision grows with the square of the number of columns
+#: maximum number of feature columns of all keys. Work per decision grows with the square of this number
 MOST_COLUMNS: Final = 256
 #: largest absolute value of a number: the policy squares it, and the square must be a finite float
 MOST_NUMBER: Final = 1e100
@@ -48,7 +48,7 @@ class ContextKey(BaseModel):
             if getattr(self, name) is not None and name not in takes:
                 raise ValueError(f"a key of the type {self.type} has no {name}; leave out {name}")
         if self.values is not None and self.hashed is not None:
-            raise ValueError("give values or hashed, not both")
+            raise ValueError("give `values` or `hashed`, not both")
         if self.values is not None and len(set(self.values)) != len(self.values):
             raise ValueError("values has a value twice; list every value once")
         if self.type == "category" and self.values is None and self.hashed is None:

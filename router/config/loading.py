@@ -29,7 +29,7 @@ from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 Sources = Mapping[str, str]
-#: most values in a YAML text; an alias counts as many values as it stands for
+#: maximum number of values in a YAML text; an alias counts as many values as it stands for
 _MOST_VALUES: Final = 1_000_000
 
 
@@ -76,7 +76,7 @@ def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str
 log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"
-#: variable that overrides the folder of classes; `up` sets it because its child processes read a copy of the file
+#: variable with the folder of users' classes. `up` sets it, since its children read a copy of the configuration
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: folder of the file that was loaded last, empty without a file; `with_changes` looks for classes there

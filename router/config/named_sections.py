@@ -15,7 +15,7 @@ from ragbandit.shared.formats import known_choices
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NAME_REMEDY: Final = "use 1 to 64 letters, digits, dots, dashes, underscores"
-#: most arms of one grid; each arm is learned from its own outcomes only
+#: maximum number of arms of one grid; each arm is learned from its own outcomes only
 MOST_ARMS: Final = 32
 
 _KEY: Final = "grid"

@@ -52,7 +52,7 @@ class EncoderSettings(Section):
     features: Literal["auto", "float32", "float16"] = "auto"
     #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
-    #: most questions per forward pass and per transaction
+    #: maximum number of questions per forward pass and per transaction
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
@@ -206,7 +206,7 @@ class RewriteSettings(Section):
     generator: GeneratorSettings | None = None
     #: time limit of a rewrite, retries included, seconds; after it the question is the user's last message unchanged
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
-    #: most tokens of a rewrite, reasoning tokens included
+    #: maximum number of tokens of a rewrite, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=16)] = 256
 
     @field_validator("generator")
@@ -222,7 +222,7 @@ class ConversationSettings(Section):
 
     #: number of user and assistant messages before the question that are stored and sent; system messages do not count
     turns: Annotated[int, Field(ge=0, le=60)] = 6
-    #: most characters of the stored messages together; long messages lose their middle
+    #: maximum number of characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
     #: number of turns for which a session keeps a drawn arm, the first one included; 0 or 1: an arm is drawn every turn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -232,16 +232,16 @@ class ConversationSettings(Section):
     #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
     #: tokens of the last prompt times (input - cached_input). Needs both prices, and a price of dollars in reward.cost
     sticky_prefix: bool = False
-    #: most requests that one draw serves: requests with tool results go to the arm that called the tools, until this
-    #: number is reached; the next request gets a new draw
+    #: maximum number of requests that one draw serves. Requests with tool results go to the arm that called the tools,
+    #: until this number is reached; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
-    #: most seconds between the draw and a request with tool results; a later request gets a new draw
+    #: maximum seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
     rewrite: RewriteSettings = RewriteSettings()
 
     @property
     def sticky_turns_cap(self) -> int:
-        """Largest sticky_turns that a request may ask for. At least 1, which means the same as 0."""
+        """Largest sticky_turns that a request may ask for; at least 1, since sticky_turns of 1 and 0 mean the same."""
         return max(1, self.sticky_turns, self.max_sticky_turns)
 
 
@@ -287,7 +287,7 @@ class RolloutSettings(Section):
     #: number of newest answers, of candidate and champion each, in the check for sudden failures. The check waits until
     #: the candidate has that many
     failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
-    #: most candidates in shadow; each computes probabilities of the arms for every decision, and has a ledger
+    #: maximum number of candidates in shadow; each computes the arms' probabilities for every decision, with a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
     #: seconds in which a candidate must compute its probabilities for a batch of questions. A slower candidate skips
     #: the batch, and cannot be a canary
@@ -370,7 +370,7 @@ class LearningSettings(Section):
     #: feedback source -> factor on its weight; with 0 feedback is stored, but not learned (docs/feedback.md). Sources:
     #: "key:ID", "role:NAME", "tenant:NAME", "rater:NAME", "import:NAME"; NAME* matches all names with the prefix
     sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
-    #: most judgements of one named rater learned per day (UTC); further ones are stored, but not learned. 0: no limit
+    #: maximum judgements of one named rater learned per day (UTC); further ones are only stored. 0: no limit
     rater_per_day: Annotated[int, Field(ge=0)] = 500
     #: decisions put into the label queue per day; 0 turns it off (docs/feedback.md)
     labels_per_day: Annotated[int, Field(ge=0, le=100_000)] = 0
@@ -379,7 +379,7 @@ class LearningSettings(Section):
     #: age at which a decision without feedback or without outcome is closed, seconds. If wait_s is above 0, only
     #: decisions without outcome stay open until this age
     expire_s: Seconds = 7 * 86400.0
-    #: most decisions closed in one transaction
+    #: maximum number of decisions closed in one transaction
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
     #: shortest time between two snapshots, and so between two rounds of learning, seconds
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05

@@ -40,30 +40,30 @@ class ServerSettings(Section):
     #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0: no
     #: failover
     failover: Annotated[int, Field(ge=0, le=5)] = 1
-    #: most questions per POST /v1/route/batch; max_batch_bytes limits their text
+    #: maximum number of questions per POST /v1/route/batch; max_batch_bytes limits their text
     max_batch_items: Annotated[int, Field(ge=1, le=10_000)] = 512
-    #: most bytes of a request body; a larger one is refused (413). Single texts have their own limits: 100,000
+    #: maximum bytes of a request body; a larger one is refused (413). Single texts have their own limits: 100,000
     #: characters per question, answer or gold answer (422); error messages are cut to 20,000
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
-    #: most bytes of a request body for paths that end in /batch
+    #: maximum bytes of a request body for paths that end in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: most bytes of a request body for /v1/chat/completions and /v1/responses; it contains a whole conversation
+    #: maximum bytes of a request body for /v1/chat/completions and /v1/responses; it contains a whole conversation
     max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
-    #: most bytes of a question's context as JSON; a larger one is refused (422)
+    #: maximum bytes of a question's context as JSON; a larger one is refused (422)
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
     #: longest expected wait for a batch, seconds; a request that would wait longer is refused at once (503,
     #: Retry-After). A policy that takes seconds per question (`llm`) needs a larger value
     max_wait_s: Seconds = 1.0
-    #: most requests waiting for a batch; further ones are refused (503, Retry-After)
+    #: maximum number of requests waiting for a batch; further ones are refused (503, Retry-After)
     max_waiting: Annotated[int, Field(ge=1)] = 1000
     #: largest share of max_wait_s and max_waiting for one tenant while other tenants wait too; beyond it the tenant's
     #: questions are refused (429, Retry-After)
     tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    #: most questions of this process that wait for an answer; beyond it /v1/answer replies 503
+    #: maximum number of questions of this process that wait for an answer; beyond it /v1/answer replies 503
     max_unanswered: Annotated[int, Field(ge=1)] = 10_000
-    #: most waiting questions of one tenant; beyond it /v1/answer replies 429
+    #: maximum number of waiting questions of one tenant; beyond it /v1/answer replies 429
     tenant_unanswered: Annotated[int, Field(ge=1)] = 200
-    #: most open connections and concurrent requests (uvicorn's limit_concurrency); beyond it requests get 503.
+    #: maximum number of connections and concurrent requests (uvicorn's limit_concurrency); beyond it requests get 503.
     #: admin_port has no limit, so send probes there
     max_connections: Annotated[int, Field(ge=1)] = 2000
     #: seconds after which an idle connection is closed. Keep it above the 60 s of common proxies, else a proxy may send

@@ -83,31 +83,31 @@ class JudgeSettings(Section):
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
     #: every answer is judged until the ledger has learned this many decisions: early labels are worth most
     first: Annotated[int, Field(ge=0, le=100_000)] = 60
-    #: most judgements started per day (UTC); the rest wait for the next day. None: no limit
+    #: maximum number of judgements started per day (UTC); the rest wait for the next day. None: no limit
     judgements_per_day: Count | None = 1000
-    #: most tokens, prompt and completion, per day (UTC); calls in progress may exceed it. None: no limit
+    #: maximum number of tokens, prompt and completion, per day (UTC); calls in progress may exceed it. None: no limit
     tokens_per_day: Count | None = None
-    #: most dollars per day (UTC), at `judge.generator.token_prices`; calls in progress may exceed it. None: no limit
+    #: maximum dollars per day (UTC), at `judge.generator.token_prices`; calls in progress may exceed it. None: no limit
     dollars_per_day: Annotated[float, Field(gt=0)] | None = None
     #: age after which a waiting answer is no longer judged, seconds
     expire_s: Seconds = 2 * 86400.0
-    #: most answers that wait for the judge; further answers are counted, but not judged
+    #: maximum number of answers that wait for the judge; further answers are counted, but not judged
     max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     #: answers that a judge process works on in parallel; None: the number of parallel calls of its generator
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
     #: time limit of a reply, seconds
     seconds: Seconds = 60.0
-    #: most tokens of a reply, reasoning tokens included
+    #: maximum number of tokens of a reply, reasoning tokens included
     max_tokens: Annotated[int, Field(ge=64)] = 512
     #: attempts per answer; an attempt fails if the reply cannot be parsed or the worker dies
     attempts: Annotated[int, Field(ge=1, le=20)] = 4
     #: pause after the first failed attempt, seconds; it doubles with each further attempt, up to an hour
     retry_s: Seconds = 30.0
-    #: most passages in the judge's prompt
+    #: maximum number of passages in the judge's prompt
     passages: Annotated[int, Field(ge=0, le=50)] = 8
-    #: most words per passage
+    #: maximum number of words per passage
     passage_words: Annotated[int, Field(ge=10)] = 200
-    #: most characters of the question, of the answer and of the reference
+    #: maximum number of characters of the question, of the answer and of the reference
     text_chars: Annotated[int, Field(ge=100)] = 6000
     #: true: if an arm returned no passages, passages for the judge are searched with `retriever`
     search: bool = True
@@ -237,9 +237,9 @@ class WorkerSettings(Section):
     answer: Annotated[int, Field(ge=0, le=64)] = 1
     #: questions per answer worker and generator in parallel; None: the number of parallel calls of the generator
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
-    #: most answers in progress in the service's own process, of arms that only call servers (classes `model` and
-    #: `http`, and others whose generator and retriever are servers). Further questions wait for a worker, or for the
-    #: service if no worker runs. 0: workers answer all questions
+    #: maximum number of answers in progress in the service's own process, of arms that only call servers (classes
+    #: `model` and `http`, and others whose generator and retriever are servers). Further questions wait for a worker,
+    #: or for the service if no worker runs. 0: workers answer all questions
     inline: Annotated[int, Field(ge=0, le=10_000)] = 256
     #: seconds between a worker's searches in the database for work whose notification was lost
     sweep_interval_s: Seconds = 2.0

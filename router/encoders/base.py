@@ -138,7 +138,7 @@ class EncoderAround:
 class CachingEncoder(EncoderAround):
     """Caches the features of the latest questions. Safe to call from several threads.
 
-    entries: most questions in the cache; the least recently asked question is dropped first. A question takes about
+    entries: maximum number of cached questions; the least recently asked one is dropped first. A question takes about
     250 bytes plus 4 per feature.
     """
 

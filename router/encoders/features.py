@@ -206,7 +206,7 @@ class Projection:
         return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix (size, k), offset (k,)): states @ matrix + offset are the readings, then the sketch."""
+        """Returns (matrix (size, k), offset (k,)): states @ matrix + offset has the readings, then the sketch."""
         labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions

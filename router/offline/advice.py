@@ -353,7 +353,7 @@ def _break_even(advice: Advice) -> str:
 
 
 def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
-    """How many questions are missing, if the gain stays and its interval narrows like 1 / sqrt(number of questions)."""
+    """How many more questions a verdict needs if the gain does not change and its interval narrows like 1 / sqrt(n)."""
     if gain.interval is None:
         return "give more labelled questions"
     half = (gain.interval[1] - gain.interval[0]) / 2.0

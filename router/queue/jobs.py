@@ -104,7 +104,7 @@ class Listener:
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
-#: most waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
+#: maximum number of waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
 MAX_WAKE_UPS: Final = 10_000
 #: seconds after which a learner's fault report expires; a learner that still fails renews its report earlier
 LEARNER_FAULT_S: Final = 60

@@ -20,7 +20,7 @@ from ragbandit.router.telemetry.routines import Routine
 #: seconds for which a process is listed after it has renewed its card
 KEPT_S: Final = 45.0
 MAX_LISTED: Final = 1000
-#: most worker threads that `workers_of` lists, in total and per queue of a process
+#: maximum number of worker threads that `workers_of` lists, in total and per queue of a process
 MAX_THREADS: Final = 500
 #: sorted set of Redis: key of a card -> time of its renewal, by the clock of Redis
 _LIST: Final = "ragbandit:processes"

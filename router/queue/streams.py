@@ -27,7 +27,7 @@ from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, Tex
 
 #: pause between two writes, seconds; pieces that come during the pause are written together
 BATCH_S: Final = 0.015
-#: most entries that a stream keeps, and most characters of an entry
+#: maximum number of entries that a stream keeps, and of characters of an entry
 MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
 #: time for which a stream is kept after its last entry, seconds
@@ -70,7 +70,7 @@ class AnswerWriter:
         self.linked = linked
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: number of this run among the decision's runs that have written; 0 while nobody reads
+        #: number of this run: 1 for the first run of the decision that writes; 0 while no reader waits
         self.attempt = 0
         #: whether writing has failed, which ends the stream
         self.broken = False
@@ -194,15 +194,15 @@ def _append(entries: list[tuple[bytes, str]], kind: bytes, text: str) -> None:
         entries += [(kind, text[at : at + MAX_PIECE]) for at in range(0, len(text), MAX_PIECE)]
 
 
-#: most streams that a process reads at once; further callers get the whole answer at its end
+#: maximum number of streams that a process reads at once; further callers get the whole answer at its end
 MAX_STREAMS: Final = 1000
-#: most unread entries per caller; if more wait, the caller's stream ends, and the caller gets the whole answer
+#: maximum number of unread entries per caller; if more wait, the stream ends, and the caller gets the whole answer
 MAX_HELD: Final = MAX_ENTRIES
 #: prefix of the notification that a caller reads the answer; the decision's id follows
 STREAM_NEWS: Final = "stream"
 #: milliseconds that a read waits for new entries; streams that are added meanwhile are read after this wait
 WAIT_MS: Final = 50
-#: most entries of each stream per read
+#: maximum number of entries of each stream per read
 MOST: Final = 64
 #: seconds between a failed read and the next one
 PAUSE_S: Final = 0.5

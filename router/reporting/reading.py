@@ -212,7 +212,8 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
     with database.read() as connection:
         questions = _count(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
-        if rows.imported and questions > scope.most:  # imported decisions were counted, so the sample is too small
+        # Imported decisions were counted but are not read, so the sample is too small.
+        if rows.imported and questions > scope.most:
             questions = _count(connection, scope.condition & ~decisions.c.facts.contains(f'"{IMPORTED}":'))
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)

@@ -35,7 +35,7 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, decimal, duration, money, number, percent, roughly
 from ragbandit.shared.types import Vector
 
-#: largest loss of quality per question with the verdict "as good": 5 of 100 right answers, the usual margin
+#: largest mean loss of quality with the verdict "as good": 5 fewer right answers in 100 questions, a usual margin
 MARGIN: Final = 0.05
 #: largest difference of costs with the verdict "same cost", as a share of the arm's cost
 SAME_COST: Final = 0.02
@@ -45,7 +45,7 @@ FIX: Final = "fix: "
 WORTH: Final = 0.01
 #: smallest number of questions for the note `FIX`: with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
-#: most lines of a table; if there are more groups, the smallest are left out
+#: maximum number of lines of a table; if there are more groups, the smallest are left out
 MOST_LINES: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970

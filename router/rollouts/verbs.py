@@ -28,7 +28,7 @@ from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, Po
 Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
 
 SECTIONS: Final = ("policy", "reward", "arms")
-#: most versions of one configuration that are neither rolled back nor retired
+#: maximum number of versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
 MAX_CHANGES: Final = 100_000

@@ -23,7 +23,7 @@ EXPIRED: Final = "its time ran out"
 #: a version is faulty if it gave no usable pmf for at least this share of decisions, and for at least _LEAST_FAULTS
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
-#: the forecast of missing rows assumes that a difference of this number of standard errors is a proof
+#: standard errors that a difference must reach, in the forecast of how many more rows a promotion needs
 _PROOF: Final = 3.4
 _WORDS: Final[Mapping[GuardrailName, str]] = {
     "failures": "its answers fail more often than the champion's",

@@ -31,7 +31,7 @@ from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, Out
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
 
-#: most decisions without a waiting caller that one poll looks up
+#: maximum number of decisions without a waiting caller that one poll looks up
 POLLED = 500
 #: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
 KEEP_S = 86_400.0
@@ -295,7 +295,7 @@ def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionI
 
 log = logging.getLogger("ragbandit.recovery")
 
-#: most wake-ups that one pass sends
+#: maximum number of wake-ups that one pass sends
 LIMIT = 1000
 
 

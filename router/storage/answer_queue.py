@@ -29,8 +29,8 @@ _WAITS: Final = answer_queue.c.claimed_by.is_(None)
 _ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
 #: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
-#: query for two turns. upcoming: the lowest waiting turn, else the highest claimed turn, else 1. last: the highest turn
-#: of a tenant, else 0
+#: query for two turns. upcoming: lowest turn of a waiting decision, else highest turn of a claimed one, else 1. last:
+#: highest turn of the given tenant's decisions, else 0
 _TURNS: Final = f"""
     SELECT coalesce(
         (SELECT turn FROM answer_queue WHERE claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),

@@ -50,7 +50,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelParams(ArmParams):
-    #: most tokens of an answer if the request sets no limit; None for the server's limit
+    #: maximum number of tokens of an answer if the request sets no limit; None for the server's limit
     max_tokens: Count | None = None
     #: system message of the prompt. A chat that is forwarded unchanged has only its own system messages
     instructions: str = ""
@@ -122,7 +122,7 @@ class MultiStepParams(ReaderParams):
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
     passages_per_round: Count = 2
-    passages: Count = 6  #: most passages kept in all rounds together; passages found later are dropped
+    passages: Count = 6  #: maximum number of passages kept in all rounds together; passages found later are dropped
     sentence_tokens: Count = 48
 
     presets: ClassVar = preset_table(
@@ -185,7 +185,7 @@ class NoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
     passages: Count = 3
-    note_tokens: Count = 96  #: most tokens of the first call, which writes notes, a summary or verdicts
+    note_tokens: Count = 96  #: maximum number of tokens of the first call, which writes notes, a summary or verdicts
 
     presets: ClassVar = preset_table(
         "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)

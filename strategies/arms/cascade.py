@@ -158,7 +158,8 @@ class Cascade(ParamsArm[CascadeParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Returns the first arm's answer if no condition holds, otherwise the second arm's answer.
 
-        The trace records the reason as "first_answer". While the second arm answers, the first answer is the draft.
+        The trace's branch "first_answer" names the condition that holds, or "it stands". While the second arm answers,
+        the first answer is the draft.
         """
         if not self._parts:
             raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")

@@ -26,7 +26,7 @@ from ragbandit.strategies.run import Answer, Run
 _PAUSE_S = 0.5
 #: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
-_SHOWN = 200  #: most characters of a reply's body in messages
+_SHOWN = 200  #: maximum number of characters of a reply's body in messages
 _LOG_REMEDY: Final = "see the pipeline's own log"
 
 
@@ -35,9 +35,9 @@ class HttpParams(ArmParams):
     url: str = ""
     #: timeout of one attempt, seconds; the budget's seconds apply too
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
-    #: most attempts after the first attempt
+    #: maximum number of attempts after the first attempt
     retries: Annotated[int, Field(ge=0, le=10)] = 2
-    #: most bytes of a reply. A larger reply is a failure, and is not read to its end
+    #: maximum bytes of a reply. A larger reply is a failure, and is not read to its end
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
     #: HTTP header -> environment variable with its value, because secrets do not belong in a file
     headers_env: dict[str, str] = field(default_factory=dict)

@@ -48,8 +48,8 @@ class ReactParams(ReaderParams):
     unfinished: Literal["read", "thought", "nothing"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3
-    passages: Count = 8  #: most passages kept in all searches together; passages found later are dropped
-    sentences: Count = 2  #: most sentences of the best passage that the model sees after a search
+    passages: Count = 8  #: maximum number of passages kept in all searches together; passages found later are dropped
+    sentences: Count = 2  #: maximum number of sentences of the best passage that the model sees after a search
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
@@ -200,16 +200,16 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
 class AdaptiveNoteParams(PassageParams):
     preset: Literal["small", "paper", "chat"] = "small"
     style: AnswerStyle = "short"
-    updates: Whole = 2  #: most updates of the note (CI in the paper)
+    updates: Whole = 2  #: maximum number of updates of the note (CI in the paper)
     failures: Count = 1  #: number of failed updates after which the arm answers (IU in the paper)
-    #: "better" keeps a new note only if a comparison finds it better. "every" keeps each new note without a comparison,
-    #: and failed updates do not end the arm (in the paper: the ablation without the memory reviewer)
+    #: "better": a new note is kept only if a comparison finds it better; otherwise the update counts as failed.
+    #: "every": each new note is kept without a comparison (the paper's ablation without the memory reviewer)
     keep: Literal["better", "every"] = "better"
-    passages: Count = 6  #: most distinct passages of all rounds together (RP in the paper)
+    passages: Count = 6  #: maximum number of distinct passages of all rounds together (RP in the paper)
     passages_per_round: Count = 3
-    query_characters: Count | None = None  #: most characters of a search query; None for no limit
+    query_characters: Count | None = None  #: maximum number of characters of a search query; None for no limit
     note_tokens: Count = 96
-    question_tokens: Count = 48  #: most tokens of the two new questions together
+    question_tokens: Count = 48  #: maximum number of tokens of the two new questions together
 
     presets: ClassVar = preset_table(
         "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",

@@ -48,7 +48,7 @@ class PromptParams(ArmParams):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassageParams(PromptParams):
-    passage_words: Count = 350  #: most words of a passage in a prompt
+    passage_words: Count = 350  #: maximum number of words of a passage in a prompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,10 +23,10 @@ class RqRagParams(ReaderParams):
     tree: bool = False  #: True to refine the question in all three ways at every step, False to follow one path
     #: answer of a tree: the most frequent answer ("vote"), or the answer with the most probable tokens ("confidence")
     choose: Choice = "vote"
-    depth: Count = 1  #: most refinements on a path
-    queries: Count = 3  #: most queries of a decomposition or disambiguation
+    depth: Count = 1  #: maximum number of refinements on a path
+    queries: Count = 3  #: maximum number of queries of a decomposition or disambiguation
     passages_per_query: Count = 2
-    passages: Count = 6  #: most passages kept in all searches together; passages found later are dropped
+    passages: Count = 6  #: maximum number of passages kept in all searches together; passages found later are dropped
     decide_tokens: Count = 6
     query_tokens: Count = 64
 

@@ -40,7 +40,7 @@ class SeakrParams(PassageParams):
     top_k: Whole = 50  #: number of most probable tokens to sample from; 0 for all
     seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
     passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
-    kept_passages: Count = 3  #: most passages kept with the chain's sentences; only for `hops: multi`
+    kept_passages: Count = 3  #: maximum number of passages kept with the chain's sentences; only for `hops: multi`
     sentences: Count = 3
     #: a proposed word enters the query from this probability on, or if the question or the last sentence contains it;
     #: only for `hops: multi`

@@ -28,10 +28,10 @@ from ragbandit.strategies.run import Answer, Run
 class SelfRagParams(ReaderParams):
     #: "paper" is the prompted Self-RAG of the Adaptive-Note paper, with caps; `PromptParams` describes the others
     preset: Literal["small", "paper", "chat"] = "small"
-    rewrites: Whole = 1  #: most times that the question is rewritten
-    regenerations: Whole = 1  #: most further answers in a round if the passages do not support the answer
+    rewrites: Whole = 1  #: maximum number of times that the question is rewritten
+    regenerations: Whole = 1  #: maximum number of further answers in a round if the passages do not support the answer
     passages_per_round: Count = 3
-    passages: Count = 6  #: most passages that are graded in all rounds together
+    passages: Count = 6  #: maximum number of passages that are graded in all rounds together
     grade_tokens: Count = 6
     query_tokens: Count = 32
 

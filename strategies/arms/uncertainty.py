@@ -112,10 +112,10 @@ def tokens_between(tokens: Sequence[Token], *, begin: int, end: int) -> tuple[To
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookaheadParams(PassageParams):
-    sentences: Count = 3  #: most sentences of the text (the papers limit its tokens instead)
+    sentences: Count = 3  #: maximum number of sentences of the text (the papers limit its tokens instead)
     rounds: Count = 2
     passages: Count = 2  #: passages per search. Each search replaces the passages of the previous search
-    max_tokens: Count = 24  #: most tokens of the call that asks for the answer, if the text has none
+    max_tokens: Count = 24  #: maximum number of tokens of the further call for an answer, if the text has no answer
 
 
 Ahead = TypeVar("Ahead", bound=LookaheadParams)
@@ -326,8 +326,8 @@ class FlareParams(LookaheadParams):
     theta: Share = 0.4  #: the arm searches if a token's probability is at most this; 0 to always search
     beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
     second_call: bool = False  #: whether every sentence is written again, even if all its tokens are probable
-    rounds: Count = 3  #: most searches, including the first one with the question
-    query_words: Count = 64  #: most words of a query. The first words of a longer query are dropped
+    rounds: Count = 3  #: maximum number of searches, including the first one with the question
+    query_words: Count = 64  #: maximum number of words of a query. The first words of a longer query are dropped
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",

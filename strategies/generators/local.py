@@ -31,8 +31,8 @@ class LocalGenerator(Generator):
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
-    max_batch: most texts that are written concurrently; None for the device's default. Their attention keys and values
-    for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts of its batch.
+    max_batch: maximum number of texts that are written concurrently; None for the device's default. Their attention
+    keys and values for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts.
     Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
     values (Mamba).
     """
@@ -173,7 +173,7 @@ class LocalGenerator(Generator):
         """Whether the last token is an end token of the model, or completes a stop string."""
         if sequence.ended or not sequence.stop:
             return sequence.ended
-        # Every token has at least one byte, so the tail contains every stop string that ends with the last token.
+        # A token has at least one byte, so a stop string that ends in the last token lies within this number of tokens.
         tail = max(len(stop.encode()) for stop in sequence.stop) + _TAIL
         return first_stop(self._text(sequence.tokens[-tail:], plain=sequence.plain), sequence.stop) is not None
 

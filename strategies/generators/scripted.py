@@ -34,7 +34,7 @@ class ScriptedGenerator(Generator):
     seconds: duration of a call before its first word. If the deadline passes meanwhile, half of the words are written.
     word_seconds: pause before every further word. If the deadline passes meanwhile, the words so far are written.
     fail_at: numbers of the calls, from 1, that raise ArmFailed. dollars: price of every call.
-    details: need -> detail that requests with this need get, unless the answer is a Scripted that has the detail.
+    details: need -> detail for requests with this need. A detail in the answer itself (a `Scripted`) has precedence.
     Attributes: `requests` has every request, also of failed calls; `closed` is True after `close`.
     """
 

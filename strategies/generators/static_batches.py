@@ -195,7 +195,7 @@ class Batches:
         self._thread.shutdown(wait=False)
 
     def _run(self) -> None:
-        """Write a batch if texts wait. Each call submits a run, so most runs find no text."""
+        """Write the waiting texts as a batch. Each text schedules a run, so later runs often find no text."""
         if self._waiting:
             time.sleep(_GATHER_S)
         batch = self._next_batch()

@@ -86,7 +86,7 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-TURN_TOKENS = 8  #: most tokens that a chat template adds to a turn
+TURN_TOKENS = 8  #: maximum number of tokens that a chat template adds to a turn
 _NAMES = {"user": "User", "assistant": "Assistant"}
 
 

@@ -220,7 +220,7 @@ class Sifted:
     skipped: tuple[tuple[str, str], ...]  #: (id, reason) of the skipped passages, in order
 
 
-_MOST_WORDS = 600  #: most words of a passage (from IRCoT)
+_MOST_WORDS = 600  #: maximum number of words of a passage (from IRCoT)
 _ALIKE = 90.0  #: similarity, 0 to 100, from which two passages are duplicates (from IRCoT)
 
 

@@ -30,7 +30,7 @@ _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
 #: a field is a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
-_SHOWN = 200  #: most characters of a wrong path in an error
+_SHOWN = 200  #: maximum number of characters of a wrong path in an error
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 _PACKAGE = "ragbandit.strategies.prompting"
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit` fills; the arm gives all other values
@@ -286,7 +286,7 @@ class Showing(TypedDict, total=False):
 
     pool: PassagePool | None  #: pool whose passages are shown, unless `passages` is set
     passages: Sequence[Passage] | None
-    passage_words: int  #: most words of a passage, 350 by default
+    passage_words: int  #: maximum number of words of a passage, 350 by default
     #: whether to include the earlier messages of the conversation; set it for the call that writes the answer
     conversation: bool
 

@@ -22,9 +22,9 @@ from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")
 
-CHARACTERS = 800  #: most characters of a passage from a document, which every encoder can read whole
-MAX_PASSAGE: Final = 1_000_000  #: most characters of a field of a passage
-MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: most bytes of a document
+CHARACTERS = 800  #: maximum number of characters of a passage from a document, which every encoder can read whole
+MAX_PASSAGE: Final = 1_000_000  #: maximum number of characters of a field of a passage
+MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: maximum bytes of a document
 
 #: front matter at the beginning of a Markdown file
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)

@@ -22,7 +22,7 @@ Distance = Literal["cosine", "dot", "euclid"]
 #: batches of (passages, their vectors). The vectors have the shape (passages, width); None in an index without vectors
 Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32] | None]]
 BATCH: Final = 256  #: passages per batch of a build
-CONNECTIONS: Final = 10  #: most connections of a retriever
+CONNECTIONS: Final = 10  #: maximum number of connections of a retriever
 
 
 class DatabaseRetriever(Retriever):

@@ -19,10 +19,10 @@ FORMAT = "elasticsearch-1"
 
 Search = Literal["words", "meaning"]
 
-#: most distinct words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
+#: maximum number of words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
-_LONGEST_ID = 512  #: most bytes of an id that the server accepts
-_REASON: Final = 500  #: most characters of the server's reason in an error message
+_LONGEST_ID = 512  #: maximum bytes of an id that the server accepts
+_REASON: Final = 500  #: maximum number of characters of the server's reason in an error message
 #: (part of an error's text "<status> type reason", remedy for the error); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),

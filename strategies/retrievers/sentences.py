@@ -185,7 +185,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def _longest(tokenizer: Any, model: Any) -> int:
-    """Most tokens of a pair. RoBERTa's positions begin after the id of the padding token, so 512 of 514 are usable."""
+    """Maximum tokens of a pair. RoBERTa's positions begin after the id of the padding token: 512 of 514 are usable."""
     limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
     for name, layer in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):

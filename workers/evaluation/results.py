@@ -19,7 +19,7 @@ from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
-#: reference of the column Time: mean seconds of an arm, divided by mean seconds of this arm (Adaptive-RAG, section 4)
+#: the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of TIME_ONE (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
 
 #: arm -> its answers, in the order of the questions

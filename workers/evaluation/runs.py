@@ -293,5 +293,5 @@ def _check_names(names: Sequence[str], *, known: Iterable[str], settings: Settin
             continue
         if name in settings.arms:
             remedy = "name an arm of our workers; `ragbandit advise --module` runs your own functions"
-            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy=remedy)
+            raise InvalidInput(f"the arm {name!r} runs in your own code", field="strategy", remedy=remedy)
         raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))

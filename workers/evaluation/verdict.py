@@ -16,9 +16,9 @@ from ragbandit.router.offline.simulation.measure import while_learning
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName
 
-#: most arms on one screen if their names need several lines
+#: maximum number of arms on one screen if their names need several lines
 _LONG_ARMS: Final = 3
-#: most notes on one screen
+#: maximum number of notes on one screen
 _NOTES: Final = 3
 
 

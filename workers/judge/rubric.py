@@ -33,7 +33,7 @@ CRITERIA: Final[Mapping[str, str]] = {
     "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
     "not, or contradicts it.",
 }
-#: most characters of a reply
+#: maximum number of characters of a reply
 _LONGEST_REPLY: Final = 20_000
 #: the limits of text lengths are divided by these numbers, in this order, until the prompt fits
 _DIVISORS: Final = (1, 2, 4, 8, 16)
@@ -250,9 +250,9 @@ def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
 CANNOT_INFER = "无法推断"
 #: a line such as "3: answer". The colon may also be a full stop or the Chinese comma
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
-#: most questions of a quiz
+#: maximum number of questions of a quiz
 QUESTIONS = 10
-#: most tokens of a reply with the questions of a quiz, or with the answers to them
+#: maximum number of tokens of a reply with the questions of a quiz, or with the answers to them
 QUIZ_TOKENS = 512
 
 ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"

@@ -31,7 +31,7 @@ from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
 
-#: most concurrent questions per process if neither the generator nor workers.concurrency sets a limit
+#: maximum number of concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -130,7 +130,7 @@ def _begin_fetching() -> None:
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
-    """Most concurrent questions per process: `wanted`, else the generator's limit. generator: None before loading."""
+    """Maximum questions at once in a process: `wanted`, else the generator's limit. generator: None before loading."""
     if wanted is not None:
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):

@@ -30,7 +30,7 @@ class LoadedArm:
     strategy: Strategy
     generator: Generator
     retriever: Retriever
-    #: most concurrent runs per process, counted over all arms with this generator
+    #: maximum number of concurrent runs per process, counted over all arms with this generator
     most_runs: int
     named: Mapping[str, Json] = field(default_factory=dict)
     version: str = ""
@@ -159,7 +159,7 @@ def full_arms(arms: Mapping[ArmName, LoadedArm], *, running: Iterable[ArmName]) 
 
 
 def runs_at_once(arms: Iterable[LoadedArm]) -> int:
-    """Most concurrent runs of a process with these arms: the sum over their generators."""
+    """Maximum number of concurrent runs of a process with these arms: the sum over their generators."""
     return sum({id(arm.generator): arm.most_runs for arm in arms}.values())
 
 

@@ -64,7 +64,7 @@ ERASED: Final = "erased"
 
 #: longest question, answer and gold answer, characters; a longer one is refused
 MAX_TEXT: Final = 100_000
-#: most arms in a configuration, and in a row of a routing table
+#: maximum number of arms in a configuration, and in a row of a routing table
 MAX_ARMS: Final = 1_000
 #: largest amount of a cost term, and largest limit in a budget
 MAX_AMOUNT: Final = 1e9

@@ -284,7 +284,7 @@ class ResponseBody(OpenAIBody):
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
     max_output_tokens: Annotated[chats.WholeNumber, limits(minimum=1)] = None
-    """Most tokens of the answer."""
+    """Maximum number of tokens of the answer."""
     include: list[str] | None = None
     """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""
     prompt: Annotated[dict[str, Any] | None, limits(enum=[None])] = None

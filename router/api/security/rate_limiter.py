@@ -61,7 +61,7 @@ _parsed = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
-    """The rate in the scope "rate" of the key, else in `rates`: for the role ("open" without a key), else "default"."""
+    """The first of: scope "rate" of the API key, `rates` of the role ("open" without a key), `rates["default"]`."""
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))

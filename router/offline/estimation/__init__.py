@@ -50,7 +50,7 @@ def _sum(first: Any, second: Any) -> Any:
     return first.merged(second) if hasattr(first, "merged") else first + second
 
 
-#: most multiplications in one matrix product. OpenBLAS spreads larger products over threads, which wait for each other
+#: maximum number of multiplications in one matrix product. OpenBLAS spreads larger products over waiting threads
 _PRODUCT = 1 << 18
 
 

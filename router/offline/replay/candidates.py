@@ -24,7 +24,7 @@ from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, PolicyLabel, SnapshotInfo, Update
 
-#: most questions in one call of a policy
+#: maximum number of questions in one call of a policy
 ASKED_AT_ONCE = 256
 PROGRESS_STEP = 64
 

@@ -55,7 +55,7 @@ Sums = TypeVar("Sums", bound=Tally)
 
 #: with at least this many rows per fold, estimators with a model are shown even if the plan does not need a model
 FEWEST_ROWS = 2
-#: most bytes of arrays that stay in memory between the passes, for all parts together
+#: maximum bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
 #: the result has a note if the number of different questions is at most this share of the rows
 FRESH: Final = 0.8

@@ -28,7 +28,7 @@ Kind = Literal["fixed", "column", "snapshot", "policy"]
 #: names of the baselines that are not candidates
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
-#: most rows in memory; a row takes about 10 KB
+#: maximum number of rows in memory; a row takes about 10 KB
 SAMPLE: Final = 50_000
 RIDGES = ("ridge", "mean")
 
@@ -54,7 +54,7 @@ class Plan:
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
     learn: bool = False
-    sample: int = SAMPLE  #: most rows to read if a policy learns, drawn by the hash of the id; 0 reads all
+    sample: int = SAMPLE  #: maximum number of rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
         Estimator(name=self.estimator)

@@ -25,7 +25,7 @@ _SOURCES = {
     "late": "with later feedback that came after they were learned",
 }
 _LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
-#: most decimals, however narrow the interval is
+#: maximum number of decimals, however narrow the interval is
 _DIGITS = 6
 _COLUMNS, _LINES = 80, 24
 #: a possible weight of at least this is printed as unbounded

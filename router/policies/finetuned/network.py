@@ -30,7 +30,7 @@ from ragbandit.shared.types import Features
 _UNIT: Final = {"float32": 2.0**-24, "bfloat16": 2.0**-9}
 #: standard deviation of new weights, BERT's initializer_range
 _SPREAD: Final = 0.02
-#: most texts of one forward pass, except in training
+#: maximum number of texts of one forward pass, except in training
 _BATCH: Final = 32
 #: lock of the dropout's seed and of torch's number of threads, which belong to the whole process
 _WORK: Final = threading.RLock()

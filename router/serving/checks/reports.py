@@ -48,7 +48,7 @@ def made_feedback(
 
     rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is stored as a number in [0, 1]
     event: a name of the setting feedback_events
-    source: "human", "label", "judge" or "code"; None means "human", and is required for an event
+    source: "human", "label", "judge" or "code"; None means "human". An event must have None
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
     """
     label, rating, reward, rater = map(plain, (label, rating, reward, rater))

@@ -32,7 +32,7 @@ from ragbandit.shared.types import Matrix
 
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
-#: most decisions that are counted to estimate the decisions a day
+#: maximum number of decisions counted for the estimate of decisions per day
 _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
 

@@ -37,7 +37,7 @@ NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unr
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: number of remembered outcomes per arm, or the setting health.failures if that is larger
 REMEMBERED = 100
-#: most remembered pairs of arm and reporting tenant; the pair with the oldest report is dropped first
+#: maximum number of remembered pairs of arm and reporting tenant; the pair with the oldest report is dropped first
 MOST_REPORTERS = 1000
 
 
@@ -187,7 +187,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """Returns (state of an arm for the questions of a source, circuit whose probe counts for these questions)."""
+        """Returns (state of an arm for questions of a source, the circuit that such a question would probe)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         until = self._open_until(failing)
@@ -215,7 +215,7 @@ OVERLAP_S = 3.0
 THOROUGH_EVERY_S = 10.0
 #: the longer overlap, seconds, for writers that waited for a lock, and workers whose clocks are behind
 LATE_S = LOCK_WAIT_S + 5.0
-#: most outcomes in one read
+#: maximum number of outcomes in one read
 MOST = 10_000
 _NEWS: Final[Mapping[CircuitState, str]] = {
     "open": "arm suspended: its last outcomes all failed; it is tried again after health.cool_down_s",

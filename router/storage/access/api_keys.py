@@ -89,7 +89,7 @@ def is_known(scopes: Mapping[str, Json]) -> bool:
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-#: most keys that are not revoked, and not expired for more than a day; every process holds these keys in memory
+#: maximum number of keys, without those revoked or expired for more than a day; every process keeps them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters
 _PUBLIC, _SECRET = 10, 43  # 43 digits of base 62 hold 256 bits

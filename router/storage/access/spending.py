@@ -22,7 +22,7 @@ from ragbandit.shared.types import Outcome
 
 #: dollars per unit of a counter; counters are whole numbers
 _UNIT: Final = 1e-9
-#: most dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
+#: maximum dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"

@@ -9,7 +9,7 @@ from ragbandit.router.storage.rows.outcome_rows import DAY_S
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
 
 MOST_COUNTED: Final = 10_000
-#: most feedback rows read to count today's labels; ids that callers choose may add rows of other days
+#: maximum number of feedback rows read to count today's labels; ids that callers choose may add rows of other days
 MOST_READ: Final = 50_000
 
 

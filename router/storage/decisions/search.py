@@ -15,9 +15,9 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
 
-#: most decisions that are read for a page if a filter has no index
+#: maximum number of decisions that are read for a page if a filter has no index
 LOOKED_AT: Final = 5_000
-#: most decisions on a page
+#: maximum number of decisions on a page
 MOST_ROWS: Final = 200
 #: (made_at, id) of the last decision of a page; the next page begins after it
 PageEnd = tuple[float, str]

@@ -32,7 +32,7 @@ from ragbandit.shared.types import PolicyLabel
 
 #: number of decisions per transaction; other writers wait while it runs, for a few milliseconds
 BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
-#: most decisions that one transaction scans, to find those without a row in `waiting`, as a multiple of BATCH
+#: maximum number of decisions, in multiples of BATCH, that one transaction scans for those without a row in `waiting`
 SCANNED: Final = 50
 #: shortest pause after a batch, and further pause while other transactions have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02

@@ -55,7 +55,7 @@ _DICTIONARY: Final = (
     b'[{"completion_tokens":1,"prompt_tokens":1,"purpose":"answer","seconds":0.,"text":"","type":"generated"}]'
 )
 _MARK: Final = b"\x01"
-#: most bytes of an unpacked trace, so that a damaged row cannot fill the memory
+#: maximum bytes of an unpacked trace, so that a damaged row cannot fill the memory
 _MOST: Final = 64 * 1024 * 1024
 
 
@@ -191,11 +191,11 @@ def outcome_value(row: Row) -> Outcome:
 JobKind = Literal["judge", "check", "label"]
 _DUE: Final[Mapping[JobKind, CounterName]] = {"judge": "judge_due", "check": "check_due", "label": "label_due"}
 
-#: most answers that wait for a check; further answers are not checked
+#: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
 CHECK_ATTEMPTS: Final = 3
 CHECK_EXPIRE_S: Final = 2 * 86400.0
-#: most answers that wait for a person's label, and their longest wait, seconds
+#: maximum number of answers that wait for a person's label, and their longest wait, seconds
 MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: stop reasons of failures that are not caused by the arm
@@ -207,7 +207,7 @@ CHOSEN_FOR_USE: Final = and_(
 
 
 def is_judgeable(outcome: Outcome) -> bool:
-    """Whether the outcome has an answer, or is a failure of the arm; not if a caller answered, but kept the answer."""
+    """Whether the outcome has an answer or is a failure of the arm. False if a caller answered without reporting it."""
     if calls_of(outcome):
         return False  # the answer comes after the tool calls
     if outcome.answer is not None and outcome.answer.strip():

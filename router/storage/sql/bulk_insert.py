@@ -82,7 +82,7 @@ def _names(table: Table, row: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(column.name for column in table.columns if column.name in row)
 
 
-#: most rows that PostgreSQL gets as values instead of arrays; for one row, arrays take a fifth longer
+#: maximum number of rows that PostgreSQL gets as values instead of arrays; for one row, arrays take a fifth longer
 _FEW: Final = 4
 
 

@@ -58,7 +58,7 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
 
 
 def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:
-    """Set the flags of these locked rows, all of one label, from the stored outcomes and feedback."""
+    """Set the flags of these rows from stored outcomes and feedback. The rows are locked, and of one policy label."""
     before = {row["decision_id"]: row for row in rows}
     query = select(decisions.c.id, *(flag.label(name) for name, flag in _STORED.items()))
     for row in connection.execute(query.where(decisions.c.id.in_(before))).mappings():

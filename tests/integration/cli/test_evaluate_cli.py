@@ -307,7 +307,7 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
         (("--strategy", "needy"), "needs attention"),
         (("--strategy", "all,nobody"), "'nobody' is not an arm we know"),
         (("--strategy", "singlestep"), "(did you mean single_step? known: "),
-        (("--strategy", "theirs"), "'theirs' is run by its caller"),
+        (("--strategy", "theirs"), "the arm 'theirs' runs in your own code"),
         (("--strategy", ","), "no strategy"),
         (("--strategy", "single_step", "--table", "out.jsonl"), "nothing to route"),
         (("--strategy", "single_step", "--log", "out.jsonl"), "nothing to route"),

@@ -60,7 +60,7 @@ def test_a_reply_that_is_not_streamed_comes_in_one_piece():
 
 
 def test_stream_as_the_caller_reads():
-    """The option `stream: caller` requests a stream if somebody reads the pieces, and otherwise a whole reply."""
+    """The option `stream: caller` requests a stream only if the caller reads pieces."""
     with ScriptedServer([TEXT, TEXT]) as server:
         done, pieces = pieces_of(server, stream="caller")
         whole, _ = ask(server, stream="caller")

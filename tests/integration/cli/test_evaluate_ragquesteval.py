@@ -104,7 +104,7 @@ def test_an_answer_that_the_judge_fails_on_counts_zero_and_is_listed(run, tmp_pa
 @pytest.mark.parametrize(
     ("row", "named"),
     [
-        ({}, "reference: is missing"),
+        ({}, "reference: the value is missing"),
         ({"reference": " "}, "reference: is empty"),
         ({"quiz": {"questions": ["a"]}}, "quiz: must have questions and references"),
         ({"quiz": {"questions": ["a"], "references": "b"}}, "quiz: must have questions and references"),

@@ -79,7 +79,7 @@ def test_a_vector_database_is_one_half_of_a_hybrid(run, tmp_path):
         (["search", "--retriever", "dense"], "ragbandit index build --retriever dense"),
         (["search", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
         (["search", "--retriever", "web"], "known: default, bm25, dense, elasticsearch, hybrid, pgvector, qdrant"),
-        (["build", "--corpus", "none.jsonl"], "none.jsonl: cannot be read"),
+        (["build", "--corpus", "none.jsonl"], "none.jsonl: the file cannot be read"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_remedy(run, words, message):

@@ -2,11 +2,13 @@
 
 import json
 import re
+from typing import get_type_hints
 
 import pytest
 
 from docs.generate import DOCS, pages
 from docs.generate.configuration import comments, is_section, keys, sections
+from ragbandit.client import exchange
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.config.settings import Settings
@@ -19,6 +21,19 @@ BODIES = {
     "POST /v1/feedback": FeedbackBody,
     "POST /v1/feedback/batch": FeedbackBatchBody,
 }
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "first"),
+    [
+        (RouteBody, exchange.AskOptions, "question"),
+        (FeedbackBody, exchange.Judgement, "decision_id"),
+        (OutcomeBody, exchange.OutcomeFields, "decision_id"),
+    ],
+)
+def test_the_client_takes_the_fields_of_the_service(body, fields, first):
+    """The client's types have exactly the fields of the HTTP body; the first field is its positional parameter."""
+    assert {first, *get_type_hints(fields)} == set(body.model_fields)
 
 
 @pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.name)

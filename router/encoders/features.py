@@ -1,6 +1,6 @@
 """Projects pooled states to features: a few hundred numbers that a learner with few rows can use.
 
-Nothing is learned from traffic. The projection is fitted on reference questions, which people wrote and labelled
+Nothing is learned from traffic. The projection is fitted on labelled reference questions of our own
 (reference_questions.jsonl: number of facts to join, kind of answer, how well known the subject is, wording):
 
 1. Directions. Ridge regression from the standardised states to each label gives one direction per label. The product of

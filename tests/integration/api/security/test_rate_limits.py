@@ -19,6 +19,12 @@ def asked(http):
     return http.post("/v1/route", json={"question": QUESTION})
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Replies of Redis may take 5 seconds, since a busy machine is not an outage."""
+    monkeypatch.setattr(rate_limiter, "WAIT_S", 5.0)
+
+
 def test_a_key_over_its_rate(keyed, redis_client, redis_server):
     """Beyond the rate a key gets 429 with Retry-After and the three headers; another key and the probes do not."""
     world = keyed(redis_url=redis_server, server={"rate_limits": {"app": "3/hour"}})
@@ -94,9 +100,8 @@ def test_processes_share_a_rate(redis_client, redis_server):
     assert asyncio.run(both()) == 150
 
 
-def test_redis_that_goes_and_comes_back(tmp_path, caplog, monkeypatch):
+def test_redis_that_goes_and_comes_back(tmp_path, caplog):
     """Without Redis a process counts in memory, logs it once and counts it in a metric; later it uses Redis again."""
-    monkeypatch.setattr(rate_limiter, "WAIT_S", 5.0)  # a busy machine must not look like a second outage
     caplog.set_level("INFO", logger="ragbandit.api")
     settings = Settings(data_dir=str(tmp_path))
 
@@ -129,8 +134,9 @@ def test_redis_that_goes_and_comes_back(tmp_path, caplog, monkeypatch):
     assert caplog.text.count("counted in Redis again") == 1
 
 
-def test_silent_redis_holds_up_one_request(redis_client, redis_server):
+def test_silent_redis_holds_up_one_request(redis_client, redis_server, monkeypatch):
     """Redis that takes what it is sent and answers nothing delays one request, half a second, and no other."""
+    monkeypatch.setattr(rate_limiter, "WAIT_S", 0.5)
     proxy = TcpProxy(Path(redis_server.removeprefix("unix://")))
 
     async def story() -> None:

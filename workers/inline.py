@@ -187,7 +187,7 @@ class InlineAnswers:
 
     async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
         """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
-        outcome = replace(outcome, answer=storable(outcome.answer))
+        outcome = replace(outcome, answer=storable(outcome.answer))  # callers get the text that is stored
         try:
             is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time

@@ -20,7 +20,6 @@ from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-_CHOICES: Final = ("tool_choice", "function_call", "parallel_tool_calls")
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -75,9 +74,9 @@ def read_chat(
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
     values = {name: (_limit if name.endswith("_tokens") else storable)(sent[name], field=name) for name in names}
-    has_tools = any(values.get(tools) for tools in _TOOLS)
     # Servers refuse a choice without tools.
-    left_out = () if has_tools else [name for name in _CHOICES if values.get(name) in ("auto", "none", True, False)]
+    choices = () if any(map(values.get, _TOOLS)) else (*_TOOLS.values(), "parallel_tool_calls")
+    left_out = [name for name in choices if values.get(name) in ("auto", "none", True, False)]
     params = {name: value for name, value in values.items() if value is not None and name not in left_out}
     messages = storable(sent["messages"], field=at)
     needs = _needs(params)
@@ -355,8 +354,7 @@ def in_namespace(name: str, space: object) -> str:
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
     """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-    Tools that are not functions, or that OpenAI runs itself, are ignored. Raises Unsupported if `choice` demands one of
-    the ignored tools.
+    Tools that are not functions, or that OpenAI runs itself, are ignored, or raise Unsupported if `choice` demands one.
     """
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []

@@ -198,8 +198,11 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
-    present = {name: value for name, value in record.items() if name in KEYS and not is_missing(value)}
-    present = {name: value for name, value in present.items() if type(value) is not str or value or name in _BLANK}
+    present = {
+        name: value
+        for name, value in record.items()
+        if name in KEYS and not is_missing(value) and (type(value) is not str or value or name in _BLANK)
+    }
     if "pmf" in present:
         pmf = converted(values.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):

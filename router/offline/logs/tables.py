@@ -48,8 +48,7 @@ from ragbandit.shared.types import (
 )
 
 Row = TypeVar("Row")
-_AsText = BeforeValidator(values.text)
-_Name = Annotated[str, StringConstraints(pattern=r"\S"), _AsText]
+_Name = Annotated[str, StringConstraints(pattern=r"\S"), BeforeValidator(values.text)]
 _AsNumber = BeforeValidator(values.number)
 
 

@@ -252,7 +252,7 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
 
 
 def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """R^2 of a tree fitted on half of the questions, tested on the others. None if few, or all pmfs are equal."""
+    """Test R^2 of a tree fitted on half of the questions. None for too few questions, or if all pmfs are equal."""
     fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
     if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
         return None

@@ -49,38 +49,51 @@ _END: Final = 20_000
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
-#: (pattern, replacement), applied to each line in this order
-_SECRETS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+#: every name that _NAME matches contains one of these
+_NAME_HINTS: Final = ("pass", "pw", "secret", "token", "credential", "sig", "key")
+#: (hints, pattern, replacement), applied to each line in this order. For speed, a pattern is skipped if the text, in
+#: lower case, contains none of its hints
+_SECRETS: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]] = (
     # User part of a URL, up to the last @: an unescaped password may contain any character.
-    (re.compile(r"(?<=://)\S*@"), ""),
+    (("://",), re.compile(r"(?<=://)\S*@"), ""),
     # User part of a URL whose password contains spaces. Digits after the colon are a port.
-    (re.compile(r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@"), ""),
+    (("://",), re.compile(r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@"), ""),
     # Query and fragment of a URL, without closing brackets and quotes after it.
-    (re.compile(r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))"), rf"\1?{_REDACTED}"),
-    # user:password@host without a scheme (drivers for Go), and user/password@host (Oracle).
-    (re.compile(r"(?<![\w/@])[\w.+-]+[:/][^\s@/:]+@(?=[\w(\[])"), f"{_REDACTED}@"),
     (
+        ("://",),
+        re.compile(r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))"),
+        rf"\1?{_REDACTED}",
+    ),
+    # user:password@host without a scheme (drivers for Go), and user/password@host (Oracle).
+    (("@",), re.compile(r"(?<![\w/@])[\w.+-]+[:/][^\s@/:]+@(?=[\w(\[])"), f"{_REDACTED}@"),
+    (
+        ("authorization",),
         re.compile(
             r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?!\[redacted\])"
             r"(?:[\"'][^\"'\n]*[\"']|(?:(?:bearer|basic|digest|token)\s+)?\S+)"
         ),
         rf"\1{_REDACTED}",
     ),
-    (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{_REDACTED}"),
+    (("bearer",), re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{_REDACTED}"),
     # "password": "...", password='...', PWD={...}
-    (re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\\?[\"']?\s*[:=]\s*)(?:{_QUOTED})"), rf"\1{_REDACTED}"),
+    (
+        _NAME_HINTS,
+        re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\\?[\"']?\s*[:=]\s*)(?:{_QUOTED})"),
+        rf"\1{_REDACTED}",
+    ),
     # ;Password=a b;Database=d: a value before a semicolon may contain spaces
-    (re.compile(rf"(?i)(;\s*(?:{_NAME})\s*=\s*)(?!\[redacted\])[^;\n]+"), rf"\1{_REDACTED}"),
-    (re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\s*[:=]\s*)(?!\[redacted\])[^\s;]+"), rf"\1{_REDACTED}"),
+    (_NAME_HINTS, re.compile(rf"(?i)(;\s*(?:{_NAME})\s*=\s*)(?!\[redacted\])[^;\n]+"), rf"\1{_REDACTED}"),
+    (_NAME_HINTS, re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\s*[:=]\s*)(?!\[redacted\])[^\s;]+"), rf"\1{_REDACTED}"),
     # Keys of AWS, GitHub, GitLab, Google, Hugging Face and Slack, and JSON web tokens, by their prefixes.
     (
+        ("akia", "asia", "gh", "glpat", "aiza", "hf_", "xox", "eyj"),
         re.compile(
             r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
             r"|AIza[\w-]{30,}|hf_[A-Za-z0-9]{16,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
         ),
         _KEY,
     ),
-    (_ANY_KEY, _KEY),
+    (("sk-", "rb_"), _ANY_KEY, _KEY),
 )
 
 
@@ -98,8 +111,10 @@ def without_secrets(text: str) -> str:
         head, tail = text[:_END].rpartition("\n"), text[-_END:].partition("\n")
         text = f"{head[0] or head[2]}\n...\n{tail[2]}"
     lines = [line if len(line) <= _LINE else f"{line[:_LINE]}..." for line in text.split("\n")]
-    for pattern, replacement in _SECRETS:
-        lines = [pattern.sub(replacement, line) for line in lines]
+    folded = text.casefold()
+    for hints, pattern, replacement in _SECRETS:
+        if any(hint in folded for hint in hints):
+            lines = [pattern.sub(replacement, line) for line in lines]
     return "\n".join(lines)
 
 

@@ -21,16 +21,18 @@ def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, 
         result = connection.exec_driver_sql(text, values)
         return [dict(row) for row in result.mappings()] if result.returns_rows else []
     parameters = [json.dumps(value) if isinstance(value, list) else value for value in values]
-    driver: Any = connection.connection.driver_connection
-    cursor = driver.execute(text, parameters)
+    cursor = _driver(connection).execute(text, parameters)
     names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def run_many(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Run a statement of SQLite once for each row of values."""
-    driver: Any = connection.connection.driver_connection
-    driver.executemany(statement, rows)
+    _driver(connection).executemany(statement, rows)
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
 
 
 @lru_cache(maxsize=256)
@@ -53,10 +55,10 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key
     # The order of keys prevents deadlocks between writers.
     unique = [first[name] for name in sorted(first)]
     if connection.dialect.name == "sqlite":
-        # SQLite has one write transaction at a time, so no other writer can insert between these two statements.
-        stored = run(connection, f"SELECT {key} FROM {table.name} WHERE {key} IN ?", list(first))  # noqa: S608 # names of ours
-        new = first.keys() - {row[key] for row in stored}
-        insert_rows(connection, table, [row for row in unique if row[key] in new])
+        names = _names(table, tuple(unique[0]))
+        statement = f"{_insert_one(table, names)} ON CONFLICT DO NOTHING"
+        execute = _driver(connection).execute
+        new = {row[key] for row in unique if execute(statement, [row[name] for name in names]).rowcount}
     else:
         statement, values = _insert(table, unique)
         inserted = connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values)
@@ -70,11 +72,14 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
         return
     if connection.dialect.name == "sqlite":
         names = _names(table, tuple(rows[0]))
-        marks = ",".join("?" * len(names))
-        statement = f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({marks})"  # noqa: S608 # names of ours
-        run_many(connection, statement, [tuple([row[name] for name in names]) for row in rows])
+        run_many(connection, _insert_one(table, names), [tuple([row[name] for name in names]) for row in rows])
     else:
         connection.exec_driver_sql(*_insert(table, rows))
+
+
+@lru_cache(maxsize=64)
+def _insert_one(table: Table, names: tuple[str, ...]) -> str:
+    return f"INSERT INTO {table.name} ({','.join(names)}) VALUES ({','.join('?' * len(names))})"  # noqa: S608 # names of ours
 
 
 @lru_cache(maxsize=64)

@@ -92,6 +92,8 @@ class Database:
                 self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
                 if make:
                     self.file.make()
+        if "poolclass" not in options:
+            options["pool_use_lifo"] = True  # the connection that wrote last has the newest pages in its cache
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
@@ -213,7 +215,9 @@ def _begin_sqlite(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
         return
     driver: Any = connection.connection.driver_connection
-    driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
+    if connection.info.get("foreign_keys") != foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
+        driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
+        connection.info["foreign_keys"] = foreign_keys
     _wait_for_lock(driver, "BEGIN IMMEDIATE", last_try=connection.exec_driver_sql)
 
 

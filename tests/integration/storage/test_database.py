@@ -81,6 +81,20 @@ def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
     database.close()
 
 
+def test_foreign_keys_are_switched_only_on_change(tmp_path):
+    """SQLite prepares all statements again after the PRAGMA, so a write runs it only if its connection needs it."""
+    database, switched = Database(f"sqlite:///{tmp_path}/x.db"), []
+    with database.look() as connection:
+        driver = connection.connection.driver_connection
+    driver.set_trace_callback(lambda sql: switched.append(sql) if sql.startswith("PRAGMA foreign_keys=") else None)
+    for checked in (True, True, False, False, True):
+        with database.write(foreign_keys=checked) as connection:
+            assert connection.connection.driver_connection is driver
+            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == checked
+    database.close()
+    assert switched == [f"PRAGMA foreign_keys={state}" for state in ("ON", "OFF", "ON")]
+
+
 def test_statements_of_text(database):
     """Statements of text take values and lists on both databases, and their faults are StoreErrors."""
     query = "SELECT label, retired_at IS NULL AS in_use FROM policies WHERE label IN ? AND made_at > ? ORDER BY label"

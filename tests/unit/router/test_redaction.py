@@ -1,7 +1,9 @@
 """Secrets are taken out of texts that were written by code we do not know."""
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
+from ragbandit.shared import redaction
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.redaction import credentials_in, without_credentials, without_secrets
 
@@ -64,6 +66,23 @@ def test_keys_of_known_services_are_removed(key):
 def test_other_texts_stay_as_they_are(text):
     """Nothing is taken out of a text without anything that looks like a secret."""
     assert without_secrets(text) == text
+
+
+_PIECES = (
+    *("postgres://", "u:pw", "@h", "?sig=", "#", "Authorization: ", "BEARER ", "hunter22", "hunter2 and more", ";"),
+    *("Password=", "PWD =", '"api key": ', "my_token: ", "tokens=", "Sig=", "pass:", "AKIAIOSFODNN7EXAMPLE", "gho_"),
+    *("0123456789abcdefghij", "hf_", "xoxb-", "eyJhbGciOi.eyJzdWIi", "sk-", "rb_0123456789_x", "'", " ", "{", "\n"),
+)
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_a_pattern_is_skipped_only_where_it_cannot_match(text):
+    """Texts are the same as if every pattern had been tried."""
+    expected = redaction._PRIVATE_KEY.sub(redaction._REDACTED, text).split("\n")
+    for _, pattern, replacement in redaction._SECRETS:
+        expected = [pattern.sub(replacement, line) for line in expected]
+    assert without_secrets(text) == "\n".join(expected)
 
 
 def test_a_long_line_is_cut():

@@ -98,7 +98,7 @@ class Database:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
-        self._reader = self.engine
+        self._reader = self._looker = self.engine
         self._writer = self.engine.execution_options(ragbandit_write="ON")
         if self.is_sqlite:  # needs no isolation level: a read transaction of SQLite always sees one state
             if self.file is not None:
@@ -108,6 +108,7 @@ class Database:
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            self._looker = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             event.listen(self.engine, "do_connect", _connect_postgres)
 
     @contextmanager
@@ -121,7 +122,7 @@ class Database:
     def look(self) -> Iterator[Connection]:
         """A connection for a single statement; takes half the time of `read`."""
         self.check_file(every_s=LOOK_S)
-        with self._wrapped(), self._reader.connect() as connection:
+        with self._wrapped(), self._looker.connect() as connection:
             yield connection
 
     @contextmanager

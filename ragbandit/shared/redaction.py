@@ -53,48 +53,39 @@ _PRIVATE_KEY: Final = re.compile(
 _NAME_HINTS: Final = ("pass", "pw", "secret", "token", "credential", "sig", "key")
 #: (hints, pattern, replacement), applied to each line in this order. For speed, a pattern is skipped if the text, in
 #: lower case, contains none of its hints
-_SECRETS: Final[tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]] = (
-    # User part of a URL, up to the last @: an unescaped password may contain any character.
-    (("://",), re.compile(r"(?<=://)\S*@"), ""),
-    # User part of a URL whose password contains spaces. Digits after the colon are a port.
-    (("://",), re.compile(r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@"), ""),
-    # Query and fragment of a URL, without closing brackets and quotes after it.
-    (
-        ("://",),
-        re.compile(r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))"),
-        rf"\1?{_REDACTED}",
-    ),
-    # user:password@host without a scheme (drivers for Go), and user/password@host (Oracle).
-    (("@",), re.compile(r"(?<![\w/@])[\w.+-]+[:/][^\s@/:]+@(?=[\w(\[])"), f"{_REDACTED}@"),
-    (
-        ("authorization",),
-        re.compile(
-            r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?!\[redacted\])"
-            r"(?:[\"'][^\"'\n]*[\"']|(?:(?:bearer|basic|digest|token)\s+)?\S+)"
+_SECRETS: Final = [
+    (hints, re.compile(pattern), replacement)
+    for hints, pattern, replacement in (
+        # User part of a URL, up to the last @: an unescaped password may contain any character.
+        (("://",), r"(?<=://)\S*@", ""),
+        # User part of a URL whose password contains spaces. Digits after the colon are a port.
+        (("://",), r"(?<=://)[^\s/:@]*:(?!\d+(?:[/?#\s]|$))[^\n@]*@", ""),
+        # Query and fragment of a URL, without closing brackets and quotes after it.
+        (("://",), r"(?<=://)([^\s?#]*)[?#](?!\[redacted\])\S+?(?=[\"')\]},.;:]*(?:\s|$))", rf"\1?{_REDACTED}"),
+        # user:password@host without a scheme (drivers for Go), and user/password@host (Oracle).
+        (("@",), r"(?<![\w/@])[\w.+-]+[:/][^\s@/:]+@(?=[\w(\[])", f"{_REDACTED}@"),
+        (
+            ("authorization",),
+            r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?!\[redacted\])"  # noqa: ISC004
+            r"(?:[\"'][^\"'\n]*[\"']|(?:(?:bearer|basic|digest|token)\s+)?\S+)",
+            rf"\1{_REDACTED}",
         ),
-        rf"\1{_REDACTED}",
-    ),
-    (("bearer",), re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}"), rf"\1{_REDACTED}"),
-    # "password": "...", password='...', PWD={...}
-    (
-        _NAME_HINTS,
-        re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\\?[\"']?\s*[:=]\s*)(?:{_QUOTED})"),
-        rf"\1{_REDACTED}",
-    ),
-    # ;Password=a b;Database=d: a value before a semicolon may contain spaces
-    (_NAME_HINTS, re.compile(rf"(?i)(;\s*(?:{_NAME})\s*=\s*)(?!\[redacted\])[^;\n]+"), rf"\1{_REDACTED}"),
-    (_NAME_HINTS, re.compile(rf"(?i)(?<![\w.-])((?:{_NAME})\s*[:=]\s*)(?!\[redacted\])[^\s;]+"), rf"\1{_REDACTED}"),
-    # Keys of AWS, GitHub, GitLab, Google, Hugging Face and Slack, and JSON web tokens, by their prefixes.
-    (
-        ("akia", "asia", "gh", "glpat", "aiza", "hf_", "xox", "eyj"),
-        re.compile(
-            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"
-            r"|AIza[\w-]{30,}|hf_[A-Za-z0-9]{16,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)"
+        (("bearer",), r"(?i)\b(bearer\s+)[\w.~+/=-]{8,}", rf"\1{_REDACTED}"),
+        # "password": "...", password='...', PWD={...}
+        (_NAME_HINTS, rf"(?i)(?<![\w.-])((?:{_NAME})\\?[\"']?\s*[:=]\s*)(?:{_QUOTED})", rf"\1{_REDACTED}"),
+        # ;Password=a b;Database=d: a value before a semicolon may contain spaces
+        (_NAME_HINTS, rf"(?i)(;\s*(?:{_NAME})\s*=\s*)(?!\[redacted\])[^;\n]+", rf"\1{_REDACTED}"),
+        (_NAME_HINTS, rf"(?i)(?<![\w.-])((?:{_NAME})\s*[:=]\s*)(?!\[redacted\])[^\s;]+", rf"\1{_REDACTED}"),
+        # Keys of AWS, GitHub, GitLab, Google, Hugging Face and Slack, and JSON web tokens, by their prefixes.
+        (
+            ("akia", "asia", "gh", "glpat", "aiza", "hf_", "xox", "eyj"),
+            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA)[A-Z0-9]{16}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}"  # noqa: ISC004
+            r"|AIza[\w-]{30,}|hf_[A-Za-z0-9]{16,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?)",
+            _KEY,
         ),
-        _KEY,
-    ),
-    (("sk-", "rb_"), _ANY_KEY, _KEY),
-)
+        (("sk-", "rb_"), _ANY_KEY.pattern, _KEY),
+    )
+]
 
 
 def without_secrets(text: str) -> str:

@@ -144,7 +144,7 @@ def kill(
     """Turn the kill switch on: every question gets `arm`. None lets the champion decide. Raises InvalidInput."""
     check_reason(reason)
     if arm is not None and arm not in offered:
-        raise InvalidInput(f"the arm {arm!r} is not offered", field="arm", remedy=f"use one of: {', '.join(offered)}")
+        raise InvalidInput(f"the arm {arm!r:.80} is not offered", field="arm", remedy=f"use {', '.join(offered)}")
     pinned = None if arm is None else ArmName(arm)
     killed: Literal["arm", "champion"] = "champion" if pinned is None else "arm"
     with database.write() as connection:

@@ -179,10 +179,6 @@ def advise_pipelines(
     return replace(advice, notes=(*warnings, *_arm_notes(material, settings=settings), *advice.notes))
 
 
-def _print_warning(text: str) -> None:
-    errors.print(escape(text), soft_wrap=True, highlight=False)
-
-
 @dataclass(kw_only=True)
 class _Sources:
     """Reads outcomes from a run, a table or a log, and makes the verdict on them."""
@@ -190,7 +186,7 @@ class _Sources:
     settings: Settings
     ask: Ask
     progress: Progress
-    warn: Callable[[str], None] = _print_warning
+    warn: Callable[[str], None] = lambda text: errors.print(escape(text), soft_wrap=True, highlight=False)
     #: a router whose encoder is used; None if the configured encoder should be loaded
     router: Router | None = None
 

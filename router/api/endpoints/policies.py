@@ -93,10 +93,7 @@ async def kill(body: KillBody, request: Request) -> Response:
 
     Every process on this database applies the switch from its next decision on.
     """
-    router = router_of(request)
-    if body.arm is not None:
-        _check_offered(router, body.arm)
-    throw = partial(verbs.kill, arm=body.arm, offered=tuple(router.settings.arms))
+    throw = partial(verbs.kill, arm=body.arm, offered=tuple(router_of(request).settings.arms))
     return JsonReply(await _done(request, throw, body))
 
 
@@ -136,15 +133,11 @@ async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Resp
     Every ledger resets the arm before it learns the first decision that is made after this moment.
     """
     router = router_of(request)
-    _check_offered(router, arm)
-    entry: dict[str, Any] = {"actor": _actor(request), "reason": body.reason, "now": time.time()}
-    return JsonReply(await reads_of(request).run(partial(declare_change, router.database, ArmName(arm), **entry)))
-
-
-def _check_offered(router: Router, arm: str) -> None:
     offered = tuple(router.settings.arms)
     if arm not in offered:
         raise NotFound(f"the arm {arm!r:.80} is not offered", field="arm", remedy=f"use one of {', '.join(offered)}")
+    entry: dict[str, Any] = {"actor": _actor(request), "reason": body.reason, "now": time.time()}
+    return JsonReply(await reads_of(request).run(partial(declare_change, router.database, ArmName(arm), **entry)))
 
 
 def base_of(router: Router) -> PolicyLabel:

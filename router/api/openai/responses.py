@@ -99,12 +99,9 @@ def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
             repeated[name] = value
     tools: Any = repeated.get("tools")
     if tools:
-        repeated["tools"] = [_without_credentials(tool) for tool in tools if isinstance(tool, dict)]
+        dicts = [tool for tool in tools if isinstance(tool, dict)]
+        repeated["tools"] = [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in dicts]
     return repeated
-
-
-def _without_credentials(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tool.items() if name not in _CREDENTIALS}
 
 
 def response(

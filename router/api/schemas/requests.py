@@ -184,10 +184,6 @@ def _schema(**keywords: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra=keywords)
 
 
-def _one_of(*names: str) -> list[dict[str, Any]]:
-    return [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
-
-
 class BudgetBody(RequestBody):
     """Caps on one answer, all above 0. The smaller of your cap and the service's cap applies; null: you set no cap."""
 
@@ -276,7 +272,10 @@ class FeedbackBody(RequestBody):
 
     model_config = _schema(
         example={"decision_id": "ticket-4711", "feedback_id": "ticket-4711-stars", "rating": 4, "scale": "1-5"},
-        oneOf=_one_of("label", "rating", "reward", "retract", "event"),
+        oneOf=[
+            {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+            for name in ("label", "rating", "reward", "retract", "event")
+        ],
         allOf=[{"anyOf": [{"properties": {name: {"type": "null"}}} for name in ("event", "source")]}],
         anyOf=_WITHIN_SCALE,
     )

@@ -202,14 +202,10 @@ class RewardModel:
 _FLAGS: Final = ("defaulted", "late", "raw", "judged")
 
 
-def _merge_each(first: list[WeightTally], second: list[WeightTally]) -> list[WeightTally]:
-    return [tally.merged(other) for tally, other in zip(first, second, strict=True)]
-
-
 @dataclass(kw_only=True)
 class LogSummary(Tally):
     model: RewardModel
-    weights: list[WeightTally] = field(metadata={"merge": _merge_each})
+    weights: list[WeightTally] = field(metadata={"merge": lambda *tallies: list(map(WeightTally.merged, *tallies))})
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
     #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
     apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})

@@ -52,7 +52,7 @@ def test_what_cannot_be_done_is_a_conflict(world):
 def test_the_switch_is_thrown_and_taken_back(world):
     """From the next question on the pinned arm is played; then the policy decides again."""
     kill, ask = "/v1/policies/kill", {"question": "why?"}
-    refused(world.http.post(kill, json=WHY | {"arm": "nonsense"}), 404, "NOT_FOUND", field="arm")
+    refused(world.http.post(kill, json=WHY | {"arm": "nonsense"}), 422, "INVALID_INPUT", field="arm")
     assert world.http.post(kill, json=WHY | {"arm": "no_retrieval"}).json()["killed"] == "arm"
     made = world.http.post("/v1/route", json=ask).json()
     assert (made["arm"], made["propensity"]) == ("no_retrieval", 1.0)

@@ -173,7 +173,7 @@ def test_bounds_and_inputs(database):
 def test_the_switch(database):
     """An arm that is offered can be pinned, or the champion; what is not set cannot be taken back."""
     told = {"base": BASE, "actor": "cli:ann@host", "reason": "fire", "now": 5.0}
-    with pytest.raises(InvalidInput, match="one of: a, b"):
+    with pytest.raises(InvalidInput, match="use a, b"):
         verbs.kill(database, arm="c", offered=["a", "b"], **told)
     thrown = verbs.kill(database, arm="a", offered=["a", "b"], **told)
     assert (thrown.killed, thrown.arm) == ("arm", "a")

@@ -199,8 +199,7 @@ def routines_of(context: Context) -> list[Routine]:
         pending.recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
 
     def extend_totals() -> float:
-        has_more = extender.extend(seconds=2.0)
-        return 2.0 if has_more else 5.0  # seconds until the next call
+        return 2.0 if extender.extend(seconds=2.0) else 5.0  # seconds until the next call
 
     def watch_rollouts() -> None:
         evaluator.evaluate(now=time.time())

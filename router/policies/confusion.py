@@ -45,8 +45,7 @@ def shares_by_label(
     for label in (*order, None):
         places = [place for place, question_label in enumerate(labels) if question_label == label]
         if places:
-            means = np.asarray(shares)[places].mean(axis=0)
-            by_arm = dict(zip(arms, map(float, means), strict=True))
+            by_arm = dict(zip(arms, map(float, np.asarray(shares)[places].mean(axis=0)), strict=True))
             mean = None if spent is None else float(spent[places].mean())
             rows.append(LabelShares(label=label, questions=len(places), arms=by_arm, seconds=mean))
     return rows

@@ -143,8 +143,7 @@ class Predictions:
         behind = self._behind + np.cumsum(worth)
         if len(value):
             self._behind = float(behind[-1])
-        use = known & (behind - worth < 0.0)
-        chosen: Array = np.where(use[:, None], scores, means)
+        chosen: Array = np.where((known & (behind - worth < 0.0))[:, None], scores, means)
         return chosen
 
 

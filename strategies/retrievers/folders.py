@@ -153,8 +153,7 @@ def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
     positions = np.arange(len(scores))
     if len(scores) > k:
         positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-    order = np.argsort(-scores[positions], kind="stable")[:k]
-    return [int(position) for position in positions[order]]
+    return [int(position) for position in positions[np.argsort(-scores[positions], kind="stable")[:k]]]
 
 
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:

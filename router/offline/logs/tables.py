@@ -152,8 +152,7 @@ def read_table(path: str | Path) -> LabelledTable:
             seconds=_of_arms(line.seconds, "seconds", arms=arms) if line.seconds else {},
         )
 
-    rows = tuple(question_rows(Path(path), row))
-    return LabelledTable(rows=rows, arms=arms)
+    return LabelledTable(rows=tuple(question_rows(Path(path), row)), arms=arms)
 
 
 def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:

@@ -159,8 +159,7 @@ def _noted(decision: Decision, note: dict[str, Json]) -> Decision:
     first = decision.facts.get(CANDIDATE)
     if isinstance(first, Mapping):
         others = first.get("others")
-        earlier = others if isinstance(others, list) else []
-        note = {**first, "others": [*earlier, note]}
+        note = {**first, "others": [*(others if isinstance(others, list) else []), note]}
     return replace(decision, facts={**decision.facts, CANDIDATE: note})
 
 

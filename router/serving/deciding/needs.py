@@ -86,8 +86,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
         field = next((name for name in _PARAMETERS.get(need, ()) if query.chat.get(name)), field)
     able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
-    tokens = query.request.get(TOKENS)
-    message += f", for some {tokens} tokens" if _CONTEXT in needs else ""
+    message += f", for some {query.request.get(TOKENS)} tokens" if _CONTEXT in needs else ""
     remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
     return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} or context_tokens have it")
 

@@ -165,8 +165,7 @@ def make_jobs(settings: Settings) -> Jobs:
         return MemoryJobs(broken=True)
     from ragbandit.router.queue.jobs import RedisJobs, connect
 
-    client = connect(redis_url(settings), timeout_s=1.0)
-    return RedisJobs(client, expected=expected)
+    return RedisJobs(connect(redis_url(settings), timeout_s=1.0), expected=expected)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:

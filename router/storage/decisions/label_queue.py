@@ -6,11 +6,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, exists, func, select
 
 from ragbandit.router.storage.rows.outcome_rows import DAY_S
-from ragbandit.router.storage.sql.tables import decisions, feedback, jobs
+from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, jobs
 
 MOST_COUNTED: Final = 10_000
-#: maximum number of feedback rows read to count today's labels; ids that callers choose may add rows of other days
-MOST_READ: Final = 50_000
 
 
 def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip: int) -> Sequence[str]:
@@ -23,14 +21,9 @@ def ids_to_label(connection: Connection, *, tenant: str | None, limit: int, skip
 
 def label_counts(connection: Connection, *, tenant: str | None, now: float) -> tuple[int, int]:
     """(answers that wait for a label, labels given today in UTC), each at most MOST_COUNTED. tenant: None for all."""
-    midnight = now - now % DAY_S
-    first_id = f"{int(1000 * midnight):012x}"  # a UUIDv7 begins with its time: today's are a range of the primary key
-    columns = feedback.c.decision_id, feedback.c.source, feedback.c.received_at
-    begin = f"{first_id[:8]}-{first_id[8:]}"
-    recent = select(*columns).where(feedback.c.id >= begin).order_by(feedback.c.id).limit(MOST_READ).subquery()
-    labels = select(recent.c.decision_id).where(recent.c.source == "label", recent.c.received_at >= midnight)
+    labels = select(feedback.c.decision_id).where(IS_LABEL, feedback.c.received_at >= now - now % DAY_S)
     if tenant is not None:
-        labels = labels.join(decisions, decisions.c.id == recent.c.decision_id).where(decisions.c.tenant == tenant)
+        labels = labels.join(decisions, decisions.c.id == feedback.c.decision_id).where(decisions.c.tenant == tenant)
     waiting, today = (
         connection.execute(select(func.count()).select_from(query.limit(MOST_COUNTED).subquery())).scalar_one()
         for query in (_awaiting_label(tenant), labels)

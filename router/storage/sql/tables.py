@@ -23,11 +23,12 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.schema import SchemaItem
 
 #: newest migration of this release
-SCHEMA_REVISION = "0010"
+SCHEMA_REVISION = "0011"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
 OLDEST_REVISION = "0009"
@@ -43,6 +44,8 @@ ID = String(64)
 LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
+
+IS_LABEL: Final = text("source = 'label'")
 
 #: values of `info` for columns, indexes and tables that were added later: the revision of the migration
 _IN_0002: Final = {"since": "0002"}
@@ -388,6 +391,8 @@ feedback = _table(
     Column("api_key", String(16), comment="public id of the caller's key"),
     Index("feedback_decision", "decision_id"),
     Index("feedback_rater", "rater", "received_at", info={"since": "0006"}),
+    # An index of part of the rows is used only by queries with this text.
+    Index("feedback_labels", "received_at", sqlite_where=IS_LABEL, postgresql_where=IS_LABEL, info={"since": "0011"}),
     comment="labels, ratings, rewards and events, as they came in",
 )
 

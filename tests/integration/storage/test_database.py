@@ -5,9 +5,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 from sqlalchemy.exc import OperationalError
 
+from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.bulk_insert import run
@@ -93,6 +94,20 @@ def test_foreign_keys_are_switched_only_on_change(tmp_path):
             assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == checked
     database.close()
     assert switched == [f"PRAGMA foreign_keys={state}" for state in ("ON", "OFF", "ON")]
+
+
+@pytest.mark.parametrize("tenant", [None, "default"])
+def test_the_labels_of_today_are_counted_in_an_index(database, tenant):
+    """No other feedback is read, however much there is."""
+    statements = []
+    with database.read() as connection:
+        if not database.is_sqlite:  # which scans a table of few rows
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        event.listen(connection, "before_cursor_execute", lambda *given: statements.append(given[2:4]))
+        assert label_counts(connection, tenant=tenant, now=1e9) == (0, 0)
+        (sql, parameters), explain = statements[-1], "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
+        plan = connection.exec_driver_sql(f"{explain} {sql}", parameters).all()
+    assert "feedback_labels" in str(plan)
 
 
 def test_statements_of_text(database):

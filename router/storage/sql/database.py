@@ -90,10 +90,9 @@ class Database:
                 options["poolclass"] = StaticPool
             elif not str(parsed.database).startswith("file:"):
                 self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
+                options["pool_use_lifo"] = True  # the connection that wrote last has the newest pages in its cache
                 if make:
                     self.file.make()
-        if "poolclass" not in options:
-            options["pool_use_lifo"] = True  # the connection that wrote last has the newest pages in its cache
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:

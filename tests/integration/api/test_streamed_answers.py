@@ -28,7 +28,7 @@ def place(settings, redis_client, redis_server):
 
     def start(*, text=WORDS, word_seconds=0.02, arms=LONG, generator=None, worker=True, **given):
         made = settings(redis_url=redis_server, arms=arms, **given)
-        service = Service(made, jobs=RedisJobs(connect(redis_server, timeout_s=1.0)))
+        service = Service(made, jobs=RedisJobs(connect(redis_server, timeout_s=5.0)))
         running.append(service)
         model = generator or ScriptedGenerator(lambda _: text, word_seconds=word_seconds)
         if worker:

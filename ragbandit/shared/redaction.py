@@ -51,8 +51,8 @@ _PRIVATE_KEY: Final = re.compile(
 )
 #: every name that _NAME matches contains one of these
 _NAME_HINTS: Final = ("pass", "pw", "secret", "token", "credential", "sig", "key")
-#: (hints, pattern, replacement), applied to each line in this order. For speed, a pattern is skipped if the text, in
-#: lower case, contains none of its hints
+#: (hints, pattern, replacement), applied to each line in this order. For speed, a pattern is skipped if an ASCII
+#: text, in lower case, contains none of its hints
 _SECRETS: Final = [
     (hints, re.compile(pattern), replacement)
     for hints, pattern, replacement in (
@@ -102,9 +102,9 @@ def without_secrets(text: str) -> str:
         head, tail = text[:_END].rpartition("\n"), text[-_END:].partition("\n")
         text = f"{head[0] or head[2]}\n...\n{tail[2]}"
     lines = [line if len(line) <= _LINE else f"{line[:_LINE]}..." for line in text.split("\n")]
-    folded = text.casefold()
+    lowered = text.lower()
     for hints, pattern, replacement in _SECRETS:
-        if any(hint in folded for hint in hints):
+        if not text.isascii() or any(hint in lowered for hint in hints):  # a pattern's `i` also matches a dotless i
             lines = [pattern.sub(replacement, line) for line in lines]
     return "\n".join(lines)
 

@@ -59,10 +59,8 @@ def enqueue(
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
     rows = []
     for tenant, group in by_tenant.items():
-        first = _FRONT + 1  # decisions that are claimed already do not take turns
-        if not all(decision.id in claims for decision in group):
-            (turns,) = run(connection, _TURNS, tenant)
-            first = max(turns["upcoming"], turns["last"] + 1)
+        (turns,) = run(connection, _TURNS, tenant)
+        first = max(turns["upcoming"], turns["last"] + 1)
         rows += [
             {
                 "decision_id": decision.id,

@@ -45,6 +45,7 @@ LABEL = String(40)
 #: 64-bit integer; a plain INTEGER on SQLite, where all integers have 64 bits
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
+#: condition of an index of part of `feedback`; the index is used only by queries with the same text
 IS_LABEL: Final = text("source = 'label'")
 
 #: values of `info` for columns, indexes and tables that were added later: the revision of the migration
@@ -391,7 +392,6 @@ feedback = _table(
     Column("api_key", String(16), comment="public id of the caller's key"),
     Index("feedback_decision", "decision_id"),
     Index("feedback_rater", "rater", "received_at", info={"since": "0006"}),
-    # An index of part of the rows is used only by queries with this text.
     Index("feedback_labels", "received_at", sqlite_where=IS_LABEL, postgresql_where=IS_LABEL, info={"since": "0011"}),
     comment="labels, ratings, rewards and events, as they came in",
 )

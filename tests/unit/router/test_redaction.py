@@ -72,12 +72,8 @@ _PIECES = (
     *("postgres://", "u:pw", "@h", "?sig=", "#", "Authorization: ", "BEARER ", "hunter22", "hunter2 and more", ";"),
     *("Password=", "PWD =", '"api key": ', "my_token: ", "tokens=", "Sig=", "pass:", "AKIAIOSFODNN7EXAMPLE", "gho_"),
     *("0123456789abcdefghij", "hf_", "xoxb-", "eyJhbGciOi.eyJzdWIi", "sk-", "rb_0123456789_x", "'", " ", "{", "\n"),
-    *(
-        "s\u0131g=",
-        "pa\u017f\u017fword=",
-        "to\u212aen=",
-        "author\u0130zation: ",
-    ),  # letters that IGNORECASE takes for i, s and k
+    # with letters that IGNORECASE takes for i, s and k
+    *("s\u0131g=", "pa\u017f\u017fword=", "to\u212aen=", "author\u0130zation: "),
 )
 
 

@@ -37,7 +37,7 @@ def test_a_server_that_goes_away_fails_the_arm_with_its_cost(proxy, elasticsearc
         return "Jaws was made by Steven Spielberg."
 
     async def answered():
-        retriever = es.ElasticsearchRetriever(url, index=name, timeout_s=2.0).opened()
+        retriever = es.ElasticsearchRetriever(url, index=name, timeout_s=20.0).opened()
         try:
             return await run_strategy(
                 MultiStep(),

@@ -12,7 +12,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in the service's own pr
 import argparse
 import itertools
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -222,16 +221,18 @@ def calls(service: ServiceProcess) -> dict[str, tuple[Callable[[int], object], i
     return timed
 
 
-def command(folder: Path, url: str, *given: str) -> float:
-    """Seconds of processor time of a command."""
+def command(folder: Path, url: str, *given: str) -> tuple[float, float]:
+    """Processor time of a command, in seconds, and the memory of its largest process, in MiB."""
     (folder / "config.yaml").write_text(json.dumps({**CONFIG, "data_dir": str(folder)}), encoding="utf-8")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     line = [sys.executable, "-m", "ragbandit", *given, "--config", str(folder / "config.yaml")]
-    ended = subprocess.run(line, env=environment() | {"DATABASE_URL": url}, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        print(f"{given}: {ended.stdout[-600:]}{ended.stderr[-600:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    with (folder / "printed.txt").open("w+") as printed:
+        child = subprocess.Popen(line, env=environment() | {"DATABASE_URL": url}, stdout=printed, stderr=printed)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            printed.seek(0)
+            print(f"{given}: {printed.read()[-1200:]}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def leave(settings: Settings, *, seconds: float) -> str:
@@ -311,7 +312,9 @@ def main(given: Sequence[str] | None = None) -> None:
             compare(*both)
         print(leave(stores[1][0], seconds=asked.seconds), flush=True)
         for line in (["report"], ["verify"], ["replay", "--policy", "fixed:b"]):
-            show(" ".join(line) + " (CPU)", [1000.0 * command(home, url, *line) for _, home, url in stores])
+            (seconds, memory), (large_seconds, large_memory) = [command(home, url, *line) for _, home, url in stores]
+            show(" ".join(line) + " (CPU)", [1000.0 * seconds, 1000.0 * large_seconds])
+            print(f"{'  memory':28} {memory:10.0f} MiB {large_memory:11.0f} MiB", flush=True)
         print(f"{'PostgreSQL' if server else 'SQLite'}, {asked.rows} decisions; {machine()}")
 
 

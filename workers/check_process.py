@@ -95,7 +95,7 @@ class CheckProcess:
         self.end()
 
     def end(self) -> int | None:
-        """Kill the process and its children. Returns the exit status; None if there was no process."""
+        """Kill the process and its children. Returns the exit status; None if there is none."""
         process, self._process = self._process, None
         if self._pipe is not None:
             self._pipe.close()
@@ -104,7 +104,9 @@ class CheckProcess:
             return None
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process in a system call that does not end outlives SIGKILL
+            return process.wait(10.0)
+        return None
 
 
 def check_reward_check(settings: RewardSettings) -> None:

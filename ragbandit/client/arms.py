@@ -134,12 +134,9 @@ class ReportedRun:
         return self.decision_id is not None and (error is None or isinstance(error, Exception))
 
     def _report(self, error: BaseException | None) -> None:
-        fields = cast(ReportFields, self._fields(error))
+        fields = cast(ReportFields, {} if error is not None else self._outcome_of(self.value))
         seconds = time.perf_counter() - self.began
         self._client.report(str(self.decision_id), seconds=seconds, error=error, **fields)
-
-    def _fields(self, error: BaseException | None) -> Mapping[str, object]:
-        return {} if error is not None else self._outcome_of(self.value)
 
 
 log = logging.getLogger("ragbandit.client")

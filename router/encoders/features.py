@@ -118,7 +118,6 @@ WORD_GROUPS: Final = {
     "choice": "answer option options choice choices true false following statement correct",
     "science": "energy cell cells water temperature process species gas blood force chemical body",
 }
-STYLE_COUNTS: Final = LEXICAL_COUNTS + tuple(f"log words of {group}" for group in WORD_GROUPS)
 
 #: word -> indices of the groups in WORD_GROUPS that contain the word
 _GROUPS: Final[dict[str, list[int]]] = {}

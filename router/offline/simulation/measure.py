@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from rich.console import Console
@@ -17,7 +17,6 @@ from rich.table import Table as Printed
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, number_table, png, print_whole
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.policies.confusion import LabelShares
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
@@ -218,12 +217,9 @@ def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops"
     )
     for row in rows:
         if row.seeds and len(labels) > 1:
-            table.add_row(*_named(row), *(_sent(one) for one in getattr(row, by)))
+            sent = ((_percents(one.arms), one.seconds) for one in getattr(row, by))
+            table.add_row(*_named(row), *(arms if s is None else f"{arms}  {decimal(s)} s" for arms, s in sent))
     return table
-
-
-def _sent(one: LabelShares[Any]) -> str:
-    return _percents(one.arms) + ("" if one.seconds is None else f"  {decimal(one.seconds)} s")
 
 
 def _percents(shares: Mapping[ArmName, float]) -> str:

@@ -109,6 +109,7 @@ class Database:
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._looker = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             event.listen(self.engine, "do_connect", _connect_postgres)
+            setattr(self.engine.dialect, "do_ping", _is_open)  # noqa: B010 - mypy refuses to assign to a method
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -197,6 +198,13 @@ def _connect_postgres(_dialect: Dialect, _record: object, _args: object, paramet
     defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     options = f"{defaults} {parameters.get('options', '')}".strip()
     parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
+
+
+def _is_open(driver: Any) -> bool:
+    """Whether the server has not closed this connection; takes no roundtrip, unlike a ping. Raises psycopg's errors."""
+    for _ in range(2):  # the first call may read the server's last message, the second then reads the end
+        driver.pgconn.consume_input()
+    return not driver.closed
 
 
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:

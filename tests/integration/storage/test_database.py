@@ -43,6 +43,23 @@ def test_reader_sees_one_state(database, database_url, make_decision):
         other.close()
 
 
+def test_connections_that_the_server_closed_are_replaced(postgres_url):
+    """After the server has closed all connections of the pool, the next transaction opens another one."""
+    database, other = Database(postgres_url), Database(postgres_url)
+    try:
+        with database.read() as connection, database.look() as second:
+            closed = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (connection, second)]
+        with other.look() as connection:
+            for process in closed:
+                assert connection.exec_driver_sql(f"SELECT pg_terminate_backend({process}, 5000)").scalar()
+        with database.read() as connection, database.look() as second:
+            opened = [one.exec_driver_sql("SELECT pg_backend_pid()").scalar() for one in (connection, second)]
+        assert not {*opened} & {*closed}
+    finally:
+        database.close()
+        other.close()
+
+
 @pytest.mark.parametrize("new", [False, True])
 def test_who_finds_sqlite_taken_tries_again_soon(tmp_path, monkeypatch, new):
     """A writer, and who opens a new file while another process switches it to WAL, tries again after LOCK_RETRY_S, as

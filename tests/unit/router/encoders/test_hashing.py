@@ -8,7 +8,6 @@ from ragbandit.router.encoders.features import (
     KINDS,
     LENGTH,
     LEXICAL_COUNTS,
-    STYLE_COUNTS,
     WORD_GROUPS,
     lexical_counts,
     references,
@@ -68,12 +67,12 @@ def test_style_counts_are_those_by_hand():
     """The lexical counts, then the logarithm of one and the words of each group, whatever their case."""
     text = "Which FILM by the director's father won? Father, film!"
     row = style_counts([text])[0]
-    counted = dict(zip(STYLE_COUNTS, row.tolist(), strict=True))
+    counted = dict(zip((*LEXICAL_COUNTS, *WORD_GROUPS), row.tolist(), strict=True))
     wanted = dict.fromkeys(WORD_GROUPS, 0) | {"films": 3, "kin": 2, "sport": 1}
     for group, count in wanted.items():
-        assert counted[f"log words of {group}"] == pytest.approx(np.log1p(count)), group
+        assert counted[group] == pytest.approx(np.log1p(count)), group
     assert np.array_equal(row[: len(LEXICAL_COUNTS)], lexical_counts([text])[0])
-    assert style_counts([]).shape == (0, len(STYLE_COUNTS))
+    assert style_counts([]).shape == (0, len(LEXICAL_COUNTS) + len(WORD_GROUPS))
 
 
 def test_what_cannot_be_encoded_is_refused():

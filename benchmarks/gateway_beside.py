@@ -81,7 +81,8 @@ class _Relay:
     async def chat(self, request: Request) -> Response:
         """The reply of the model server."""
         body, loop = await request.body(), asyncio.get_running_loop()
-        self._client = self._client or httpx.AsyncClient(timeout=60)
+        # The model server closes connections that are idle for 5 s.
+        self._client = self._client or httpx.AsyncClient(timeout=60, limits=httpx.Limits(keepalive_expiry=2.0))
         await loop.run_in_executor(self._writer, self._commit)
         sent = self._client.build_request(
             "POST", os.environ["UPSTREAM"], content=body, headers={"content-type": "application/json"}
@@ -197,6 +198,8 @@ async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Tim
     count = 0
     asks = client.stream("POST", url, json=_body(text, stream=True), headers={"authorization": "Bearer any"})
     async with asks as reply:
+        if reply.is_error:
+            await reply.aread()  # for the message of `_named`
         reply.raise_for_status()
         async for line in reply.aiter_lines():
             if line.startswith("data: {") and "word" in line:
@@ -225,6 +228,15 @@ async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[
     return rate, *percentiles(spans), percentiles(streams.gaps)[1]
 
 
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """A reply that is an error ends the benchmark, with the server's name and the reply's text."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise RuntimeError(f"{name} replied {error.response.status_code}: {error.response.text[:500]}") from error
+
+
 async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
     """The times of every server, measured in turns."""
     found = {name: _Times() for name in urls}
@@ -244,12 +256,14 @@ async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
         for block in range(BLOCKS + 1):  # the first one warms up
             for name, url in urls.items():
                 times = found[name] if block else _Times()
-                for number in range(CHATS):
-                    times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
-                    await _stream(client, url, text=f"piece {number} of {block}", times=times)
+                with _named(name):
+                    for number in range(CHATS):
+                        times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
+                        await _stream(client, url, text=f"piece {number} of {block}", times=times)
         for callers in CALLERS:
             for name, url in urls.items():
-                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
+                with _named(name):
+                    found[name].crowd[callers] = await _crowd(client, url, callers=callers)
     return found
 
 

@@ -42,6 +42,8 @@ from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 
 SMALL, TEMPLATES, UNLEARNED, PART = 10_000, 1_000, 2_000, 20_000
+#: of ten decisions, this number is rated
+RATED = 3
 DAYS, EXPIRE_DAYS = 30.0, 7.0
 #: mean rating and steps of each arm
 ARMS: Final = {"a": (0.5, 0.0), "b": (0.7, 1.0), "c": (0.72, 3.0)}
@@ -120,7 +122,7 @@ class Templates:
         body = {"id": key, "text": question(number), "arm": arm, "propensity": chance, "seed": str(seed), "made_at": at}
         part["decisions"].append(row | body | {"explored": chance < max(pmf)})
         part["outcomes"].append(outcome | {"decision_id": key, "made_at": at + 1})
-        is_rated, is_new = number % 10 < 3, number >= count - UNLEARNED
+        is_rated, is_new = number % 10 < RATED, number >= count - UNLEARNED
         if is_rated:
             part["feedback"].append(rating | {"id": f"f-{key}", "decision_id": key, "received_at": at + 5})
         if is_rated and not is_new:

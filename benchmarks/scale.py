@@ -42,7 +42,7 @@ from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 
 SMALL, TEMPLATES, UNLEARNED, PART = 10_000, 1_000, 2_000, 20_000
-#: of ten decisions, this number is rated
+#: rated decisions in every ten
 RATED = 3
 DAYS, EXPIRE_DAYS = 30.0, 7.0
 #: mean rating and steps of each arm

@@ -70,9 +70,9 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
     try:
         base = httpx.URL(url).copy_with(fragment=None)
-        base = base.copy_with(path=base.path.rstrip("/") or "/v1")
+        base = base.copy_with(path=base.raw_path.partition(b"?")[0].decode().rstrip("/") or "/v1")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        list_url = base.copy_with(path=f"{base.path}/models")
+        list_url = base.copy_with(path=f"{base.raw_path.partition(b'?')[0].decode()}/models")
         response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
         rows, name = _rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -96,7 +96,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
     """Find the list of models, which may be under `data` or `models`. Returns (rows, key of a row's name)."""
     lists = [tree.get("data"), tree.get("models")] if isinstance(tree, Mapping) else [tree]
-    models = next((rows for rows in lists if isinstance(rows, list)), None)
+    models = max((rows for rows in lists if isinstance(rows, list)), key=len, default=None)
     if models is None:
         raise ValueError("the reply is no list, and has none under `data` or `models`")
     rows = [row if isinstance(row, Mapping) else {"id": row} for row in models]

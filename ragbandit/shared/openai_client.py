@@ -152,7 +152,7 @@ def connect(
     all_headers = {"Authorization": f"Bearer {key}", **client.default_headers}
     # Values other than texts mark headers that should not be sent.
     sent = {name: value for name, value in all_headers.items() if isinstance(value, str)}
-    url = f"{client.base_url}chat/completions{mark}{query}"
+    url = f"{str(client.base_url).rstrip('/')}/chat/completions{mark}{query}"
     return ModelServer(url, headers=sent, connect_s=connect_s, read_s=read_s)
 
 

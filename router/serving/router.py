@@ -34,7 +34,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, StoreError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -211,20 +211,6 @@ class Router(AbstractContextManager["Router"]):
         """
         submitted = self.conversations.submit(messages, query=query or Query(text=""))
         return reply_of(submitted, timeout_s=SERVE_S)
-
-    def route_many(
-        self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
-    ) -> list[Decision | RagBanditError]:
-        """`route` for many questions. Returns the decision or the error of each, in order. Raises Overloaded."""
-        timeout_s = checked_number(timeout_s, field="timeout_s")
-        give_up = time.monotonic() + timeout_s
-        results: list[Decision | RagBanditError] = []
-        for future in self.submit_many(queries):
-            try:
-                results.append(reply_of(future, timeout_s=max(0.0, give_up - time.monotonic())))
-            except RagBanditError as error:
-                results.append(error)
-        return results
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
         """`submit` for many queries; the Future of an invalid query raises its error. Raises Overloaded."""

@@ -73,7 +73,7 @@ def read_chat(
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
-    values = {name: (_limit if name.endswith("_tokens") else storable)(sent[name], field=name) for name in names}
+    values = {name: (token_limit if name.endswith("_tokens") else storable)(sent[name], field=name) for name in names}
     # Servers refuse a choice without tools.
     choices = () if any(map(values.get, _TOOLS)) else (*_TOOLS.values(), "parallel_tool_calls")
     left_out = [name for name in choices if values.get(name) in ("auto", "none", True, False)]
@@ -127,9 +127,9 @@ Choice = Annotated[str | dict[str, Any] | None, wanted("text, an object or null"
 WholeNumber = Annotated[int | None, BeforeValidator(whole_number)]
 
 
-def _limit(value: object, *, field: str) -> int | None:
+def token_limit(value: object, *, field: str) -> int | None:
     """The limit of an answer's tokens. None for -1, by which some clients mean "no limit". Raises InvalidInput."""
-    if value == -1 and not isinstance(value, bool):
+    if value in (None, -1):
         return None
     whole = whole_number(value)
     if isinstance(whole, bool) or not isinstance(whole, int) or not 0 < whole < 2**53:
@@ -138,19 +138,17 @@ def _limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: key of a query's `request`: messages that contain more than text. Above MOST_SAID only the size is stored
+#: key of a query's `request`: messages of a response, unless the question says all. Above MOST_SAID only their size
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144
 
 
 def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Returns {SAID: ...} for the query's `request` if the messages contain more than text; else {}."""
-    if all(
-        message.keys() <= {"role", "content"} and _ROLES.get(message["role"]) and _is_text(message["content"])
-        for message in messages
-    ):
-        return {}
+    """Returns {SAID: ...} for the query's `request`; {} if the query's text is the only message."""
+    match messages:
+        case [{"role": "user", "content": str(text), **more}] if not more and len(text) <= MAX_TEXT:
+            return {}
     said = [dict(message) for message in messages]
     size = len(json.dumps(said, ensure_ascii=False))
     return {SAID: said if size <= MOST_SAID else size}
@@ -251,9 +249,10 @@ class _Reader:
 
 def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message without images, audio and files, because their size does not predict their number of tokens."""
+    message = {name: value for name, value in message.items() if name not in ("images", "audio", "reasoning_details")}
     content = message.get("content")
     if not isinstance(content, list):
-        return dict(message)
+        return message
     texts = ("text", "refusal", "thinking")
     dicts = [part for part in content if isinstance(part, dict)]
     return {**message, "content": [part for part in dicts if any(isinstance(part.get(key), str) for key in texts)]}
@@ -288,7 +287,8 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     None, or the type of the item if it was left out because no chat model can read it.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
-    call_id = item.get("call_id") or (item.get("id") if kind == CALL or kind.endswith("_output") else None)
+    has_id = kind in (CALL, "local_shell_call") or kind.endswith("_output")
+    call_id = item.get("call_id") or (item.get("id") if has_id else None)
     if kind == "message":
         if role not in _ITEM_ROLES:
             remedy = f"use {', '.join(_ITEM_ROLES)}"
@@ -298,7 +298,10 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
             content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
             if role == "assistant" and _is_text(content):  # many model servers accept only text
                 content = "".join(str(part["text"]) for part in content)
-        messages.append({"role": role, "content": content})
+        if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
+            messages[-1]["content"] = content  # a tool's results must follow the message with its call
+        else:
+            messages.append({"role": role, "content": content})
     elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
@@ -307,6 +310,8 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     elif kind.endswith("_output") and call_id:
         output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
         messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
+    elif kind in (CALL, f"{CALL}_output"):
+        raise InvalidInput("the item has no call_id", field=f"{at}.call_id", remedy="send the id of the call")
     else:
         return None if kind == _REASONING else kind
     return None
@@ -322,7 +327,7 @@ def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
 
 def _result(output: object, *, at: str) -> object:
     """The output of a tool as the content of a message: parts if a chat can have parts of these types, else text."""
-    if isinstance(output, str) or output is None:
+    if isinstance(output, str) or output in (None, []):
         return output or ""
     outputs = output if isinstance(output, list) else [output]
     parts = [_item_part(part, at=at) for part in outputs]
@@ -339,9 +344,9 @@ def _item_part(part: object, *, at: str) -> object:
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_image" and url is None:
         raise InvalidInput("the image has no URL", field=f"{at}.image_url", remedy="send its URL: no files are stored")
-    if isinstance(url, str):
+    if isinstance(url, str | Mapping):
         detail = {"detail": part["detail"]} if part.get("detail") else {}
-        return {"type": "image_url", "image_url": {"url": url, **detail}}
+        return {"type": "image_url", "image_url": {**({"url": url} if isinstance(url, str) else url), **detail}}
     if kind in _PARTS and text is not None:
         return {"type": _PARTS[kind], _PARTS[kind]: text}
     return part
@@ -402,4 +407,7 @@ def format_of(form: object) -> dict[str, Any] | None:
     if not isinstance(form, Mapping) or form.get("type", "text") == "text":
         return None
     schema = {name: value for name, value in form.items() if name != "type" and value is not None}
-    return {"type": form["type"], **({"json_schema": schema} if form.get("type") == "json_schema" else {})}
+    return {
+        "type": form["type"],
+        **({"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}),
+    }

@@ -279,7 +279,7 @@ class ResponseBody(OpenAIBody):
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
-    """`format`: the form of the answer, `text`, `json_object` or `json_schema`."""
+    """`format`: the form of the answer, `text`, `json_object` or `json_schema`. `verbosity` is passed on."""
     max_output_tokens: Annotated[chats.WholeNumber, limits(minimum=1)] = None
     """Maximum number of tokens of the answer."""
     include: list[str] | None = None
@@ -314,7 +314,8 @@ class ResponseBody(OpenAIBody):
         converted = {
             "response_format": format_of((self.text or {}).get("format")),
             "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
-            "max_completion_tokens": self.max_output_tokens,
+            "max_completion_tokens": chats.token_limit(self.max_output_tokens, field="max_output_tokens"),
+            "verbosity": (self.text or {}).get("verbosity"),
             "logprobs": True if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()) else None,
         }
         converted = {name: value for name, value in converted.items() if value is not None}

@@ -108,10 +108,10 @@ async def _messages_before(request: Request, response_id: str) -> tuple[Decision
             turns = tuple(turn for turn in turns if turn.role != "system")
         messages = [{"role": turn.role, "content": turn.text} for turn in turns]
         messages.append({"role": "user", "content": question})
-    calls = message_of(outcome).get("tool_calls")
-    if outcome.answer or calls:
-        called = {"tool_calls": calls} if calls else {}
-        messages.append({"role": "assistant", "content": outcome.answer or None, **called})
+    replied = message_of(outcome)
+    text, calls = outcome.answer or replied.get("refusal") or None, replied.get("tool_calls")
+    if text or calls:
+        messages.append({"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})})
     return record.decision, messages
 
 

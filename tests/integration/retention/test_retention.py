@@ -155,8 +155,8 @@ def test_by_size(world, monkeypatch):
     for _ in range(8):
         queries = [Query(text=f"{'long ' * 200} {number}") for number in range(100)]
         for start in range(0, 100, 25):  # a busy machine would refuse some of a hundred
-            for decision in world.router.route_many(queries[start : start + 25]):
-                world.outcome(decision)
+            for decided in world.router.submit_many(queries[start : start + 25]):
+                world.outcome(decided.result(60))
         world.now += DAY
     world.now += 30 * DAY
     world.learn()

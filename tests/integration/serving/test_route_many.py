@@ -23,16 +23,21 @@ def test_admission_counts_the_questions_of_a_batch(settings):
         assert router.status().counters.decided == len(errors) - len(refusals)
 
 
-def test_route_many(router):
-    """The library call gives, in order, a decision or the error of each question; all decisions are committed."""
+def results_of(router, queries):
+    """For each question its decision, or the error that its Future raises."""
+    return [future.exception(30) or future.result() for future in router.submit_many(queries)]
+
+
+def test_many_questions(router):
+    """`submit_many` gives, in order, a decision or the error of each question; all decisions are committed."""
     queries = [QUESTION, "", Query(text=QUESTION, id="d1"), Query(text="Who wrote Emma?", id="d1")]
-    first, empty, named, clash = router.route_many(queries)
+    first, empty, named, clash = results_of(router, queries)
     assert isinstance(first, Decision)
     assert isinstance(empty, InvalidInput)
     assert isinstance(named, Decision)
     assert isinstance(clash, Conflict)
     assert router.decision("d1").decision.pmf == named.pmf
-    assert router.route_many([]) == []
+    assert results_of(router, []) == []
 
 
 def test_two_routers_at_once(settings, database):
@@ -45,7 +50,7 @@ def test_two_routers_at_once(settings, database):
     ):
         for turn in range(5):
             queries = [Query(text=QUESTION, id=f"d{turn}-{at}") for at in range(60)]
-            told = list(pool.map(lambda router, asked=queries: router.route_many(asked), (one, two)))
+            told = list(pool.map(lambda router, asked=queries: results_of(router, asked), (one, two)))
             assert [decision.id for decision in told[0]] == [query.id for query in queries]
             assert len({(decision.id, decision.made_at) for decision in (*told[0], *told[1])}) == 60
         assert one.status().counters.decided == 300

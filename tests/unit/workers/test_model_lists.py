@@ -37,6 +37,7 @@ def names(server):
         {"data": [{"id": "a"}, None, {"id": " "}, 5, {"name": "c"}, {"id": "b"}, {"id": "a"}]},
         {"data": None, "models": [{"name": "a", "model": "x"}, {"name": "b"}]},
         {"models": [{"model": "a"}, {"model": "b"}, {"id": 7}]},
+        {"data": [], "models": [{"name": "a"}, {"name": "b"}]},
         {"object": "list", "data": [{"id": "a"}, {"id": "b"}, {"id": "text-embed"}], "models": [{"name": "c"}]},
     ],
 )
@@ -91,6 +92,8 @@ def test_addresses(listed):
         "http://host.example/x/models?api-version=1",
     )
     assert listed(["a"], url="http://host.example").url == "http://host.example/v1"
+    assert listed(["a"], url="http://host.example/a%2Fb").url == "http://host.example/a%2Fb"
+    assert listed.asked[-1] == "http://host.example/a%2Fb/models"
 
 
 @pytest.mark.parametrize("tree", [{}, {"data": {}}, {"models": 5}, "a", None, [], [{"name": None}], ["whisper"]])

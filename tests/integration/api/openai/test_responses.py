@@ -240,6 +240,20 @@ def test_a_conversation(http, service, answers, decided):
     assert decided() == 3
 
 
+def test_a_long_conversation_stays_whole(http, service, answers):
+    """A response that goes on from another has all its messages, however many and long; refusals are among them."""
+    answers(answer="", reply={"message": {"refusal": "I cannot say."}, "finish_reason": "stop"})
+    items = [{"role": "developer", "content": "Be brief."}]
+    for number in range(12):
+        items += [{"role": "user", "content": f"{number} {'x' * 9000}"}, {"role": "assistant", "content": "Yes."}]
+    first = posted(http, instructions="Be kind.", input=[*items, {"role": "user", "content": QUESTION}]).json()
+    second = posted(http, input="Why?", previous_response_id=first["id"]).json()
+    third = posted(http, input="When?", previous_response_id=second["id"]).json()
+    said = service.router.decision(third["id"]).decision.query.request["said"]
+    assert said[:-5] == items
+    assert [each["content"] for each in said[-5:]] == [QUESTION, "I cannot say.", "Why?", "I cannot say.", "When?"]
+
+
 def test_a_conversation_in_items(http, service, answers):
     """Items are messages of all roles, of text or of parts, and messages of an earlier output."""
     answers()
@@ -311,7 +325,7 @@ REFUSED = [
     ({"input": []}, "invalid_input", "input"),
     ({"input": " "}, "invalid_input", "input"),
     ({"input": [{"role": "assistant", "content": "Hello"}]}, "invalid_input", "input"),
-    ({"input": [{"type": "function_call_output", "output": "4"}]}, "invalid_input", "input"),
+    ({"input": [{"type": "function_call_output", "output": "4"}]}, "invalid_input", "input[0].call_id"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unsupported_parameter", "input[0].id"),
     ({"input": [{"id": "fc_1_0"}]}, "unsupported_parameter", "input[0].id"),
     ({"input": [{"role": "tool", "content": "4"}]}, "invalid_input", "input[0].role"),

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from ragbandit.router.api.openai.chats import MOST_SAID, SAID, add_item, read_chat, said_of, tools_of
+from ragbandit.router.api.openai.chats import MOST_SAID, SAID, add_item, format_of, read_chat, said_of, tools_of
 from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.openai.responses import ResponseBody
 from ragbandit.router.api.schemas.requests import MAX_TEXT
 from ragbandit.shared.errors import InvalidInput
 
@@ -111,12 +112,16 @@ def test_the_size_of_a_chat_has_no_data():
         {"type": "video", "video": data},
     ]
     assert read(user(*parts)).facts["tokens"] < 100
+    answer = {**YES, "images": [data], "reasoning_details": [{"type": "reasoning.encrypted", "data": "A" * 40_000}]}
+    assert read(HI, answer, HI).facts["tokens"] < 100
 
 
 def test_what_is_kept_of_a_chat():
-    """Plain texts need nothing more; images and tools are kept as they came, up to a size, which then stands alone."""
+    """One short text needs nothing more; all else is kept as it came, up to a size, which then stands alone."""
     image = user({"type": "image_url", "image_url": {"url": "data:,A"}})
-    assert said_of([HI, YES, user({"type": "text", "text": "?"})]) == {}
+    assert said_of([HI]) == {}
+    for messages in ([HI, YES, HI], [{"role": "developer", "content": "x"}, HI], [user("x" * 100_001)], []):
+        assert said_of(messages) == {SAID: messages}
     assert said_of([image, YES]) == {SAID: [image, YES]}
     assert said_of([HI, CALLS, DONE])[SAID][1] == CALLS
     large = user({"type": "image_url", "image_url": {"url": "A" * MOST_SAID}})
@@ -171,6 +176,32 @@ def test_items_of_an_agent():
     ]
     with pytest.raises(InvalidInput, match="send its URL"):
         add_item([], {"role": "user", "content": [{"type": "input_image", "file_id": "f1"}]}, at="input.0")
+    for kind in ("function_call", "function_call_output"):
+        with pytest.raises(InvalidInput, match="no call_id"):
+            add_item([], {"type": kind, "name": "find"}, at="input.0")
+
+
+def test_items_between_a_call_and_its_result():
+    """Text after a call joins the call's message, a call may have its id in `id`, and no result is an empty text."""
+    items = [
+        {"type": "local_shell_call", "id": "c1", "action": {}},
+        {"role": "assistant", "content": "Wait."},
+        {"type": "local_shell_call_output", "id": "c1", "output": []},
+        {"role": "user", "content": [{"type": "input_image", "image_url": {"url": "data:,A", "detail": "low"}}]},
+    ]
+    messages = []
+    assert [add_item(messages, item, at="input.0") for item in items] == [None] * 4
+    called, result, image = messages
+    assert (called["content"], [call["id"] for call in called["tool_calls"]]) == ("Wait.", ["c1"])
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": ""}
+    assert image["content"] == [{"type": "image_url", "image_url": {"url": "data:,A", "detail": "low"}}]
+
+
+def test_a_format_in_the_form_of_chats():
+    """A schema that is nested as in chat completions is not nested twice."""
+    schema = {"name": "a", "schema": {"type": "object"}}
+    for form in ({"type": "json_schema", **schema}, {"type": "json_schema", "json_schema": schema}):
+        assert format_of(form) == {"type": "json_schema", "json_schema": schema}
 
 
 def function(name, **more):
@@ -220,3 +251,11 @@ def test_a_tool_that_nobody_runs_cannot_be_demanded(choice):
     with pytest.raises(Unsupported) as refused:
         tools_of([{"type": "web_search"}, {"type": "custom", "name": "p"}], choice=choice)
     assert refused.value.field == "tool_choice"
+
+
+def test_parameters_of_responses():
+    """The verbosity is passed on; a limit of -1 is none, and another one below 1 is refused by its own name."""
+    sent, _ = ResponseBody(model="auto", input="Why?", text={"verbosity": "low"}, max_output_tokens=-1).sent()
+    assert (sent["verbosity"], sent.get("max_completion_tokens")) == ("low", None)
+    with pytest.raises(InvalidInput, match='"max_output_tokens" is 0'):
+        ResponseBody(model="auto", input="Why?", max_output_tokens=0).sent()

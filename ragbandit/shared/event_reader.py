@@ -70,17 +70,16 @@ class EventReader:
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
         if self._begin and not self._is_read:
-            begin = self._begin.decode("utf-8", "replace")
-            raise BrokenReply(f"expected a completion, got {begin!r}", remedy=_ADDRESS_REMEDY)
+            raise BrokenReply(f"expected a completion, got {_text_of(self._begin)!r}", remedy=_ADDRESS_REMEDY)
         return values
 
     def _document(self) -> list[Any]:
-        """[document, DONE] as soon as the document is complete: the connection may break or stay open after that."""
+        """The document, or each item of a list, and DONE. It need not wait for the end of the connection."""
         if not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
             with suppress(BrokenReply):
                 value = _value_of(bytes(self._buffer))
                 self._is_read = True
-                return [value, DONE]
+                return [*(value if isinstance(value, list) else [value]), DONE]
         return []
 
     def _read_line(self, line: bytes) -> list[Any]:
@@ -89,11 +88,12 @@ class EventReader:
             lines, event = self._lines, self._event
             self._lines, self._event = [], b""
             return _values_of(lines, event=event)
-        name, _, value = line.partition(b":")
-        if name == b"data":
+        # A proxy may send an error as a line of JSON. llama.cpp sends an error in a field of that name.
+        name, _, value = (b"data", b"", line) if line.startswith(b"{") else line.partition(b":")
+        if name in (b"data", b"error"):
             self._lines.append(value)
-        elif name == b"event":
-            self._event = value.strip()
+        if name in (b"event", b"error"):
+            self._event = value.strip() if name == b"event" else name
         self._is_read = self._is_read or name in (b"data", b"event", b"")
         return []
 
@@ -102,9 +102,9 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     data = b"\n".join(lines).strip()
     while data.startswith(b"data:"):  # the server encoded the event twice
         data = data[5:].strip()
-    if data.startswith(DONE.encode()):
+    if data[:8].strip(b'"').upper().startswith(DONE.encode()):
         return [DONE]
-    if data[:1] in (b"{", b"["):
+    if data[:1] == b"{" or (data[:1] == b"[" and not data[1:2].isalpha()):
         try:
             value = _value_of(data)
         except BrokenReply:
@@ -113,9 +113,8 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
         else:
             return [{"error": value} if event == b"error" and "error" not in value else value]
     elif len(lines) <= 1:
-        if event == b"error":
-            return [{"error": _text_of(data)}]
-        return []  # only a word, null or "", which keeps the connection open
+        # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
+        return [{"error": _text_of(data)}] if event == b"error" else []
     # This server sends no empty lines between events, so each line is an event.
     return [value for line in lines for value in _values_of([line], event=event)]
 

@@ -26,11 +26,13 @@ FAILOVER: Final = "failover"
 _LONGEST: Final = 1000
 #: maximum number of levels of a body, and of items of a list, in which a message is searched
 _DEEPEST: Final = 5
-#: fields with a server's message, in the order of the search
+#: fields with a server's message, in lower case, in the order of the search
 _MESSAGES: Final = (
-    *("error", "message", "msg", "detail", "error_message", "error_msg", "status_msg", "description", "base_resp"),
-    *("errors", "reason", "title", "code", "type"),
+    "message error_description error msg detail error_message error_msg status_msg description base_resp errors reason"
+    " title fault faultstring text metadata raw code type"
 )
+#: texts, in lower case, in place of an error message if there is no error
+NO_ERROR: Final = ("success", "ok", "none", "null")
 #: status -> kind; other statuses are "failed" (5xx) or "refused" (4xx)
 _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((401, 402, 403, 404), "denied"),
@@ -140,15 +142,14 @@ def server_message(body: object, *, depth: int = 0) -> str:
     """The error message in an object, a list, a text or an HTML page; "" if it contains none."""
     if isinstance(body, str):
         text = _TAG.sub(" ", _HIDDEN.sub(" ", body)) if body.lstrip().startswith("<") else body
-        return " ".join(text.split())[:_LONGEST]
+        text = " ".join(text.split())[:_LONGEST]
+        return "" if text.lower() in NO_ERROR else text
     if depth > _DEEPEST:
         return ""
-    parts: list[object] = []
-    if isinstance(body, list):
-        parts = body[:_DEEPEST]
-    elif isinstance(body, Mapping):
-        parts = [body.get(name) for name in _MESSAGES]
-    elif isinstance(body, int) and depth:
+    parts: list[object] = body[:_DEEPEST] if isinstance(body, list) else []
+    if isinstance(body, Mapping):
+        parts = list(map({str(name).lower(): part for name, part in body.items()}.get, _MESSAGES.split()))
+    elif isinstance(body, int) and body is not True and body and depth:
         return str(body)
     return next(filter(None, (server_message(part, depth=depth + 1) for part in parts)), "")
 

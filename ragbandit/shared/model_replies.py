@@ -6,13 +6,14 @@ Mapping, which takes ten times as long.
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
-from ragbandit.shared.failures import server_message
+from ragbandit.shared.failures import NO_ERROR, server_message
 from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
 from ragbandit.shared.token_usage import add_usage, count_of
 from ragbandit.shared.types import MAX_TEXT
@@ -26,23 +27,28 @@ _MAX_DEPTH: Final = 50
 
 #: finish reason of a reply that the server ended with an error
 ERROR: Final = "error"
-#: finish reason of a server, in lower case -> OpenAI's finish reason; unknown reasons become "stop"
+#: word in a server's finish reason, in lower case -> OpenAI's finish reason; None: no end. Others become "stop"
 _FINISH: Final = {
     reason: openai_reason
     for openai_reason, reasons in {
-        "length": "length max_tokens max_output_tokens model_length model_context_window_exceeded",
-        "content_filter": "content_filter content_filtered safety recitation blocklist prohibited_content sensitive",
-        "tool_calls": "tool_calls tool_call tool_use",
-        "function_call": "function_call",
+        None: "none null not_finished in_progress unspecified",
+        "stop": "stop tool_calls tool_call tool_use function_call",
+        "length": "length max_tokens maxtokens max_new_tokens max_output_tokens max_output max_length model_length"
+        " token_limit truncated model_context_window_exceeded",
+        "content_filter": "content_filter content_filtered safety image_safety recitation blocklist prohibited_content"
+        " sensitive guardrail_intervened guardrails refusal spii",
         ERROR: "error failed failure network_error abort aborted cancelled canceled insufficient_system_resource"
-        " malformed_function_call unexpected_tool_call internal_error timeout",
+        " malformed_function_call unexpected_tool_call internal_error server_error engine_error error_toxic error_limit"
+        " timeout time_limit",
     }.items()
     for reason in reasons.split()
 }
 #: type of a part of `content` -> field of the message for the text of the part
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
 #: fields of a message with their own code; all others are copied
-_READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call")
+_READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call", "finish_reason", LOGPROBS)
+#: fields of an object with its text
+_TEXTS: Final = ("text", "content", "value", "summary", "parts")
 
 
 def whole_characters(text: str) -> str:
@@ -55,8 +61,7 @@ def words_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        texts = (words_of(value.get(name)) for name in ("text", "content", "value", "summary"))
-        return next(filter(None, texts), "")
+        return next(filter(None, (words_of(value.get(name)) for name in _TEXTS)), "")
     if isinstance(value, list):
         return "".join(map(words_of, value))
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
@@ -71,9 +76,7 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
 def _token_of(entry: Any) -> dict[str, Any] | None:
     if not isinstance(entry, dict):
         return None
-    token = entry.get("token")
-    logprob = entry.get("logprob")
-    codes = entry.get("bytes")
+    token, logprob, codes = map(entry.get, ("token", "logprob", "bytes"))
     is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
     if not isinstance(token, str) or not is_number:
         return None
@@ -130,7 +133,7 @@ class ModelReply:
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
-        self.delta = {}
+        self.delta, size = {}, self.size
         self.is_done = self.is_done or value == DONE
         for part in _listed(value)[:1]:
             add_usage(self.usage, part)
@@ -140,14 +143,15 @@ class ModelReply:
             self.model = name if name and isinstance(name, str) else self.model
             choices = _listed(part.get("choices"))
             if not choices:
-                self._note = self._note or server_message(part)
+                self._note = self._note or server_message({**part, "code": None, "type": None})
             for choice in choices:
                 index = count_of(choice.get("index"))
-                self._choice = index if self._choice is None else self._choice
-                # A choice with another index is a second answer. Some servers send text and calls in two choices.
+                self._choice = self._choice if self._choice is not None and self.size else index
+                # Another index after text is a second answer. Some servers send text and calls in two choices.
                 if index in (self._choice, None):
                     self._has_choice = True
                     self._take(choice)
+        self._note = "" if self.size > size else self._note  # an answer follows, so the message was no error
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""
@@ -155,10 +159,10 @@ class ModelReply:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
             raise BrokenReply(self._note or "the reply has no choices, so it contains no answer")
-        if self.finish is None and not (self.is_done and self.size):
-            raise BrokenReply("the reply broke off before its end" if self.size else "the reply ended without content")
-        self.finish = self.finish or "stop"
-        if self.finish in ("stop", "tool_calls", "function_call"):
+        if self.finish is None and (self._note or not (self.is_done and self.size)):
+            end = "broke off before its end" if self.size else "ended without content"
+            raise BrokenReply(self._note or f"the reply {end}")
+        if self.finish in (None, "stop"):
             self.finish = "function_call" if "function_call" in self.message.whole else "stop"
             self.finish = "tool_calls" if self._calls else self.finish
         for field in self._halves:
@@ -173,10 +177,10 @@ class ModelReply:
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
         """Raise BrokenReply if a reply, a chunk or a choice has an error, unless the answer is already complete."""
         error = part.get("error")
-        if part.get("object") == ERROR or (part.get("type") == ERROR and not error):
+        if error is True or part.get("object") == ERROR or (part.get("type") == ERROR and not error):
             error = part
-        is_error = any(error.values()) if isinstance(error, dict) else bool(error)
-        if not is_error or self.finish not in (None, ERROR):
+        values = error.values() if isinstance(error, dict) else [error]
+        if self.finish not in (None, ERROR) or all(not one or str(one).lower() in NO_ERROR for one in values):
             return
         code = count_of(next((entry.get("code") or entry.get("status") for entry in _listed(error)), None))
         message = server_message(error) or json.dumps(error, ensure_ascii=False)
@@ -185,8 +189,7 @@ class ModelReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
-        bodies = filter(None, map(choice.get, ("delta", "message", "text")))
-        body: Any = next(bodies, {})
+        body: Any = next(filter(None, map(choice.get, ("delta", "message", "text"))), {})
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)
@@ -200,18 +203,17 @@ class ModelReply:
         self.text += self._complete_characters("content", self._content(part.get("content"), fields=fields))
         cleaned = {whole_characters(name): self._further_field(name, value) for name, value in fields.items()}
         self.delta = {name: value for name, value in cleaned.items() if value}
-        self._take_calls(part, is_whole=is_whole)
-        logprobs = self._logprobs(choice.get(LOGPROBS))
-        if logprobs:
+        if part.keys() & {"tool_calls", "function_call"}:
+            self._take_calls(part, is_whole=is_whole)
+        if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
         if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
             raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
         if self.delta:
             self.message.add(self.delta)
-        reason = choice.get("finish_reason")
-        reason = reason.strip().lower() if isinstance(reason, str) else str(reason or "none")
-        if reason not in ("", "null", "none"):
-            self.finish = _FINISH.get(reason, "stop")
+        if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip().lower():
+            words = re.split(r"[^a-z_]+|finish_reason_", reason.replace("-", "_"))
+            self.finish = next((_FINISH[word] for word in words if word in _FINISH), "stop") or self.finish
 
     def _content(self, content: Any, *, fields: dict[str, Any]) -> str:
         """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""
@@ -225,8 +227,8 @@ class ModelReply:
                 fields[field] = words_of(fields.get(field)) + words_of(part.get(kind) or part)
             else:
                 text += words_of(part)
-        if isinstance(content, dict) and content and not text and not fields:
-            raise BrokenReply(f"the field `content` has no text: {content!r}")
+        if isinstance(content, dict) and content and not text and kind not in _PARTS and not {*_TEXTS} & {*content}:
+            return json.dumps(content, ensure_ascii=False)  # an answer in JSON
         return text
 
     def _complete_characters(self, field: str | int, text: str) -> str:
@@ -246,6 +248,9 @@ class ModelReply:
             return self._complete_characters(name, value)
         if name == "annotations":
             value = _listed(value)
+        if isinstance(value, list) and isinstance(known := self.message.whole.get(name), list):
+            # Clients join lists by the index of each object.
+            value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
         return self._clean(value) if name != "audio" or isinstance(value, dict) else None
 
     def _clean(self, value: Any, *, depth: int = 0) -> Any:
@@ -263,13 +268,12 @@ class ModelReply:
             return {self._clean(name): self._clean(item, depth=depth + 1) for name, item in value.items()}
         return value
 
-    def _logprobs(self, logprobs: Any) -> list[dict[str, Any]]:
+    def _logprobs(self, sent: Any) -> list[dict[str, Any]]:
         """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
-        logprobs = logprobs if isinstance(logprobs, dict) else {}
+        logprobs = {"content": sent} if isinstance(sent, list) else sent if isinstance(sent, dict) else {}
         content, tokens, numbers = map(logprobs.get, ("content", "tokens", "token_logprobs"))
         if content is None and isinstance(tokens, list) and isinstance(numbers, list):  # the older form of completions
-            pairs = zip(tokens, numbers, strict=False)
-            content = [{"token": token, "logprob": number} for token, number in pairs]
+            content = [{"token": token, "logprob": number} for token, number in zip(tokens, numbers, strict=False)]
         if content is None:
             return []
         usable = []
@@ -299,37 +303,34 @@ class ModelReply:
             self.delta["function_call"] = {**name_field, "arguments": text}
         elif legacy and not entries:
             entries = [{"function": legacy[0]}]
-        if not entries:
-            return
         listed = _listed(entries)
         size = 0 if is_whole else len(listed)
         calls = [self._take_call(entry, at=at, of=size) for at, entry in enumerate(listed[:MAX_CALLS])]
         if max(len(listed), len(self._calls)) > MAX_CALLS:
             raise BrokenReply(f"the reply has more than {MAX_CALLS} tool calls")
-        pieces = list(filter(None, calls))
-        if pieces:
-            self.delta["tool_calls"] = pieces
+        if any(calls):
+            self.delta["tool_calls"] = list(filter(None, calls))
 
     def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
         """Convert a piece of a tool call; None if the piece adds nothing. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
+        texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
-        read_by_name = {"index", "id", "type", kind}
-        if body is entry:
-            read_by_name |= {"name", CALL_TEXTS[kind]}
-        further = {name: value for name, value in entry.items() if name not in read_by_name and value is not None}
-        further = self._clean(further)
+        read_by_name = {"index", "id", "type", kind, *(("name", *texts) if body is entry else ())}
+        further = self._clean({key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name})
         server_id = whole_characters(words_of(entry.get("id")))
         name = whole_characters(words_of(body.get("name")))
-        sent = body.get(CALL_TEXTS[kind])
+        sent = next(filter(None, map(body.get, texts)), None)
         text = _written(sent)
         index = count_of(entry.get("index"))
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text):
             call = None
+        known = "" if call is None else self.message.call_text(call.place)
+        is_empty = text.strip() in ("", "{}", "null", known) and (not known or _is_json(known))
+        if (known and not isinstance(sent, str)) or (kind == "function" and is_empty):
+            text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:
-            if not isinstance(sent, str) and self.message.call_text(call.place):
-                text = ""  # arguments sent as an object were complete before
             text = self._complete_characters(call.place, text)
             new_name = "" if call.name else name
             call.name = call.name or name
@@ -359,10 +360,12 @@ class ModelReply:
         same = [call for call in self._calls if server_id and call.server_id == server_id]
         if same and not (is_named and index is not None):
             return same[-1]
-        if index is not None or not self._calls:
+        if not self._calls:
             return None
-        if of == 1:
-            return self._calls[-1]
+        if index is not None:  # arguments with another index than the beginning of the call
+            call = self._calls[min(index, len(self._calls) - 1)]
+            return None if is_named or server_id or _is_json(self.message.call_text(call.place)) else call
+        at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
@@ -372,7 +375,8 @@ class ModelReply:
             return server_id != call.server_id and bool(name or not text)
         if not name or not call.name:
             return False
-        return name != call.name or _is_json(self.message.call_text(call.place))
+        is_new = call.place >= len(self.message.whole.get("tool_calls", ()))  # the call began in this chunk
+        return name != call.name or is_new or _is_json(self.message.call_text(call.place))
 
 
 def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -382,9 +386,8 @@ def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any]
 
 def _written(arguments: Any) -> str:
     """The arguments of a call as text. Some servers send them as an object."""
-    if arguments is None or isinstance(arguments, str):
-        return arguments or ""
-    return json.dumps(arguments, ensure_ascii=False)
+    arguments = "" if arguments is None else arguments
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _is_json(text: str) -> bool:

@@ -102,11 +102,12 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
     cached_apart = counts.get("cached_apart", 0)
     apart_sum = cached_apart + counts.get("cache_write_apart", 0)
     tokens_read, tokens_written, total = (counts.get(name) for name in ("read", "written", "total"))
+    total_read = (total or 0) - (tokens_written or 0)
     if tokens_read is None and "read_plain" in counts:
         tokens_read = counts["read_plain"] + (0 if cached else apart_sum)
     elif tokens_read is None and "missed" in counts:
         tokens_read = counts["missed"] + cached
-    elif tokens_read is not None and not cached and apart_sum > tokens_read:
+    elif tokens_read is not None and not cached and (apart_sum > tokens_read or tokens_read + apart_sum == total_read):
         tokens_read += apart_sum  # a proxy passed on the count without the cache under OpenAI's name
     thoughts = counts.get("thoughts_apart", counts.get("thoughts"))
     if tokens_written is not None and thoughts and ("thoughts_apart" in counts or thoughts > tokens_written):

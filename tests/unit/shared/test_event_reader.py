@@ -27,12 +27,23 @@ BODIES = {
     "an event in several lines": (b'data: {"b":\ndata: [1,\ndata: 2]}\n\n', [B]),
     "no lines between events": (b'data: {"b": [1, 2]}\ndata: null\ndata: {"b": [1, 2]}\ndata: [DONE]\n', [B, B, DONE]),
     "encoded twice": (b'data: data: {"b": [1, 2]}\r\ndata: \r\ndata: \r\n\r\ndata: data: [DONE]\n\n', [B, DONE]),
+    "words in brackets": (
+        b'data: [PING]\n\ndata: [{"b": [1, 2]}]\n\ndata: [KEEPALIVE]\n\ndata: [done]\n\n',
+        [[B], DONE],
+    ),
+    "an end in quotes": (b'data: {"b": [1, 2]}\n\ndata: "[DONE]"\n\n', [B, DONE]),
+    "a field of errors": (b'data: {"b": [1, 2]}\n\nerror: {"code": 500}\n\n', [B, {"error": {"code": 500}}]),
+    "a line of JSON": (
+        b'data: {"b": [1, 2]}\n\n{"error": {"code": 500}}\ndata: [DONE]\n\n',
+        [B, {"error": {"code": 500}}, DONE],
+    ),
     "no end": (b'data: {"b": [1, 2]}', [B]),
     "control characters": (b'data: {"a": "1\t2"}\n\n', [{"a": "1\t2"}]),
     "broken characters": (b'data: {"a": "x\xff"}\n\n', [{"a": "x\ufffd"}]),
     "an error in words": (b"event: error\ndata: too busy\n\n", [{"error": "too busy"}]),
     "a named error": (b'event: error\ndata: {"message": "too busy"}\n\n', [{"error": {"message": "too busy"}}]),
     "a document": (b'\xef\xbb\xbf\r\n {"b":\n\n[1, 2]}\n', [B, DONE]),
+    "a list": (b'[\n{"a": "Z\xc3\xbcrich"},\n{"b": [1, 2]}\n]\n', [A, B, DONE]),
     "nothing": (b"", []),
 }
 

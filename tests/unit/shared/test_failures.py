@@ -23,9 +23,20 @@ from ragbandit.shared.failures import Failure, failure_of, failure_of_error, fai
         ([{"error": {"message": "unknown name"}}], "unknown name"),
         ({"error": {"code": "invalid_key"}}, "invalid_key"),
         ({"errors": [None, {"title": "Bad"}]}, "Bad"),
+        ({"error": "Bad Request", "statusCode": 400, "message": "too long"}, "too long"),
+        ({"error": "invalid_request", "error_description": "no such scope"}, "no such scope"),
+        ({"error": True, "message": "quota reached"}, "quota reached"),
+        ({"ErrorCode": "MODEL", "Message": "too long"}, "too long"),
+        ({"fault": {"faultstring": "too long", "detail": {"errorcode": "x"}}}, "too long"),
+        ({"error": {"message": None, "metadata": {"raw": "too long"}, "code": 400}}, "too long"),
+        ({"error": {"message": {"text": "too long"}}}, "too long"),
+        ({"text": "too long", "error_code": 50002}, "too long"),
         ("  plain\n text ", "plain text"),
         ("<html><head><title>x</title></head><body><h1>502</h1> Bad <b>Gatew", "502 Bad Gatew"),
-        *((body, "") for body in (None, "", {}, [], {"error": None}, {"error": {}}, 7)),
+        *(
+            (body, "")
+            for body in (None, "", {}, [], {"error": None}, {"error": {}}, 7, "OK", {"code": 0, "msg": "Success"})
+        ),
     ],
 )
 def test_the_words_of_a_body(body, message):

@@ -50,12 +50,21 @@ def calls_of(reply):
         [{"type": "text", "text": "Rome"}, " ", {"type": "output_text", "text": {"value": "7"}}],
         ["Rome ", None, {"type": "image_url", "image_url": {"url": "x"}}, 7],
         {"type": "text", "text": "Rome 7"},
+        {"role": "model", "parts": [{"text": "Rome "}, {"text": "7"}]},
     ],
 )
 def test_a_content_of_any_form_is_its_text(content):
     """Parts, nested texts and numbers are the text of an answer, whole and in chunks."""
     assert read(whole({"role": "system", "content": content})).text == "Rome 7"
     assert read(chunk({"content": content})).text == "Rome 7"
+
+
+def test_an_answer_that_is_an_object_is_its_json():
+    """A server that parses the JSON of an answer sends an object. An empty text is no object of that kind."""
+    answer = {"reasoning": "a capital", "city": "Zürich"}
+    assert json.loads(read(whole({"content": answer, "annotations": [{"a": 1}]})).text) == answer
+    assert json.loads(read(chunk({"content": answer})).text) == answer
+    assert read(chunk({"content": {"type": "text", "text": ""}}), chunk({"content": "Rome"})).text == "Rome"
 
 
 def test_thoughts_and_refusals_among_the_parts_are_fields():
@@ -110,6 +119,14 @@ def test_an_index_that_comes_later_or_as_text_is_the_same_answer(indexes):
     assert read(first, chunk({}), second, {"choices": [{"index": 5, "delta": {"content": "x"}}]}).text == "RoRo"
 
 
+def test_an_answer_may_be_in_a_later_choice():
+    """An empty choice is no answer. The pieces of the choice with the first text are joined."""
+    first, second = ({"index": 0, "message": {"content": None}}, {"index": 1, "message": {"content": "Rome"}})
+    assert read({"choices": [first, {**second, "finish_reason": "length"}]}).finish == "length"
+    pieces = [{"choices": [{"index": 1, "delta": {"content": text}}]} for text in ("Ro", "me")]
+    assert read(chunk({"role": "assistant"}), *pieces, chunk({"content": "Oslo"})).text == "Rome"
+
+
 @pytest.mark.parametrize("field", ["delta", "message"])
 def test_text_and_calls_in_two_choices_are_one_message(field):
     """A server that sends the text and the calls of a message as two choices loses neither."""
@@ -150,11 +167,57 @@ def test_a_choice_may_have_the_text_itself(field):
         ("", "stop"),
         ("null", "stop"),
         (None, "stop"),
+        ("not_finished", "stop"),
+        ("content_filter: RECITATION", "content_filter"),
+        ("content-filter", "content_filter"),
+        ("guardrail_intervened", "content_filter"),
+        ({"type": "length", "length": 16}, "length"),
+        (["length"], "length"),
+        ("FinishReason.MAX_TOKENS", "length"),
+        ("FINISH_REASON_MAX_TOKENS", "length"),
+        ("maxTokens", "length"),
+        ({"type": "stop", "message": "no error"}, "stop"),
     ],
 )
 def test_the_reason_for_the_end_is_one_of_openais(word, finish):
     """Other servers' reasons are read as OpenAI's; a reply that its server ends without one has an ordinary end."""
     assert read(chunk({"content": "x"}, finish=word)).finish == finish
+    assert read(chunk({"content": "x", "finish_reason": word})).finish == finish
+    assert read(chunk({"content": "x", "finish_reason": word})).message.whole == {}
+
+
+@pytest.mark.parametrize("word", ["not_finished", "FINISH_REASON_UNSPECIFIED", "in_progress", " ", "NULL"])
+def test_a_chunk_that_is_not_the_last_has_no_reason(word):
+    """A word that says that the reply goes on ends nothing, so an error or a break after it is a failure."""
+    for more in ([], [{"error": "crashed"}]):
+        with pytest.raises(BrokenReply, match=r"crashed|broke off"):
+            read(chunk({"content": "half"}, finish=word), *more, done=False)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {"code": 500, "message": "crashed", "success": False},
+        {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "crashed"}},
+        {"detail": "crashed"},
+        {"text": "crashed", "error_code": 50002},
+    ],
+)
+def test_a_message_in_place_of_the_end_is_a_failure(note):
+    """A message after half a text is an error if no end follows. It is none before more text, or after the end."""
+    half, end = chunk({"content": "half"}), chunk(finish="stop")
+    with pytest.raises(BrokenReply, match="crashed"):
+        read(half, note)
+    assert read(half, note, half).text == "halfhalf"
+    assert read(half, note, end).text == read(half, end, note).text == "half"
+
+
+@pytest.mark.parametrize(
+    "sign", [{"type": "ping"}, {"code": 200, "message": "Success"}, {"usage": {"total_tokens": 5}}]
+)
+def test_a_chunk_without_a_message_is_no_failure(sign):
+    """A sign of life or of success after the text takes nothing back, though no reason for the end comes."""
+    assert read(chunk({"content": "Rome"}), sign).text == "Rome"
 
 
 def test_a_stream_without_any_end_broke_off():
@@ -185,6 +248,10 @@ def test_a_stream_without_any_end_broke_off():
         (whole({"content": "half", "error": {"message": "quota reached"}}), "quota reached", None),
         (whole({"content": "half"}, "error"), "did not describe", None),
         (chunk({"content": "half"}, "NETWORK_ERROR"), "did not describe", None),
+        (chunk({"content": "half"}, "function_call_filter: MALFORMED_FUNCTION_CALL"), "did not describe", None),
+        (chunk({"content": "half"}, {"type": "abort"}), "did not describe", None),
+        (whole({"content": ""}, "ERROR_TOXIC"), "did not describe", None),
+        ({"error": True, "message": "quota reached"}, "quota reached", None),
         ({"error": {"mine": "odd"}}, '{"mine": "odd"}', None),
     ],
 )
@@ -205,6 +272,8 @@ def test_the_words_of_an_error_may_come_after_the_reason():
 
 def test_an_answer_that_has_come_stands():
     """Nothing that follows the reason for the end takes the answer back, and null errors are none."""
+    for empty in ({"code": 0, "message": "success"}, {"code": 0, "message": "", "type": None}, "none"):
+        assert read({"error": empty} | chunk({"content": "Rome"}, finish="stop")).text == "Rome"
     empty = {"error": {"code": 0, "message": ""}}
     reply = read(empty | chunk({"content": "Rome"}, error=None), chunk(finish="stop"), {"error": "counting failed"})
     assert (reply.text, reply.finish) == ("Rome", "stop")
@@ -224,6 +293,19 @@ BEGINNINGS = {
         piece("", name="f", index=0, id="a"),
         *(piece(half, index=0, id=f"b{half}") for half in HALVES),
     ],
+    "an index later": [piece("", name="f", id="a"), *(piece(half, index=0) for half in HALVES)],
+    "another index later": [piece("", name="f", index=1, id="a"), *(piece(half, index=0) for half in HALVES)],
+    "repeated at the end": [
+        piece("", name="f", index=0, id="a"),
+        *(piece(half, index=0) for half in HALVES),
+        piece('{"a": 1}', name="f", index=0, id="a"),
+    ],
+    "repeated without a name": [piece('{"a": 1}', name="f", index=0, id="a"), piece('{"a": 1}', index=0)],
+    "nothing, then an object": [piece({}, name="f", index=0, id="a"), piece('{"a": 1}', index=0)],
+    "braces first": [piece("{}", name="f", index=0, id="a"), piece('{"a": 1}', index=0), piece("{}", index=0)],
+    "null first": [piece("null", name="f", index=0, id="a"), piece(" ", index=0), piece('{"a": 1}', index=0)],
+    "parameters": [chunk({"tool_calls": [{"id": "a", "function": {"name": "f", "parameters": {"a": 1}}}]})],
+    "input": [chunk({"tool_calls": [{"id": "a", "name": "f", "input": {"a": 1}}]})],
     "an object": [piece({"a": 1}, name="f", index=None, id="a")],
     "not in function": [chunk({"tool_calls": {"id": "a", "name": "f", "arguments": {"a": 1}}})],
     "null entries": [chunk({"tool_calls": [None, {}, 3]}), piece('{"a": 1}', name="f", id="a", index="0")],
@@ -254,6 +336,12 @@ PAIRS = {
     "whole": [
         whole({"tool_calls": [{"id": each, "index": 0, "function": {"name": "f", "arguments": "{}"}} for each in "ab"]})
     ],
+    "an index later": [
+        chunk({"tool_calls": [{"id": each, "function": {"name": "f"}} for each in "ab"]}),
+        piece("{}", index=0),
+        piece("{}", index=1),
+    ],
+    "null": [piece("null", name="f", index=0, id="a"), piece(" ", name="f", index=1, id="b")],
     "no index in one chunk": [
         chunk({"tool_calls": [{"id": each, "function": {"name": "f", "arguments": "{"}} for each in "ab"]}),
         chunk({"tool_calls": [{"function": {"arguments": "}"}} for _ in "ab"]}),
@@ -266,6 +354,21 @@ def test_two_calls_are_two(name):
     """Another id is another call, whatever the index says; pieces may come in turn."""
     reply = read(*PAIRS[name], chunk(finish="tool_calls"))
     assert calls_of(reply) == [("a", "function", "f", "{}"), ("b", "function", "f", "{}")]
+
+
+@pytest.mark.parametrize("more", [{"index": 0}, {"index": 0, "id": ""}, {}])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_calls_of_one_tool_without_ids_are_apart(more, size):
+    """A name after complete arguments begins another call, in the same chunk and in a later one."""
+    entries = [{"function": {"name": "f", "arguments": f'{{"a": {each}}}'}, **more} for each in range(4)]
+    reply = read(*(chunk({"tool_calls": entries[at : at + size]}) for at in range(0, 4, size)))
+    assert [call[3] for call in calls_of(reply)] == [f'{{"a": {each}}}' for each in range(4)]
+
+
+def test_arguments_with_an_unknown_index_change_no_complete_call():
+    """Arguments without a name, an id and a known index are not added to a call that is complete."""
+    reply = read(piece('{"a": 1}', name="f", index=0, id="a"), piece('{"b": 2}', index=1))
+    assert [call[3] for call in calls_of(reply)] == ['{"a": 1}', '{"b": 2}']
 
 
 @pytest.mark.parametrize("ids", [(None, None), ("", ""), ("c", "c"), ({}, [])])
@@ -331,6 +434,28 @@ def test_log_probabilities_in_the_form_of_completions_are_read():
     """Lists of tokens and numbers become entries of OpenAI's schema."""
     reply = read(chunk({"content": "ab"}, logprobs={"tokens": ["a", "b"], "token_logprobs": [None, -0.5]}))
     assert (reply.tokens, reply.has_broken_logprobs) == ([("b", -0.5)], True)
+
+
+@pytest.mark.parametrize("sent", [[{"token": "a", "logprob": -0.5}], {"content": [{"token": "a", "logprob": -0.5}]}])
+def test_log_probabilities_in_the_message_are_read(sent):
+    """A server may send them in the message and as a list. Any other value is not passed on."""
+    for value in (whole({"content": "a", "logprobs": sent}), chunk({"content": "a", "logprobs": sent})):
+        reply = read(value)
+        assert (reply.tokens, len(reply.message.whole["logprobs"]["content"])) == ([("a", -0.5)], 1)
+    for other in ("none", [1], {"content": 5}, 7):
+        assert read(whole({"content": "a", "logprobs": other})).message.whole == {}
+
+
+@pytest.mark.parametrize("field", ["annotations", "images", "thinking_blocks"])
+def test_objects_of_a_list_in_several_chunks_have_an_index(field):
+    """A client of OpenAI joins lists by the index of each object, unless the list comes once."""
+    reply = ModelReply()
+    deltas = []
+    for each in ({"a": 1}, {"a": 2}, {"index": 7, "a": 3}):
+        reply.take(chunk({field: [each]}))
+        deltas.append(reply.delta[field][0])
+    assert deltas == [{"a": 1}, {"index": 1, "a": 2}, {"index": 7, "a": 3}]
+    assert read(chunk({"mine": 1}), chunk({"mine": [{"a": 1}]})).message.whole == {"mine": 1}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ SERVERS = {
         openai(prompt_tokens=100, cache_read_input_tokens=600, cache_creation_input_tokens=300),
         PLAIN | {"cached": 600, "cache_write": 300},
     ),
+    "proxy without the cache, by the total": (
+        openai(prompt_tokens=700, cache_read_input_tokens=300, total_tokens=1100),
+        PLAIN | {"cached": 300},
+    ),
     "anthropic": (
         {
             "usage": {"input_tokens": 100, "output_tokens": 100, "cache_read_input_tokens": 600}

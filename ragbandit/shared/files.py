@@ -224,7 +224,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     message = f"line {number} has more than {MAX_LINE >> 20} MiB"
                     remedy = "write one JSON object a line, and cut long texts into parts"
                     raise InvalidInput(message, field=str(path), remedy=remedy)
-                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+                line = raw.removeprefix(b"\xef\xbb\xbf")  # `cat` of several files leaves marks between them
                 if line.strip():
                     rows += 1
                     yield number, line
@@ -260,9 +260,9 @@ def rereadable(path: Path) -> Iterator[Path]:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file for reading. A gzip file is recognised by its name or first bytes, and unpacked."""
+    """Open a file for reading. A gzip file is recognised by its first bytes, a pipe by its name, and unpacked."""
     packed = path.suffix == ".gz"
-    if not packed and path.is_file():
+    if path.is_file():
         with path.open("rb") as stream:
             packed = stream.read(len(_GZIP)) == _GZIP
     return cast("BinaryIO", gzip.open(path, "rb")) if packed else path.open("rb")

@@ -17,11 +17,11 @@ _SPACELESS = (
     "\u4e00-\ua48f\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 #: invisible characters that are not in Unicode's category of format characters
-_INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef"
+_INVISIBLE = "\u034f\u0640\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _ASCII: dict[int, str | None] = {
     **dict.fromkeys(map(ord, "\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u00b4"), "'"),
     **dict.fromkeys(map(ord, "\u2014\u2015"), " - "),  # a dash between clauses
-    **dict(zip(map(ord, "\u2122\u2120\u2212\u207b\u266f\u066b\u066c"), "  --#.,", strict=True)),
+    **dict(zip(map(ord, "\u2122\u2120\u2212\u207b\u266f\u266d\u066b\u066c"), "  --#b.,", strict=True)),
 }
 #: a raised digit or a fraction after a digit. It gets a space before it: 10² is not 102, and 2½ is not 21/2
 _RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207b\u00bc-\u00be\u2150-\u215e](?<=[0-9].)")
@@ -34,8 +34,9 @@ _LEADING_POINT = re.compile(r"\.(?<![\w.]\.)(?=\d)")
 _SIGN_BEFORE_CURRENCY = re.compile("-(?<!\\w-)([$\u00a2-\u00a5\u20a0-\u20cf])(?=[\\d.])")
 #: the full stops in "U.S.A." and "Ph.D"
 _INITIALS = re.compile(r"\.(?<=[^\W\d_]\.)(?=[^\W\d_](?![^\W_]))")
-#: an article. An "a" that is not before a word may be an option, as in "A." or "(a)"
-_ARTICLES = re.compile(r"(?<![\w'.-])(?:(?:an|the)(?![\w'-])|a(?=[ \t]+[\"'(]*\w))")
+#: an article. An "a" may be an option: in "A." and "(a)", and before a single letter or one of these words
+_OPTION = r"(?:is|was|and|or|because|since|as)\b"
+_ARTICLES = re.compile(rf"(?<![\w'.-])(?:(?:an|the)(?![\w'-])|a(?=[ \t]+[\"'(]*(?!{_OPTION})\w\w))")
 
 
 @cache
@@ -62,7 +63,7 @@ def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
     plain = rf"{letter}++(?=[\s.,](?!\d))"
     word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*"
     word += rf"|[{''.join(symbols)}]|[<>](?<![-=<>].)(?==? ?-?\d)"
-    return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?<=\d-)\d)")
+    return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?:(?<=\d-)|(?<=\de-))\d)")
 
 
 def canonical(text: str) -> str:
@@ -76,7 +77,7 @@ def canonical(text: str) -> str:
 
 def is_blank(text: str | None) -> bool:
     """Whether the text is None, or contains only white space and invisible characters."""
-    return text is None or not canonical(text).strip()
+    return text is None or not (canonical(text[:64]).strip() or canonical(text).strip())
 
 
 def words(text: str) -> list[str]:

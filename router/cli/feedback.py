@@ -1,6 +1,7 @@
 """Verbs of `feedback`: rejected decisions, excluded sources, and imports of judgements from a file."""
 
 import contextlib
+import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,14 +21,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.learner import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
-from ragbandit.router.offline.logs.values import gold
+from ragbandit.router.offline.logs.values import converted, gold, text as text_of
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import SCALES, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical, feedback_row
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import Conflict, InvalidInput, RagBanditError
 from ragbandit.shared.files import lines, parsed, rereadable
+from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import Feedback, FeedbackId
 
 #: lines that are stored in one transaction
@@ -38,9 +40,8 @@ _MOST_NAMED: Final = 5
 #: longest feedback id to which the suffix of a newer version can be added, characters
 _LONGEST_KEY: Final = 58
 _WORDS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "\U0001f44d"), True),
-    **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative"), False),
-    "\U0001f44e": False,
+    **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "👍"), True),
+    **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative", "👎"), False),
 }
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
@@ -182,8 +183,7 @@ class _Importer:
     def check(self, readable: Path, *, file: Path) -> set[str]:
         """Read all feedback ids of the file. Raises InvalidInput if a rating or reward is out of its bounds."""
         if self._scale not in SCALES:
-            remedy = f"use {' or '.join(SCALES)}"
-            raise InvalidInput(f"unknown scale {self._scale!r}", field="scale", remedy=remedy)
+            raise InvalidInput(f"unknown scale {self._scale!r}", field="scale", remedy=f"use {' or '.join(SCALES)}")
         rewards = self._settings.reward
         bounds = {"rating": SCALES[self._scale], "reward": (rewards.minimum, rewards.maximum)}
         ids: set[str] = set()
@@ -266,7 +266,10 @@ class _Importer:
         return superseding
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        sent = {name: value_at(entry, path.split(".")) for name, path in self._fields.items()}
+        cells = {name: value_at(entry, path.split(".")) for name, path in self._fields.items()}
+        sent: dict[str, Any] = {name: None if is_missing(cell) or cell == "" else cell for name, cell in cells.items()}
+        for name in ("decision_id", "feedback_id", "rater"):
+            sent[name] = None if sent[name] is None else converted(text_of, sent[name], field=name)
         if isinstance(sent["decision_id"], str):
             sent["decision_id"] = plain_decision_id(sent["decision_id"])
         if self._source is not None:
@@ -276,8 +279,7 @@ class _Importer:
         if isinstance(sent["rater"], str):
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater']}"
         if sent["feedback_id"] is None:
-            text = canonical(sent).encode("utf-8", "surrogatepass")
-            sent["feedback_id"] = f"import-{sha256(text).hexdigest()[:40]}"
+            sent["feedback_id"] = f"import-{sha256(canonical(sent).encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
         sent["label"] = gold(sent["label"])
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
@@ -285,7 +287,8 @@ class _Importer:
         self.bad += 1
         if len(self.faults) < _MOST_FAULTS:
             path = self._fields.get(error.field or "", error.field)
-            field, remedy = f" {path}:" if path else "", f" ({error.remedy})" if error.remedy else ""
+            more = ", or give --replace to correct an earlier import" if isinstance(error, Conflict) else ""
+            field, remedy = f" {path}:" if path else "", f" ({error.remedy}{more})" if error.remedy else ""
             self.faults.append(f"{number}{field} {error.message}{remedy}")
 
 
@@ -298,7 +301,7 @@ def _amount(value: object, *, otherwise: object = None) -> Any:
     """Convert a rating to a number or bool; it may be words, thumbs or stars. Returns `otherwise` for other values."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
-    text = value.strip().lower().replace("\ufe0f", "").replace(" ", "_").replace("-", "_")
+    text = re.sub("[\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower()).replace(" ", "_").replace("-", "_")
     if text in _WORDS:
         return _WORDS[text]
     if text and set(text) <= {*"\u2605\u2606\u2b50"}:

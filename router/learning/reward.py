@@ -187,7 +187,7 @@ def judged(
 def _check_gold(gold: Any, *, pairs: bool) -> None:
     lists = gold if pairs else [gold]
     is_nested = _is_list(lists) and all(map(_is_list, lists))
-    if not is_nested or not all(isinstance(text, str) and text.strip() for answers in lists for text in answers):
+    if not is_nested or not all(isinstance(text, str) and not is_blank(text) for answers in lists for text in answers):
         shape = "a list of lists of texts, one per reading" if pairs else "a list of texts"
         raise InvalidInput("these are no gold answers", field="answers", remedy=f"give {shape}, none of them empty")
 

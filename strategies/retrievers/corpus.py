@@ -8,15 +8,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
 from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from uuid import UUID
 
 import yaml
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.files import lines, parsed
+from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
@@ -45,15 +48,14 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     if source.is_dir():
         yield from read_folder(source, leave_out=leave_out or log_left_out)
         return
-    unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _json_lines(source))
+    unit, rows = ("row", _parquet(source)) if source.suffix.lower() == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
-        if isinstance(row.get("text"), str) and not str(row["text"]).strip():
+        if isinstance(row.get("text"), str) and is_blank(str(row["text"])):
             (leave_out or log_left_out)(f"{unit} {number}", "it has no text")
             continue
         passage = _read_row(row, where=f"{source}, {unit} {number}")
-        first = first_rows.setdefault(passage.id, number)
-        if first != number:
+        if (first := first_rows.setdefault(passage.id, number)) != number:
             message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
             raise InvalidInput(message, field="id", remedy="give every passage an id of its own")
         yield passage
@@ -73,7 +75,9 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [name for name in ("id", "_id", "title", "text", "url") if name in file.schema_arrow.names]
+            columns = [name for name in file.schema_arrow.names if name in ("id", "_id", "title", "text", "url")]
+            if twice := [name for name in columns if columns.count(name) > 1]:
+                raise InvalidInput(f"{path} has {twice[0]!r} twice", field=twice[0], remedy="name every column once")
             rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
@@ -96,7 +100,7 @@ def _as_text(value: object, *, name: str, where: str) -> str:
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal | UUID):
         remedy = "give a string" if name in ("id", "text") else "give a string, or leave it out"
         raise InvalidInput(f"{where}: {name!r} is {value!r:.80}", field=name, remedy=remedy)
     text = str(value)

@@ -254,8 +254,7 @@ class _DecodedBatch:
             known_by[~textless] = BY_TEXT
         if "features" in names and textless.any():
             column = self.batch.column("features")
-            sizes = compute.list_value_length(column).fill_null(0)
-            lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
+            lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.intp)
             numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
             selected = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
             lengths = np.where(textless, lengths, 0)
@@ -266,12 +265,14 @@ class _DecodedBatch:
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
         column = self._whole(name)
+        if not pa.types.is_list(column.type) or not pa.types.is_floating(column.type.value_type):
+            raise self._wrong(0, name, "is no pmf", "name a column with one probability per arm")
         uneven = np.diff(_offsets(column)) != self.lengths
         self._refuse(uneven, name, lambda _: "does not fit the arms", "log one probability per arm")
         numbers = _floats(column.flatten())  # (T,)
+        numbers = np.where((numbers < 0.0) & (numbers > -slack(0.0)), 0.0, numbers)
         if self.even:
-            order = np.argsort(self.places[: len(self.spec.arms)])
-            return numbers.reshape(-1, len(self.spec.arms))[:, order]
+            return numbers.reshape(-1, len(self.spec.arms))[:, np.argsort(self.places[: len(self.spec.arms)])]
         matrix = np.zeros((self.batch.num_rows, len(self.spec.arms)))
         matrix[self._rows(), self.places] = numbers
         return matrix

@@ -93,8 +93,8 @@ class _Row(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    id: _Name
-    seq: Annotated[_Whole, _AsWhole] | None = None
+    id: Annotated[str, _upto(None, least=1), _AsText]
+    seq: Annotated[int, Field(ge=0, lt=2**63), _AsWhole] | None = None
     made_at: _Seconds = 0.0
     text: _Text = ""
     context: _Mapping = Field(default_factory=dict)
@@ -185,8 +185,7 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
             row = _logged(parse(), line=line, defaults=defaults)
             key, features = row.decision.id, row.decision.features
             if key in seen:
-                message = f"{key!r} is on line {seen[key]} too"
-                raise InvalidInput(message, field="id", remedy="log every decision once")
+                raise InvalidInput(f"{key!r} is on line {seen[key]} too", field="id", remedy="log every decision once")
             if features is not None and width not in (None, features.size):
                 message = f"this row has {features.size} numbers, but the first row has {width}"
                 raise InvalidInput(message, field="features", remedy="use one encoder for a log")
@@ -208,10 +207,9 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         if isinstance(pmf, dict):
             present["arms"] = arms = converted(values.texts, present.get("arms", list(pmf)), field="arms")
             pmf = in_order(pmf, arms=arms, field="pmf")
-        present["pmf"] = pmf
+        present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
     row = checked(_Row, present)
-    fault = _offer_fault(row) or _draw_fault(row)
-    if fault is not None:
+    if fault := _offer_fault(row) or _draw_fault(row):
         field, reason, remedy = fault
         raise InvalidInput(reason, field=field, remedy=remedy)
     query = Query(
@@ -232,7 +230,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
     return Logged(
         decision=Decision(query=query, **fields_of_decision),
         reward=_reward(dict(row.reward), defaults=defaults),
-        seq=row.seq or line,
+        seq=line if row.seq is None else row.seq,
         extra=_extra(plain_tree({key: value for key, value in record.items() if key not in KEYS})),
         line=line,
         **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
@@ -314,8 +312,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    records = ((number, partial(parsed, raw)) for number, raw in lines(Path(path)))
-    return rows_of(records, defaults=defaults)
+    return rows_of(((number, partial(parsed, raw)) for number, raw in lines(Path(path))), defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:

@@ -64,8 +64,7 @@ def ledger_rows(
     ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
 ) -> Iterator[Logged]:
     """Yield the rows whose decisions were made in [since, before), up to the seq `upto`. Raises StoreError."""
-    rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
-    for page in _pages(rows):
+    for page in _pages(rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)):
         late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
         for row, decided in page:
             decision = readable(decided)
@@ -184,7 +183,7 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed is from another store."""
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
-    if IMPORTED in decision.facts or (has_snapshot and draw_fault(decision) is None):
+    if IMPORTED in decision.facts or (has_snapshot and len(decision.id) <= 64 and draw_fault(decision) is None):
         elsewhere = IMPORTED not in decision.facts and seed_fault(decision, secret=secret) is not None
         mark: dict[str, Json] = {SEEDED_ELSEWHERE: True} if elsewhere else {}
     else:

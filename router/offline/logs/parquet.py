@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -67,7 +67,7 @@ def _exact(column: Any, kind: Any) -> Any:
         if _TYPES.is_date(column.type):
             column = column.cast(pa.timestamp("ms"))
         if _TYPES.is_timestamp(column.type):
-            column = compute.divide(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).cast(kind), 1e6)
+            column = compute.divide(column.cast("timestamp[us]", safe=False).cast("int64").cast(kind, safe=False), 1e6)
         else:
             column = column.cast(kind, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
     if kind == pa.float64() and compute.any(compute.is_nan(column)).as_py():
@@ -169,7 +169,8 @@ def _opened(path: Place, **options: Any) -> Any:
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     with opened(place_of(path)) as file:
         _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
-        cells_of_rows = (cells for batch in file.iter_batches(batch_size=PIECE) for cells in _cells(batch))
+        groups = (file.iter_batches(PIECE, row_groups=[group]) for group in range(file.num_row_groups))
+        cells_of_rows = (cells for batch in chain.from_iterable(groups) for cells in _cells(batch))
         records = ((line, partial(_record_of, cells)) for line, cells in enumerate(cells_of_rows, 1))
         number = 0
         try:
@@ -177,9 +178,8 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
                 number += 1
                 yield row
         except (OSError, ValueError, pa.ArrowException) as error:
-            remedy = "fetch the file again"
             message = f"the file is damaged after row {number}: {error}"
-            raise InvalidInput(message, field=str(path), remedy=remedy) from error
+            raise InvalidInput(message, field=str(path), remedy="fetch the file again") from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:
@@ -271,8 +271,7 @@ def record_batch(columns: Mapping[str, Any]) -> Any:
 
 
 def reward_column(parts: Mapping[str, Sequence[Any]]) -> Any:
-    arrays = [pa.array(values, PARTS[name]) for name, values in parts.items()]
-    return pa.StructArray.from_arrays(arrays, names=[*parts])
+    return pa.StructArray.from_arrays([pa.array(values, PARTS[name]) for name, values in parts.items()], names=[*parts])
 
 
 Item = TypeVar("Item")
@@ -318,8 +317,7 @@ class ParquetSource:
                 for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
                     lines = pa.array(np.arange(line, line + batch.num_rows))
                     line += batch.num_rows
-                    batch = self._typed(batch.append_column(LINE, lines))
-                    yield _with_reward(batch, defaults=self.defaults)
+                    yield _with_reward(self._typed(batch.append_column(LINE, lines)), defaults=self.defaults)
 
     def _typed(self, batch: Any) -> Any:
         """The batch with the types of `column_type`. Raises InvalidInput for times in another unit than seconds."""

@@ -14,9 +14,10 @@ None, NaN, NaT and NA count as missing. The fields of a row and their conversion
 import base64
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from ragbandit.shared.types import Features
 
 #: the year 2100, seconds since 1970; a larger number must be a time in another unit
 LATEST: Final = 4_102_444_800.0
-_UNITS: Final = ((1e14, "milliseconds"), (1e17, "microseconds"), (math.inf, "nanoseconds"))
+_UNITS: Final = {2.6e11: "times after 2099", 1e14: "milliseconds", 1e17: "microseconds", math.inf: "nanoseconds"}
 _FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 
 
@@ -51,16 +52,15 @@ def number(value: Any, *, most: float = sys.float_info.max) -> float:
 
 def seconds(value: Any) -> float:
     value = plain(value)
+    if isinstance(value, date):  # or a datetime
+        value = value.isoformat()
+    is_date = isinstance(value, str) and re.fullmatch(r"\s*\d{8}\s*", value)  # 20260101
     try:
-        if isinstance(value, datetime):
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-        if isinstance(value, date):
-            return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
-        amount = math.nan if isinstance(value, bool) else float(value)
+        amount = math.nan if isinstance(value, bool) else _written_time(value) if is_date else float(value)
     except (TypeError, ValueError, OverflowError):
         amount = _written_time(value)
     if not abs(amount) < LATEST:
-        unit = next((name for most, name in _UNITS if abs(amount) < most), None)
+        unit = next((name for most, name in _UNITS.items() if abs(amount) < most), None)
         reason = "" if unit is None else f": these look like {unit}"
         raise ValueError(f"Give seconds since 1970, or a time in ISO 8601{reason}")
     return amount
@@ -132,11 +132,14 @@ def members(value: Any) -> dict[str, Any]:
 
 
 def gold(value: Any) -> Any:
-    """Right answers as a list. Numbers become text, and missing ones are left out; other values are unchanged."""
+    """Right answers as a list, also from its JSON. Numbers become text, and missing or blank ones are left out."""
+    value = _parsed(value) if isinstance(value, str) and value.lstrip().startswith('["') else value
     answers = [value] if isinstance(value, str | int | float) else value
     if not isinstance(answers, list):
         return value
-    return [text(one) if type(one) in (int, float) else one for one in answers if not is_missing(one)]
+    return [
+        text(one) if type(one) in (int, float) else one for one in answers if not is_missing(one) and str(one).strip()
+    ]
 
 
 def _parsed(value: Any) -> Any:

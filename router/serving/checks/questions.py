@@ -15,6 +15,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.plain_values import plain
+from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
 
 #: valid ids, which RQ also accepts as job ids
@@ -36,12 +37,10 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
     """Refuse long texts, NUL, invalid Unicode and, unless `blank`, blank texts. advice: how to shorten a long text."""
     if not isinstance(text, str):
         raise InvalidInput(f'"{field}" must be text, not {type(text).__name__}', field=field, remedy="send a string")
-    if not blank and not text.strip():
-        remedy = "send at least one character that is not a space"
-        raise InvalidInput(f'"{field}" is empty', field=field, remedy=remedy)
+    if not blank and is_blank(text):
+        raise InvalidInput(f'"{field}" is empty', field=field, remedy="send at least one character that is not a space")
     if len(text) > most:
-        remedy = f"send at most {most}{advice}"
-        raise InvalidInput(f'"{field}" has {len(text)} characters', field=field, remedy=remedy)
+        raise InvalidInput(f'"{field}" has {len(text)} characters', field=field, remedy=f"send at most {most}{advice}")
     if "\x00" in text:
         raise InvalidInput(f'"{field}" holds a NUL character', field=field, remedy="remove it")
     try:

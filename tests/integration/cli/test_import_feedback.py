@@ -108,6 +108,30 @@ def test_a_file_off_the_scale_is_refused_whole(there):
     assert values == [0.0, 0.75, 0.25, 0.25]
 
 
+def test_values_as_tables_write_them(there):
+    """Blank cells are missing, ids may be numbers, a list of labels may be JSON, and thumbs may have any skin."""
+    world, take = there
+    made = decided(world, 5)
+    blank = {"rating": "", "label": None, "event": "", "source": "", "rater": float("nan"), "feedback_id": ""}
+    cells = [
+        {"label": '["Paris", "Lutetia"]', "rating": float("nan")},
+        {"rating": "\U0001f44d\U0001f3fd", "feedback_id": 7, "rater": 5.0},
+        {"rating": "\U0001f44e\U0001f3ff"},
+        {"label": ["Paris", ""]},
+    ]
+    lines = [{"decision_id": one.id, **blank, **cell} for one, cell in zip(made, cells, strict=False)]
+    code, out, _ = take([*lines, {"decision_id": 12, "rating": 1}, {"decision_id": made[4].id, **blank, "label": [""]}])
+    facts = json.loads(out)
+    assert (code, facts["imported"], facts["bad"]) == (1, 4, 2)
+    assert facts["faults"][0].startswith("5 decision_id: no decision has this id")
+    assert facts["faults"][1].startswith("6 label: ")
+    kept = [world.router.decision(one.id).feedback[0] for one in made[:4]]
+    assert [one.value for one in kept] == [("Paris", "Lutetia"), 1.0, 0.0, ("Paris",)]
+    assert (kept[1].id, kept[1].rater, kept[0].source) == ("7", "import:5", "human")
+    again = [{name: cell for name, cell in line.items() if cell not in ("", None)} for line in lines]
+    assert json.loads(take(again)[1])["known"] == 4  # a blank cell does not change the id of a line
+
+
 def test_a_mended_file_supersedes_an_earlier_one(there):
     """--replace supersedes or takes back the feedback of earlier imports on the same decisions, once."""
     world, take = there
@@ -119,7 +143,9 @@ def test_a_mended_file_supersedes_an_earlier_one(there):
     ]
     assert take(wrong)[0] == 0
     mended = [wrong[0], {**wrong[1], "rating": 3}]
-    assert take(mended, "--scale", "1-5")[0] == 1  # the ids stand for something else
+    code, out, _ = take(mended, "--scale", "1-5")
+    assert code == 1  # the ids stand for something else
+    assert "give --replace" in json.loads(out)["faults"][0]
     for counted in (3, 0):
         code, out, _ = take(mended, "--scale", "1-5", "--replace")
         assert (code, json.loads(out)["imported"]) == (0, counted)

@@ -13,6 +13,10 @@ from tests.support.examples import steady
     ("one", "same"),
     [
         ("Option: A", "option (a)"),
+        ("B\u266d", "Bb"),
+        ("\u0643\u062a\u0640\u0627\u0628", "\u0643\u062a\u0627\u0628"),
+        ("such a thing", "such thing"),
+        ("in a nutshell", "in nutshell"),
         ("**D**", "D."),
         ("The Nile", "nile, the"),
         ("“Dune”", "«Dune»"),
@@ -54,7 +58,9 @@ def test_forms_that_readers_cannot_tell_apart_are_the_same_answer(one, same):
     [
         *[("A", other) for other in ("The", "an", "?", "…", "B", "A+", "A-")],
         *[("12", other) for other in ("1.2", "1,2", "-12", "1/2", "1:2", "12.0.1", "1²")],
-        *[("C", other) for other in ("C++", "C#")],
+        *[("C", other) for other in ("C++", "C#", "A C", "a C")],
+        ("A and C", "and C"),
+        *[("1e-5", other) for other in ("1e5", "15")],
         *[
             ("€9", "$9"),
             ("≥9", "9"),

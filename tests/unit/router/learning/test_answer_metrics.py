@@ -125,7 +125,15 @@ def test_no_answer_is_wrong_whatever_the_gold(prediction):
 
 @pytest.mark.parametrize(
     ("family", "gold"),
-    [("ours", []), ("ours", "Ohio"), ("ours", ["Ohio", ""]), ("nq", [["Ohio"]]), ("asqa", ["Ohio"]), ("asqa", [[]])],
+    [
+        ("ours", []),
+        ("ours", "Ohio"),
+        ("ours", ["Ohio", ""]),
+        ("ours", ["\u200b"]),
+        ("nq", [["Ohio"]]),
+        ("asqa", ["Ohio"]),
+        ("asqa", [[]]),
+    ],
 )
 def test_gold_of_the_wrong_shape_is_refused(family, gold):
     """Gold is a list of texts, of asqa a list of lists; anything else is an error, not a 0."""

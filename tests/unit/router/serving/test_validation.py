@@ -10,6 +10,7 @@ from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Set
 from ragbandit.router.serving.checks.questions import capped, checked_query, checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
 from ragbandit.testing.policies import ARMS
 from tests.support.cases import every_case
@@ -17,7 +18,21 @@ from tests.support.examples import steady
 
 HUGE, SURROGATE = 10**400, "caf\udce9"
 TOO_LONG = "x" * (MAX_TEXT + 1)
-BAD_TEXTS = ("", "   ", "\n\t \r\n", "\u3000", "x" * 1_000_000, TOO_LONG, SURROGATE, "who\x00?", b"who?", 7, None)
+BAD_TEXTS = (
+    "",
+    "   ",
+    "\n\t \r\n",
+    "\u3000",
+    "\u200b\ufeff",
+    "\u3164",
+    "x" * 1_000_000,
+    TOO_LONG,
+    SURROGATE,
+    "who\x00?",
+    b"who?",
+    7,
+    None,
+)
 BAD_IDS = ("", " ", "a b", "é", "a/b", "a.b", "x" * 65, "a\n", "a:b", 7, b"a", "../a")
 BAD_VALUES = (math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a", 1), object(), "a\x00", SURROGATE, " \x00")
 DEFAULTS = Settings()
@@ -118,11 +133,11 @@ def test_what_passes_can_be_stored(text):
     try:
         assert checked_text(text, field="question") == text
     except InvalidInput:
-        assert not text.strip() or "\x00" in text
+        assert is_blank(text) or "\x00" in text
     else:
         assert text.encode("utf-8").decode("utf-8") == text
         assert "\x00" not in text
-        assert text.strip()
+        assert not is_blank(text)
 
 
 caps = st.none() | st.integers(1, 100)

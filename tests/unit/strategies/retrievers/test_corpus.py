@@ -4,6 +4,8 @@ import gzip
 import json
 import math
 import os
+from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -36,6 +38,7 @@ def test_parquet_gives_what_jsonl_gives(tmp_path):
     [
         ({"id": 12, "text": "t", "title": None, "url": None}, Passage(id="12", title="", text="t")),
         ({"id": 3.0, "text": "t", "title": 1984, "url": " "}, Passage(id="3", title="1984", text="t")),
+        ({"id": "4", "text": "t", "title": "\u3164"}, Passage(id="4", title="\u3164", text="t")),
         ({"id": "x", "text": "t", "title": math.nan, "url": math.nan}, Passage(id="x", title="", text="t")),
     ],
 )
@@ -86,6 +89,42 @@ def test_parquet_faults_name_the_row(tmp_path, columns, message):
         list(read_corpus(write_parquet(tmp_path / "corpus.parquet", columns)))
 
 
+def test_a_column_that_occurs_twice_is_named(tmp_path):
+    """A join may keep the columns of both sides. A column that is not read may occur twice."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, names in (("text", ["id", "text", "text"]), (None, ["id", "text", "more", "more"])):
+        table = arrow.table([arrow.array([cell]) for cell in names], names=names)
+        parquet.write_table(table, tmp_path / "corpus.parquet")
+        if name is None:
+            assert [passage.id for passage in read_corpus(tmp_path / "corpus.parquet")] == ["id"]
+            continue
+        with pytest.raises(InvalidInput, match="has 'text' twice") as caught:
+            list(read_corpus(tmp_path / "corpus.parquet"))
+        assert caught.value.field == name
+
+
+def test_parquet_in_capital_letters_with_ids_of_other_types(tmp_path):
+    """Decimals keep all their digits, and a UUID is its text."""
+    ids = [Decimal("12345678901234567890"), Decimal(7)]
+    file = write_parquet(tmp_path / "CORPUS.PARQUET", {"id": ids, "text": ["x", "y"]})
+    assert [passage.id for passage in read_corpus(file)] == ["12345678901234567890", "7"]
+    arrow = pytest.importorskip("pyarrow")
+    key = UUID(int=7)
+    column = arrow.array([key.bytes], arrow.uuid())
+    file = write_parquet(tmp_path / "corpus.parquet", {"id": column, "text": ["x"]})
+    assert [passage.id for passage in read_corpus(file)] == [str(key)]
+
+
+@pytest.mark.parametrize("text", [" ", "\u200b", "\ufeff \u3164", "\u200b" * 100])
+def test_rows_of_invisible_text_are_left_out(tmp_path, text):
+    """Spaces and invisible characters alone are no text."""
+    rows = [json.dumps({"id": name, "text": said}).encode() for name, said in (("a", text), ("b", text + "x"))]
+    left_out = []
+    passages = read_corpus(write_rows(tmp_path / "c.jsonl", *rows), leave_out=lambda *why: left_out.append(why))
+    assert [passage.id for passage in passages] == ["b"]
+    assert left_out == [("line 1", "it has no text")]
+
+
 def test_what_is_no_parquet_is_said(tmp_path):
     """A file with the name only cannot be read."""
     pytest.importorskip("pyarrow")
@@ -100,23 +139,25 @@ def write_rows(path, *rows, before=b""):
 
 
 def test_a_byte_order_mark_is_no_part_of_the_corpus(tmp_path):
-    """With it the same passages are read; a mark on a later line is not JSON, as it is nowhere else."""
+    """With it the same passages are read, also before a later line, where files were joined."""
     row = b'{"id": "a", "text": "x"}'
     mark = b"\xef\xbb\xbf"
     assert list(read_corpus(write_rows(tmp_path / "c.jsonl", row, before=mark))) == [
         Passage(id="a", title="", text="x")
     ]
-    with pytest.raises(InvalidInput, match="line 2 is not JSON"):
-        list(read_corpus(write_rows(tmp_path / "d.jsonl", row, mark + row)))
+    joined = write_rows(tmp_path / "d.jsonl", row, mark + b'{"id": "b", "text": "y"}', before=mark)
+    assert [passage.id for passage in read_corpus(joined)] == ["a", "b"]
 
 
 def test_a_gzipped_corpus_is_read(tmp_path):
-    """By its name or its first bytes; one that is cut short names the file."""
+    """By its first bytes; one that is cut short names the file, and one that is plain text already is read."""
     packed = gzip.compress(b'{"id": "a", "text": "x"}\n')
     (tmp_path / "c.jsonl.gz").write_bytes(packed)
     (tmp_path / "c.jsonl").write_bytes(packed)
     for name in ("c.jsonl.gz", "c.jsonl"):
         assert list(read_corpus(tmp_path / name)) == [Passage(id="a", title="", text="x")]
+    (tmp_path / "plain.jsonl.gz").write_bytes(gzip.decompress(packed))
+    assert [passage.id for passage in read_corpus(tmp_path / "plain.jsonl.gz")] == ["a"]
     (tmp_path / "c.jsonl.gz").write_bytes(packed[:-9])
     with pytest.raises(InvalidInput, match=r"c\.jsonl\.gz: the gzip is cut short"):
         list(read_corpus(tmp_path / "c.jsonl.gz"))

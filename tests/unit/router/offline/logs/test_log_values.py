@@ -14,7 +14,7 @@ import pytest
 from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, read_rows
 from ragbandit.router.offline.logs.jsonl import rows_of
-from ragbandit.router.offline.logs.values import converted, gold, mapping
+from ragbandit.router.offline.logs.values import converted, gold, mapping, seconds
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json
@@ -62,6 +62,8 @@ TAKEN = {
     "large": {"pmf": of([0.75, 0.25], pa.large_list(pa.float64())), "arm": PLAIN["arm"].cast(pa.large_string())},
     "propensity of 32 bits": {"pmf": of([0.9, 0.1], pa.list_(pa.float32())), "propensity": pa.array([0.9, 0.1])},
     "missing propensity": {"propensity": pa.array([float("nan"), None])},
+    "below 0 by rounding": {"pmf": pa.array([[1.0, -2.7e-17], [-2.7e-17, 1.0]])},
+    "an id above 64 characters": {"id": pa.array(["first" * 20, "second"]), "seq": pa.array([0, 1])},
     "above 1 by rounding": {"pmf": pa.array([[1 + 1e-7, 0.0], [0.0, 1 + 1e-7]])},
     "numbers for names": {"id": pa.array([1, 2]), "tenant": of(7)},
     "bytes": {"id": pa.array([b"first", b"second"])},
@@ -76,6 +78,9 @@ TAKEN = {
 REFUSED = {
     "milliseconds": ({"made_at": of(int(SECONDS) * 1000)}, "made_at", "seconds since 1970"),
     "nanoseconds": ({"made_at": of(int(SECONDS) * 10**9)}, "made_at", "these look like nanoseconds"),
+    "year 9999": ({"made_at": of(datetime(9999, 12, 31), pa.timestamp("us"))}, "made_at", "times after 2099"),
+    "date of 2150": ({"made_at": of(date(2150, 1, 1))}, "made_at", "times after 2099"),
+    "text of 2150": ({"made_at": of("2150-01-01")}, "made_at", "times after 2099"),
     "time of day": ({"made_at": of(time(12))}, "made_at", "seconds since 1970"),
     "too small": ({"pmf": pa.array([[1e-200, 1.0], [0.5, 0.5]])}, "propensity", "too small to be a probability"),
     "infinite": ({"reward": pa.array([float("inf"), 0.0])}, "reward.value", "finite number"),
@@ -210,11 +215,38 @@ def test_empty_texts_and_nulls_are_missing(tmp_path):
 
 @pytest.mark.parametrize(
     ("sent", "answers"),
-    [("Rome", ["Rome"]), (42, ["42"]), ([42.0, "x", None, 4.5], ["42", "x", "4.5"]), ([["a"]], [["a"]]), (None, None)],
+    [
+        ("Rome", ["Rome"]),
+        (42, ["42"]),
+        ([42.0, "x", None, 4.5], ["42", "x", "4.5"]),
+        ([["a"]], [["a"]]),
+        (None, None),
+        ('["Rome", "Roma", 42]', ["Rome", "Roma", "42"]),
+        ('["Rome"', ['["Rome"']),
+        (["Rome", "", " "], ["Rome"]),
+        ([""], []),
+    ],
 )
 def test_right_answers_may_be_one_text_or_numbers(sent, answers):
-    """A single answer is a list of one, a number is its text, and null is no answer."""
+    """A single answer is a list of one, a number is its text, null and blanks are no answer. A list may be JSON."""
     assert gold(sent) == answers
+
+
+def test_digits_of_a_date_are_a_date():
+    """Only as text: the same digits as a number are seconds."""
+    midnight = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    times = [seconds(value) for value in ("20260101", " 20260101 ", 20260101, "1767225600")]
+    assert times == [midnight, midnight, 20260101.0, midnight]
+    with pytest.raises(ValueError, match=r"ISO 8601$"):
+        seconds("20261301")
+
+
+def test_nested_dictionaries_in_several_row_groups(tmp_path):
+    """Rows are read of one row group at a time, since Arrow cannot join dictionaries of nested columns."""
+    arms = pa.array([["left", "right"]] * 2, pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    table = pa.table(PLAIN | {"arms": arms})
+    pq.write_table(table, tmp_path / "log.parquet", row_group_size=1)
+    assert [row.decision.id for row in read_rows(tmp_path / "log.parquet")] == ["first", "second"]
 
 
 def test_keys_of_long_texts():

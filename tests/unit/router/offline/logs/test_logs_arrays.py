@@ -1,6 +1,7 @@
 """A Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
 
 import tempfile
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.logs import Defaults, parquet, write_rows
-from ragbandit.router.offline.logs.batches import normalised
+from ragbandit.router.offline.logs import Defaults, parquet, read_rows, write_rows
+from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, normalised
+from ragbandit.router.offline.logs.parquet import RowsSource
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra
 
@@ -195,6 +197,41 @@ def test_no_such_column(tmp_path):
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
     with pytest.raises(InvalidInput, match="no such column"):
         next(read_log(tmp_path / "other.parquet"))
+
+
+def read_either(path, *, own):
+    """The first batch of a Parquet file or of JSON Lines."""
+    if path.suffix == ".parquet":
+        return next(read_log(path, own=own))
+    source = RowsSource(rows=lambda: read_rows(path))
+    spec = BatchSpec(arms=arms_of(source, every=True), own=own)
+    return decoded(next(source.batches(spec.columns)), spec=spec)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", ["reward", "arm", "arms", "id", "text", "context", "propensity", "made_at", "late"])
+def test_columns_that_are_no_pmf(tmp_path, suffix, name):
+    """A candidate cannot be a column of texts, numbers or objects. It is named with its row."""
+    write_rows(tmp_path / f"log.{suffix}", plain_rows(2))
+    with pytest.raises(InvalidInput, match="is no pmf") as caught:
+        read_either(tmp_path / f"log.{suffix}", own=(name,))
+    assert caught.value.field.endswith(f"1 {name}")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_rounding_below_zero_is_zero(tmp_path, suffix):
+    """A probability that is negative by rounding counts as 0, in the log's pmf as in a candidate's."""
+    rows = plain_rows(2)
+    drawn = [row.decision.arms.index(row.decision.arm) for row in rows]
+    sure = [tuple(1.0 if at == place else -2.7e-17 for at in range(len(rows[0].decision.arms))) for place in drawn]
+    made = [
+        replace(row, decision=replace(row.decision, pmf=pmf, propensity=1.0))
+        for row, pmf in zip(rows, sure, strict=True)
+    ]
+    write_rows(tmp_path / f"log.{suffix}", with_extra(made, "candidate", [list(pmf) for pmf in sure]))
+    log = read_either(tmp_path / f"log.{suffix}", own=("candidate",))
+    assert log.pmf.min() == log.own["candidate"].min() == 0.0
+    assert log.pmf.tolist() == log.own["candidate"].tolist()
 
 
 def test_rewards_that_do_not_follow_from_their_parts(tmp_path):

@@ -31,8 +31,8 @@ _MESSAGES: Final = (
     "message error_description error msg detail error_message error_msg status_msg description base_resp errors reason"
     " title fault faultstring text metadata raw code type"
 )
-#: texts, in lower case, in place of an error message if there is no error
-NO_ERROR: Final = ("success", "ok", "none", "null")
+#: texts of servers, in lower case, in place of an error message if there is no error
+NO_ERROR: Final = ("", "success", "ok", "none", "null")
 #: status -> kind; other statuses are "failed" (5xx) or "refused" (4xx)
 _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((401, 402, 403, 404), "denied"),

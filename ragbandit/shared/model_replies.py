@@ -179,8 +179,8 @@ class ModelReply:
         error = part.get("error")
         if error is True or part.get("object") == ERROR or (part.get("type") == ERROR and not error):
             error = part
-        values = error.values() if isinstance(error, dict) else [error]
-        if self.finish not in (None, ERROR) or all(not one or str(one).lower() in NO_ERROR for one in values):
+        sent = error.values() if isinstance(error, dict) else [error]
+        if not error or self.finish not in (None, ERROR) or all(str(one or "").lower() in NO_ERROR for one in sent):
             return
         code = count_of(next((entry.get("code") or entry.get("status") for entry in _listed(error)), None))
         message = server_message(error) or json.dumps(error, ensure_ascii=False)
@@ -327,7 +327,7 @@ class ModelReply:
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text):
             call = None
         known = "" if call is None else self.message.call_text(call.place)
-        is_empty = text.strip() in ("", "{}", "null", known) and (not known or _is_json(known))
+        is_empty = text.strip() in ("{}", "null", known) and (not known or _is_json(known))
         if (known and not isinstance(sent, str)) or (kind == "function" and is_empty):
             text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:

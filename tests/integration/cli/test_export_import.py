@@ -222,13 +222,14 @@ def test_failed_import_leaves_nothing(new_ledger):
 def test_rows_that_two_systems_number_alike(new_ledger, tmp_path):
     """Another system's row under a used id, or under none of ours, gets an id of its ledger's, the same each time."""
     one = new_ledger()
-    imported(one, write_json(tmp_path / "one.jsonl", [LEAST, LEAST | {"id": "../x"}]))
+    imported(one, write_json(tmp_path / "one.jsonl", [LEAST, LEAST | {"id": "../x"}, LEAST | {"id": "x" * 70}]))
     two = Ledger(one.database, label="two")
     file = write_json(tmp_path / "two.jsonl", [LEAST | {"text": "another system's"}, LEAST | {"id": "new"}])
     assert (imported(two, file).added, imported(two, file).known) == (2, 2)
     first, second = [row.decision for row in ledger_rows(two)]
     assert (first.query.text, first.facts["logged_id"], second.id) == ("another system's", "q1", "new")
-    assert {row.decision.id.startswith("imported-") for row in ledger_rows(one)} == {True, False}
+    assert [row.decision.id.startswith("imported-") for row in ledger_rows(one)] == [False, True, True]
+    assert max(len(row.decision.id) for row in ledger_rows(one)) <= 64
     with pytest.raises(Conflict, match="learned"):
         imported(two, write_json(tmp_path / "two.jsonl", [LEAST | {"id": "new", "reward": 0.1}]))
 

@@ -241,7 +241,7 @@ LEAKS = {
     "cut": (Reply(status=400, text="x" * 190 + KEY + " " + TOKEN), True),
     "cut token": (Reply(status=400, text="x" * 190 + " " + TOKEN + " " + KEY), True),
     "event": (Reply(body=b'data: {"error": {"message": "' + f"{KEY} {TOKEN}".encode() + b'"}}\n\n'), True),
-    "text": (Reply(message={"content": {"a": "y" * 50 + f"{KEY} {TOKEN}"}}), False),
+    "message": (Reply(message={"content": "", "error": {"a": "y" * 50 + f"{KEY} {TOKEN}"}}), False),
     "header": (Reply(status=429, retry_after=3600.0, text=f"{KEY} {TOKEN}"), True),
 }
 

@@ -149,9 +149,8 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     match messages:
         case [{"role": "user", "content": str(text), **more}] if not more and len(text) <= MAX_TEXT:
             return {}
-    said = [dict(message) for message in messages]
-    size = len(json.dumps(said, ensure_ascii=False))
-    return {SAID: said if size <= MOST_SAID else size}
+    size = len(json.dumps(messages, ensure_ascii=False))
+    return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
 
 
 def _is_text(content: object) -> bool:
@@ -287,8 +286,7 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     None, or the type of the item if it was left out because no chat model can read it.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
-    has_id = kind in (CALL, "local_shell_call") or kind.endswith("_output")
-    call_id = item.get("call_id") or (item.get("id") if has_id else None)
+    call_id = item.get("call_id") or (item.get("id") if kind.endswith((CALL, "shell_call", "_output")) else None)
     if kind == "message":
         if role not in _ITEM_ROLES:
             remedy = f"use {', '.join(_ITEM_ROLES)}"

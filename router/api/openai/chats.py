@@ -308,8 +308,6 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     elif kind.endswith("_output") and call_id:
         output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
         messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
-    elif kind in (CALL, f"{CALL}_output"):
-        raise InvalidInput("the item has no call_id", field=f"{at}.call_id", remedy="send the id of the call")
     else:
         return None if kind == _REASONING else kind
     return None

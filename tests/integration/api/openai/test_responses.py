@@ -325,7 +325,7 @@ REFUSED = [
     ({"input": []}, "invalid_input", "input"),
     ({"input": " "}, "invalid_input", "input"),
     ({"input": [{"role": "assistant", "content": "Hello"}]}, "invalid_input", "input"),
-    ({"input": [{"type": "function_call_output", "output": "4"}]}, "invalid_input", "input[0].call_id"),
+    ({"input": [{"type": "function_call_output", "output": "4"}]}, "invalid_input", "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unsupported_parameter", "input[0].id"),
     ({"input": [{"id": "fc_1_0"}]}, "unsupported_parameter", "input[0].id"),
     ({"input": [{"role": "tool", "content": "4"}]}, "invalid_input", "input[0].role"),

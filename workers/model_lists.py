@@ -69,10 +69,10 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
     try:
-        base = httpx.URL(url).copy_with(fragment=None)
-        base = base.copy_with(path=base.raw_path.partition(b"?")[0].decode().rstrip("/") or "/v1")
+        given = httpx.URL(url).copy_with(fragment=None)
+        path = given.raw_path.partition(b"?")[0].decode().rstrip("/") or "/v1"
+        base, list_url = (given.copy_with(path=each) for each in (path, f"{path}/models"))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        list_url = base.copy_with(path=f"{base.raw_path.partition(b'?')[0].decode()}/models")
         response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
         rows, name = _rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:

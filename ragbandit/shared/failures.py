@@ -28,8 +28,9 @@ _LONGEST: Final = 1000
 _DEEPEST: Final = 5
 #: fields with a server's message, in lower case, in the order of the search
 _MESSAGES: Final = (
-    "message error_description error msg detail error_message error_msg status_msg description base_resp errors reason"
-    " title fault faultstring text metadata raw code type"
+    *("message", "error_description", "error", "msg", "detail", "error_message", "error_msg", "status_msg"),
+    *("description", "base_resp", "errors", "reason", "title", "fault", "faultstring", "text", "metadata", "raw"),
+    *("code", "type"),
 )
 #: texts of servers, in lower case, in place of an error message if there is no error
 NO_ERROR: Final = ("", "success", "ok", "none", "null")
@@ -148,7 +149,7 @@ def server_message(body: object, *, depth: int = 0) -> str:
         return ""
     parts: list[object] = body[:_DEEPEST] if isinstance(body, list) else []
     if isinstance(body, Mapping):
-        parts = list(map({str(name).lower(): part for name, part in body.items()}.get, _MESSAGES.split()))
+        parts = list(map({str(name).lower(): part for name, part in body.items()}.get, _MESSAGES))
     elif isinstance(body, int) and body is not True and body and depth:
         return str(body)
     return next(filter(None, (server_message(part, depth=depth + 1) for part in parts)), "")

@@ -403,7 +403,5 @@ def format_of(form: object) -> dict[str, Any] | None:
     if not isinstance(form, Mapping) or form.get("type", "text") == "text":
         return None
     schema = {name: value for name, value in form.items() if name != "type" and value is not None}
-    return {
-        "type": form["type"],
-        **({"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}),
-    }
+    more = {"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}
+    return {"type": form["type"], **more}

@@ -83,7 +83,8 @@ def _column(name: str) -> ColumnElement[Any]:
     if name == TEXTLESS:
         return case((decisions.c.text == "", decisions.c.features)).label(name)
     if name == "facts":  # facts may be long, and `drawn` needs them only for the few rows that it may leave out
-        return case((or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE), decisions.c.facts), else_="{}").label(name)
+        may_be_left_out = or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE)
+        return case((may_be_left_out, decisions.c.facts), else_="{}").label(name)
     return decisions.c[name]
 
 

@@ -183,7 +183,8 @@ def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed is from another store."""
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
-    if IMPORTED in decision.facts or (has_snapshot and len(decision.id) <= 64 and draw_fault(decision) is None):
+    keeps_id = has_snapshot and ID_PATTERN.fullmatch(decision.id)
+    if IMPORTED in decision.facts or (keeps_id and draw_fault(decision) is None):
         elsewhere = IMPORTED not in decision.facts and seed_fault(decision, secret=secret) is not None
         mark: dict[str, Json] = {SEEDED_ELSEWHERE: True} if elsewhere else {}
     else:

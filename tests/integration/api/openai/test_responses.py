@@ -6,8 +6,10 @@ import math
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
+from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import DeltaPiece, Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
@@ -277,6 +279,21 @@ def test_a_conversation_in_items(http, service, answers):
     on = posted(http, input="When?", previous_response_id=made["id"]).json()
     query = service.router.decision(on["id"]).decision.query
     assert (query.messages[0], query.session) == (system, "talk-1")
+
+
+def test_a_conversation_of_an_older_release(http, service, answers):
+    """A response that was stored without its messages goes on with the turns that its decision keeps."""
+    answers()
+    items = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    made = posted(http, instructions="Be brief.", input=[*items, {"role": "user", "content": QUESTION}]).json()
+    this = decisions.c.id == made["id"]
+    with service.router.database.write() as connection:
+        request = json.loads(connection.execute(select(decisions.c.request).where(this)).scalar_one())
+        assert len(request["edge"].pop("said")) == 3
+        connection.execute(decisions.update().where(this).values(request=json.dumps(request)))
+    on = posted(http, input="When?", previous_response_id=made["id"]).json()
+    said = service.router.decision(on["id"]).decision.query.request["said"]
+    assert [each["content"] for each in said] == ["Hi", "Yes?", QUESTION, "Bram Stoker", "When?"]
 
 
 def test_responses_that_are_not_stored(http, service, answers):

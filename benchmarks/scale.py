@@ -3,6 +3,7 @@
 `python -m benchmarks.scale [--rows 1000000] [--postgres]`: the rows are copies of decisions that a router made, with
 ids, draws and times of their own over 30 days; 30 % are rated and learned.
 At the end decisions leave the large store by age while a router serves: the longest pause of a writer is printed.
+With --move the large store is only made on SQLite and moved to PostgreSQL, as by `ragbandit migrate --from`.
 """
 
 import os
@@ -38,6 +39,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 
@@ -281,19 +283,24 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="decisions of the large store")
     parser.add_argument("--policy", default="mba", help="what learns them; another one than mba fills faster")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own, not on SQLite")
+    parser.add_argument("--move", action="store_true", help="only move the large store from SQLite to PostgreSQL")
     parser.add_argument("--seconds", type=float, default=20.0, help="for how long decisions leave the large store")
     asked = parser.parse_args(given)
     CONFIG["policy"] = {"name": asked.policy}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = None
-        if asked.postgres:
+        if asked.postgres or asked.move:
             from tests.support.servers.postgres_server import PostgresServer  # a package that only tests need
 
-            server = PostgresServer()
+            server = PostgresServer(durable=asked.move)
             server.start()
             stack.callback(server.stop)
         templates, stores, learned = Templates(folder / "templates"), [], []
+        if asked.move:
+            fill(settings_at(folder, url=None), f"sqlite:///{folder / 'old.db'}", templates=templates, count=asked.rows)
+            print(moved(folder / "old.db", server.url(server.new_database())))
+            return
         for count in (SMALL, asked.rows):
             home = folder / str(count)
             home.mkdir()
@@ -318,6 +325,18 @@ def main(given: Sequence[str] | None = None) -> None:
             show(" ".join(line) + " (CPU)", [1000.0 * seconds, 1000.0 * large_seconds])
             print(f"{'  memory':28} {memory:10.0f} MiB {large_memory:11.0f} MiB", flush=True)
         print(f"{'PostgreSQL' if server else 'SQLite'}, {asked.rows} decisions; {machine()}")
+
+
+def moved(file: Path, url: str) -> str:
+    """Move a store to PostgreSQL; the time it took."""
+    source, target = Database(f"sqlite:///{file}", read_only=True), Database(url)
+    began, used = time.monotonic(), time.process_time()
+    rows = move(source, target, progress=lambda _done, _total: None)
+    seconds, used = time.monotonic() - began, time.process_time() - used
+    source.close()
+    target.close()
+    figures = f"{rows:,} rows ({file.stat().st_size / 1e9:.1f} GB) in {seconds:.0f} s, {rows / seconds:,.0f} a second"
+    return f"moved {figures}; {used:.0f} s of processor time besides PostgreSQL's; {machine()}"
 
 
 def compare(*stores: Mapping[str, tuple[Callable[[int], object], int]]) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -129,15 +130,24 @@ def print_json(value: object) -> None:
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
+#: time between two lines of progress where no terminal shows bars, seconds
+LINE_S = 10.0
+
+
 @contextlib.contextmanager
 def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress bars on a terminal. Yields a function of (kind of work, done, total); total 0 means unknown."""
+    """Show bars, or without a terminal a line every LINE_S. Yields a function of (kind, done, total); 0 is unknown."""
     name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
     columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
+        printed_at = time.monotonic()
 
         def report(kind: str, done: int, total: int) -> None:
+            nonlocal printed_at
+            if not console.is_terminal and time.monotonic() > printed_at + LINE_S:
+                printed_at = time.monotonic()
+                console.print(f"{kind}: {done:,}{f' of {total:,}' if total else ''}", highlight=False)
             if kind not in tasks:
                 for former in set(tasks) - {"runs"}:  # new work begins, though the former may have ended early
                     progress.remove_task(tasks.pop(former))

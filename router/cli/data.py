@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from sqlalchemy import func, select
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
@@ -17,16 +18,21 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.move import move
+from ragbandit.router.storage.sql.tables import closures, waiting
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
+from ragbandit.shared.types import PolicyLabel
 
 #: lease timeout of an erasure, seconds, above the duration of its transactions
 ERASE_LEASE_S: Final = 300.0
@@ -39,10 +45,24 @@ def migrate(
         float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")
     ] = None,
     new_store: NewStoreOption = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SQLITE_URL", help="Move this SQLite store into an empty PostgreSQL database."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Migrate the database to the schema of this release."""
+    """Migrate the database to the schema of this release, or move a SQLite store to PostgreSQL.
+
+    --from copies every row: decisions, outcomes, feedback, ledgers, keys, sessions, totals and the audit log. Set
+    DATABASE_URL to an empty PostgreSQL database, and stop the service. An interrupted move continues if you repeat it.
+    """
     settings = configuration.load(config).settings
+    if source is not None:
+        if pre or wait is not None or new_store:
+            remedy = "leave out --pre, --wait and --new-store"
+            raise InvalidInput("a move has no further options", field="from", remedy=remedy)
+        _move(settings, source if "://" in source else f"sqlite:///{source}", as_json=as_json)
+        return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
     else:
@@ -57,6 +77,29 @@ def migrate(
         print_json({"database": url, "revision": revision})
     else:
         console.say(f"{url} is at {revision}")
+
+
+def _move(settings: Settings, url: str, *, as_json: bool) -> None:
+    old = settings.model_copy(update={"database_url": url})
+    file = sqlite_file(old)
+    if file is None or not settings.database.startswith("postgresql"):
+        remedy = "set DATABASE_URL=postgresql+psycopg://...; copy PostgreSQL with pg_dump, SQLite with `data backup`"
+        raise InvalidInput("a store is moved from a file of SQLite to PostgreSQL", field="from", remedy=remedy)
+    if not file.is_file():
+        raise InvalidInput(f"there is no file {file}", field="from", remedy="for example .ragbandit/ragbandit.db")
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hold_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())
+        source = stack.enter_context(contextlib.closing(databases.Database(url, make=False, read_only=True)))
+        target = stack.enter_context(contextlib.closing(databases.Database(settings.database)))
+        rows = move(source, target, progress=partial(stack.enter_context(bars(errors)), "rows"))
+        newest = Ledger(target, label=PolicyLabel(settings.policy.label)).latest_snapshots(limit=1)
+    seconds = time.monotonic() - began
+    moved = {"rows": rows, "seconds": round(seconds, 1), "rows_per_second": round(rows / seconds)}
+    next_steps = ["with this DATABASE_URL: ragbandit verify --deep, then ragbandit up"]
+    if newest and not SnapshotFiles(settings.snapshot_root).exists(newest[0].version):
+        next_steps.insert(0, f"copy {file.parent / 'snapshots'} to {settings.snapshot_root}")
+    show(moved | {"database": target.url.render_as_string(hide_password=True), "next": next_steps}, as_json=as_json)
 
 
 def erase(
@@ -181,6 +224,7 @@ def export(
 ) -> None:
     """Write the decisions that a ledger learned to a log file, in the ledger's order. A failed export changes no file.
 
+    Other decisions, answers, feedback, keys and sessions are left out: `migrate --from` moves a whole store.
     docs/replay.md lists the fields of each format.
     """
     log_format = logs.format_of(file, format=format_)
@@ -189,7 +233,12 @@ def export(
     end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
         count = logs.write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
+        counts = [select(func.count()).where(table.c.policy == ledger.label) for table in (waiting, closures)]
+        with ledger.database.read() as connection:
+            left_out = sum(connection.execute(query).scalar_one() for query in counts)
     result = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
+    if left_out:
+        result["left_out"] = f"{left_out:,} decisions that the ledger has not learned; `migrate --from` moves a store"
     show(result | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
@@ -218,7 +267,7 @@ def import_(
 ) -> None:
     """Add the rows of a log file to a ledger, in the file's order. Duplicates are skipped.
 
-    docs/replay.md lists the fields of each format, and which of them are required.
+    docs/replay.md lists the fields of each format, and which of them are required. `migrate --from` moves a store.
     """
     log_format = logs.format_of(file, format=format_)
     if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
@@ -253,7 +302,9 @@ def import_(
         if left_out:
             console.say(f"fields left out: {', '.join(left_out)}")
         where = "" if config is None else f" --config {config}"
-        console.say(f"next: ragbandit replay --label {label} --policy ...{where}")
+        if label != settings.policy.label:
+            console.say(f"the ledger {settings.policy.label!r} of the service does not learn these rows")
+        console.say(f"next: ragbandit replay --label {label} --policy ...{where}, or status --label {label}{where}")
 
 
 @dataclass(kw_only=True)

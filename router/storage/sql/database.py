@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
@@ -29,6 +29,10 @@ from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_package
 
 SCRIPTS: Final = "ragbandit:migrations"
+#: revision of a database into which a store is still being moved (`move.py`); `code_from` then identifies the store
+MOVING: Final = "moving"
+#: starts a long transaction of PostgreSQL; an advisory lock lets one migration or batch of a move run at a time
+RUN_ALONE: Final = text(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({int.from_bytes(b'ragbandi')})")
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
 #: errors raised if the database cannot write; other errors are caused by the written row
@@ -158,10 +162,7 @@ class Database:
         """Copy a database of SQLite into an empty file; others may write meanwhile. Raises StoreError."""
         with self._wrapped(), self.engine.connect() as connection:
             driver: Any = connection.connection.driver_connection  # VACUUM fails in a transaction of SQLAlchemy
-            try:
-                driver.execute("VACUUM INTO ?", (str(target),))
-            except sqlite3.Error as error:
-                raise DBAPIError("VACUUM INTO", None, error) from error
+            driver.execute("VACUUM INTO ?", (str(target),))
 
     def check_file(self, *, every_s: float = 0.0) -> None:
         if self.file is not None:
@@ -174,9 +175,9 @@ class Database:
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, sqlite3.Error) as error:
+        except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
             self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
-            cause = getattr(error, "orig", None) or error  # statements of `run` raise sqlite3's errors directly
+            cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
             reason = str(cause).strip().partition("\n")[0] or type(error).__name__
             if writes and isinstance(error, _UNAVAILABLE):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
@@ -303,8 +304,13 @@ def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
         raise StoreError(f"the database cannot be migrated: {error}", field="database_url", remedy=remedy) from error
     current = revision_of(connection)
     if current:
-        oldest = max(oldest for revision, oldest in steps().items() if revision <= current)
-        connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
+        store_revision(connection, current)
+
+
+def store_revision(connection: Connection, revision: str, *, code_from: str | None = None) -> None:
+    oldest = code_from or max(oldest for step, oldest in steps().items() if step <= revision)
+    row = {"revision": revision, "oldest": oldest}
+    connection.execute(text("UPDATE alembic_version SET version_num = :revision, code_from = :oldest"), row)
 
 
 def check_schema(database: Database, *, make: bool = True) -> str:
@@ -337,15 +343,26 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The schema's revision; None without a schema of this product. Raises StoreError for a database of version 0.x."""
+    """The schema's revision; None without a schema of this product. Raises StoreError as `version_of`, or if MOVING."""
+    revision, _ = version_of(connection)
+    if revision == MOVING:
+        remedy = "run the same `ragbandit migrate --from SQLITE_URL` again; it continues"
+        message = "the database has only a part of a store, since a move from SQLite has not ended"
+        raise StoreError(message, field="database_url", remedy=remedy)
+    return revision
+
+
+def version_of(connection: Connection) -> tuple[str | None, str | None]:
+    """Returns (revision or MOVING, `code_from`), or (None, None). Raises StoreError for a database of version 0.x."""
     if not inspect(connection).has_table("alembic_version"):
-        return None
-    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
-    columns = {column["name"] for column in inspect(connection).get_columns("alembic_version")}
-    if revision is not None and "code_from" not in columns:  # revisions of version 0.x have other meanings
+        return None, None
+    row = connection.execute(text("SELECT * FROM alembic_version")).mappings().one_or_none()
+    if row is None:
+        return None, None
+    if "code_from" not in row:  # revisions of version 0.x have other meanings
         remedy = "begin with an empty database, and import what was exported there"
         raise StoreError(f"this database cannot be used: {BEFORE_1_0}", field="database_url", remedy=remedy)
-    return revision
+    return row["version_num"], row["code_from"]
 
 
 @cache
@@ -398,17 +415,14 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
 
 def _may_use(connection: Connection) -> bool:
     """Whether this code may use a database with a newer schema."""
-    oldest = connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one_or_none()
+    _, oldest = version_of(connection)
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 
 def _give_way_first(connection: Connection) -> None:
     """Let this transaction of PostgreSQL give up a lock sooner than requests do. Waits for other migrations to end."""
-    # Changing a large table takes longer than the usual time limit of a statement.
-    connection.execute(text("SET LOCAL statement_timeout = 0"))
     setting = text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
     timeout_ms = connection.execute(setting).scalar_one()
     # Shorter than deadlock_timeout, so that in a deadlock the migration gives up, never a request.
     connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * 0.6))}"))
-    # An advisory lock lets one migration run at a time.
-    connection.execute(text(f"SELECT pg_advisory_xact_lock({int.from_bytes(b'ragbandi')})"))
+    connection.execute(RUN_ALONE)

@@ -37,7 +37,7 @@ class Lease:
         held = self.held()
         if held is None:
             return False
-        is_alive = _is_alive(held.holder)
+        is_alive = holder_alive(held.holder)
         ends_too_late = self.database.is_sqlite and held.left_s > lease_s
         if is_alive or (is_alive is None and not ends_too_late):
             return False
@@ -163,7 +163,7 @@ class Claims:
             holders = connection.execute(query).all()
         freed: list[DecisionId] = []
         for holder, some_expired in holders:
-            is_alive = _is_alive(holder)
+            is_alive = holder_alive(holder)
             if is_alive is False:
                 freed += self._free(table.c.claimed_by == holder)
             elif some_expired and holder == self.process.key:
@@ -187,7 +187,7 @@ class Claims:
             connection.execute(update(self._table).where(*is_claimed, *self._where).values(**values))
 
 
-def _is_alive(key: str) -> bool | None:
+def holder_alive(key: str) -> bool | None:
     """Whether the process with this key runs; None if it is on another host, or the key belongs to no process."""
     process = ProcessIdentity.from_key(key)
     return None if process is None else process.is_alive()

@@ -298,6 +298,7 @@ def main(given: Sequence[str] | None = None) -> None:
             stack.callback(server.stop)
         templates, stores, learned = Templates(folder / "templates"), [], []
         if asked.move:
+            assert server is not None
             fill(settings_at(folder, url=None), f"sqlite:///{folder / 'old.db'}", templates=templates, count=asked.rows)
             print(moved(folder / "old.db", server.url(server.new_database())))
             return

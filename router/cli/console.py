@@ -50,6 +50,8 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
+#: time between two lines of progress if there is no terminal, seconds
+LINE_S = 10.0
 
 
 class _Console(Console):
@@ -128,10 +130,6 @@ def print_json(value: object) -> None:
     text = re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
     # Half a surrogate pair cannot be written; "backslashreplace" turns it into its JSON escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
-
-
-#: time between two lines of progress where no terminal shows bars, seconds
-LINE_S = 10.0
 
 
 @contextlib.contextmanager

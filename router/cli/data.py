@@ -94,8 +94,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
         target = stack.enter_context(contextlib.closing(databases.Database(settings.database)))
         rows = move(source, target, progress=partial(stack.enter_context(bars(errors)), "rows"))
         newest = Ledger(target, label=PolicyLabel(settings.policy.label)).latest_snapshots(limit=1)
-    seconds = time.monotonic() - began
-    moved = {"rows": rows, "seconds": round(seconds, 1), "rows_per_second": round(rows / seconds)}
+    moved = {"rows": rows, "seconds": round(time.monotonic() - began, 1)}
     next_steps = ["with this DATABASE_URL: ragbandit verify --deep, then ragbandit up"]
     if newest and not SnapshotFiles(settings.snapshot_root).exists(newest[0].version):
         next_steps.insert(0, f"copy {file.parent / 'snapshots'} to {settings.snapshot_root}")
@@ -236,10 +235,12 @@ def export(
         counts = [select(func.count()).where(table.c.policy == ledger.label) for table in (waiting, closures)]
         with ledger.database.read() as connection:
             left_out = sum(connection.execute(query).scalar_one() for query in counts)
-    result = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
-    if left_out:
-        result["left_out"] = f"{left_out:,} decisions that the ledger has not learned; `migrate --from` moves a store"
+    result = {"rows": count, "left_out": left_out, "file": str(file), "format": log_format, "label": ledger.label}
     show(result | {"bytes": file.stat().st_size}, as_json=as_json)
+    if left_out and not as_json:
+        console.say(
+            "left out: decisions that the ledger has not learned; `ragbandit migrate --from` moves a whole store"
+        )
 
 
 def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[logs.Logged]:

@@ -354,9 +354,8 @@ def revision_of(connection: Connection) -> str | None:
 
 def version_of(connection: Connection) -> tuple[str | None, str | None]:
     """Returns (revision or MOVING, `code_from`), or (None, None). Raises StoreError for a database of version 0.x."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None, None
-    row = connection.execute(text("SELECT * FROM alembic_version")).mappings().one_or_none()
+    exists = inspect(connection).has_table("alembic_version")
+    row = connection.execute(text("SELECT * FROM alembic_version")).mappings().one_or_none() if exists else None
     if row is None:
         return None, None
     if "code_from" not in row:  # revisions of version 0.x have other meanings
@@ -415,7 +414,7 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
 
 def _may_use(connection: Connection) -> bool:
     """Whether this code may use a database with a newer schema."""
-    _, oldest = version_of(connection)
+    oldest = connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one_or_none()
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 

@@ -48,14 +48,12 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
             while count := _copy_batch(target, table, names=names, rows=remaining, copied=copied[table.name]):
                 copied[table.name] += count
                 progress(sum(copied.values()), sum(rows.values()))
-    with source.read() as connection:  # a new transaction, which sees what was written meanwhile
-        if _state(connection) != (rows, state):
-            message = "the SQLite store was changed while it was moved"
-            raise Conflict(message, field="from", remedy=f"{_STOP}; {_EMPTY}")
-    with target.write() as connection:
+    with source.read() as later, target.write() as connection:
         connection.execute(RUN_ALONE)
-        if _counts(connection) != rows:  # keys are unique, so equal numbers mean equal sets of rows
-            raise Conflict("another process wrote to PostgreSQL meanwhile", field="database_url", remedy=_EMPTY)
+        # Keys are unique, so equal numbers of rows mean equal sets of rows.
+        if _state(later) != (rows, state) or _counts(connection) != rows:
+            message = "another process wrote to the SQLite store or to PostgreSQL during the move"
+            raise Conflict(message, field="from", remedy=f"{_STOP}; {_EMPTY}")
         databases.store_revision(connection, SCHEMA_REVISION)
         connection.execute(text("ANALYZE"))
     return sum(rows.values())
@@ -116,6 +114,6 @@ def _copy_batch(target: Database, table: Table, *, names: str, rows: Iterator[tu
     except StoreError as error:
         details: Any = getattr(error.__cause__, "diag", None)
         place = re.search(r"line \d+, column \w+", getattr(details, "context", None) or "")
-        message = f"{error.message} (table {table.name} after row {copied:,}{f', {place[0]}' if place else ''})"
+        message = f"table {table.name} after row {copied:,}{f', {place[0]}' if place else ''}: {error.message}"
         remedy = "mend the cause (the connection, the disk, or a row in SQLite); the same command continues the move"
         raise StoreError(message, field="database_url", remedy=remedy) from error

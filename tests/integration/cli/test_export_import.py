@@ -355,6 +355,7 @@ def test_verbs(command, configured, tmp_path):
     out = command("data", "export", "out.jsonl.gz", "--label", "imported", "-c", here, "--json")
     assert out == {
         "rows": 120,
+        "left_out": 0,
         "file": "out.jsonl.gz",
         "format": "jsonl",
         "label": "imported",

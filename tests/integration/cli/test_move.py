@@ -10,9 +10,11 @@ import pytest
 import yaml
 from sqlalchemy import BigInteger, Boolean, Double, Integer, LargeBinary, insert, inspect, select, text
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.requirements import hold_store
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, version_of
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
@@ -44,13 +46,15 @@ def source(sqlite_template, tmp_path, monkeypatch):
     """The URL of a store with three rows of every kind in each table; the working folder has its configuration."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing, dimension: 8}\n")
-    url = f"sqlite:///{shutil.copyfile(sqlite_template, tmp_path / 'old.db')}"
-    with closing(Database(url)) as database, database.write() as connection:
-        for table in metadata.sorted_tables:
-            connection.execute(
-                insert(table), [{c.name: value(c, number) for c in table.columns} for number in (1, 2, 3)]
-            )
-    return url
+    url = f"sqlite:///{shutil.copyfile(sqlite_template, tmp_path / 'made.db')}"
+    with closing(Database(url)) as database:
+        with database.write() as connection:
+            for table in metadata.sorted_tables:
+                rows = [{c.name: value(c, number) for c in table.columns} for number in (1, 2, 3)]
+                connection.execute(insert(table), rows)
+        for end in ("", "-wal"):  # the files that a killed service leaves: the rows are in the second one
+            shutil.copyfile(tmp_path / f"made.db{end}", tmp_path / f"old.db{end}")
+    return f"sqlite:///{tmp_path / 'old.db'}"
 
 
 def value(column, number):
@@ -70,7 +74,7 @@ def value(column, number):
 
 def test_a_killed_move_continues(source, target, monkeypatch):
     """After kill -9 the target refuses to serve; the same command continues, and every table is equal, row by row."""
-    before = rows_of(source)
+    before = rows_of("sqlite:///made.db")
     done = subprocess.run([sys.executable, "-c", KILLED, source, target], check=False)
     assert done.returncode == -signal.SIGKILL
     part = sum(rows.total() for rows in rows_of(target).values())
@@ -122,6 +126,8 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
     assert "pg_dump" in run("migrate", "--from", target, code=2).output
     assert "there is no file" in run("migrate", "--from", "none.db", code=2).output
     assert "leave out --pre" in run("migrate", "--from", source, "--pre", code=2).output
+    with hold_store(Settings(database_url=source), at="http://127.0.0.1:8000"):
+        assert "`ragbandit serve` runs on this folder" in run("migrate", "--from", source, code=2).output
     older = Database(f"sqlite:///{tmp_path / 'older.db'}")
     migrate(older, revision="0010")
     refused = run("migrate", "--from", older.url, code=2).output

@@ -166,16 +166,20 @@ def sqlite_template(tmp_path_factory):
     return file
 
 
+@pytest.fixture
+def empty_postgres_url(postgres):
+    """The URL of a PostgreSQL database without any table."""
+    name = postgres.new_database()
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request, tmp_path):
     """The URL of a database without any table."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'empty.db'}"
-        return
-    server = request.getfixturevalue("postgres")
-    name = server.new_database()
-    yield server.url(name)
-    server.drop(name)
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    return request.getfixturevalue("empty_postgres_url")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def rows_of(url: str) -> dict[str, Counter[str]]:
         database.close()
 
 
-def move(source: str, target: str, monkeypatch, *, config: str) -> int:
+def move(source: str, target: str, monkeypatch, *, config: str = "config.yaml") -> int:
     """Move a store and let this process use the new one: all rows are there, and `verify --deep` gives the same.
 
     source, target: URLs. monkeypatch: sets DATABASE_URL. config: the file of the settings. Returns the number of rows.

@@ -35,10 +35,8 @@ move.move(Database(sys.argv[1], read_only=True), Database(sys.argv[2]), progress
 
 
 @pytest.fixture
-def target(postgres):
-    name = postgres.new_database()
-    yield postgres.url(name)
-    postgres.drop(name)
+def target(empty_postgres_url):
+    return empty_postgres_url
 
 
 @pytest.fixture

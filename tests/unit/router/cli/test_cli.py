@@ -10,6 +10,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from ragbandit.router.cli import console
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app
@@ -32,6 +33,17 @@ def run(tmp_path, monkeypatch):
         return CliRunner().invoke(app, words)
 
     return call
+
+
+def test_progress_without_a_terminal(monkeypatch, capsys):
+    """Without a terminal a long command prints its progress in lines, at most one in LINE_S seconds."""
+    monkeypatch.setattr(console, "LINE_S", 0.0)
+    with console.bars(console.errors) as progress:
+        progress("rows", 1000, 3000)
+        progress("rows", 2000, 0)
+        monkeypatch.setattr(console, "LINE_S", 1000.0)
+        progress("rows", 3000, 3000)
+    assert capsys.readouterr().err == "rows: 1,000 of 3,000\nrows: 2,000\n"
 
 
 def test_version(run):

@@ -1,8 +1,7 @@
 """Params of each policy in the demo, and what has to be prepared before a policy can run.
 
-Most need nothing. `popularity` reads a table that `ragbandit index build` has just written; `adaptive_rag` and
-`multi_label` are trained first, on labels that the making of the questions gives; `llm` asks a scripted stand-in for
-a chat model, so that the demo needs neither a key nor a server.
+Most need nothing. `adaptive_rag` and `multi_label` are trained first, on labels that the making of the questions gives;
+`llm` asks a scripted stand-in for a chat model, so that the demo needs neither a key nor a server.
 """
 
 import contextlib
@@ -19,7 +18,6 @@ from rich.console import Console
 from ragbandit.router.config.loading import load
 from ragbandit.shared.types import Json
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers.wiring.retrievers import index_folder
 
 Row = dict[str, Any]
 
@@ -30,8 +28,6 @@ class Place:
 
     #: the folder for all that the demo writes
     data: Path
-    #: the folder of the passage index
-    index: Path
     #: base_url of the stand-in for a chat model; nobody listens at this one
     llm: str = "http://127.0.0.1:9/v1"
 
@@ -75,7 +71,6 @@ PARAMS: Final[dict[str, Callable[[Place], dict[str, Json]]]] = {
     "mba_paper": lambda _: {"threads": 1, "device": "cpu", "total": 120},
     "mixture": lambda _: {"first": "single_step", "second": "multi_step", "share": 0.5},
     "multi_label": _trained,
-    "popularity": lambda place: {"table": str(place.index / "popularity.json")},
     "uniform": _none,
     "vw": _none,
 }
@@ -92,21 +87,21 @@ def prepared(
 ) -> Iterator[dict[str, str]]:
     """Environment in which everything runs this policy; None keeps the configured one.
 
-    Trains the policy or starts its server, and prints that; the server ends with the block. The index must exist.
+    Trains the policy or starts its server, and prints that; the server ends with the block.
     ragbandit: runs a verb of the command and returns its output.
     """
     if name is None:
         yield dict(environment)
         return
     settings = load(environ=environment).settings
-    data, index = Path(settings.data_dir).absolute(), index_folder(settings)
-    place, more = Place(data=data, index=index), dict(SETTINGS.get(name, {}))
+    data = Path(settings.data_dir).absolute()
+    place, more = Place(data=data), dict(SETTINGS.get(name, {}))
     with contextlib.ExitStack() as stack:
         if name in TRAINED:
             _train(name, place=place, questions=questions, ragbandit=ragbandit, console=console)
         elif name == "llm":
             server = stack.enter_context(ScriptedServer(stand_in))
-            place, more = Place(data=data, index=index, llm=server.url), more | {KEY: "none"}
+            place, more = Place(data=data, llm=server.url), more | {KEY: "none"}
             console.print("llm: no model is asked; a scripted stand-in picks the arm by the wording of the question")
         elif name == "mba_paper":
             console.print(

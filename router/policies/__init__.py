@@ -29,7 +29,6 @@ POLICIES: dict[str, str] = {
     "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
     "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",
     "multi_label": "ragbandit.router.policies.finetuned.classifiers:MultiLabel",
-    "popularity": "ragbandit.router.policies.kinds.popularity:Popularity",
     "uniform": "ragbandit.router.policies.kinds.fixed:Uniform",
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
@@ -37,6 +36,7 @@ POLICIES: dict[str, str] = {
 _REMOVED: Final[Mapping[str, str]] = {
     "budget": "an aim of the question, or a dollar budget (docs/price.md)",
     "lints": "mba",
+    "popularity": "mba, or a policy of your own (docs/extend.md)",
     "softmax": "mba or linucb",
 }
 CONSERVATIVE: Final = "conservative"

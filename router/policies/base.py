@@ -285,7 +285,6 @@ Text = Annotated[str, Field(min_length=1)]
 ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
-NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
 MULTI_STEP: Final = ArmName("multi_step")
 

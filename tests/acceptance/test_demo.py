@@ -100,7 +100,6 @@ def test_a_short_demo(tmp_path, models, monkeypatch):
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ("popularity", ""),  # a table out of the index
         ("llm", "a scripted stand-in"),  # a server in the demo's own process
     ],
 )

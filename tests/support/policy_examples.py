@@ -1,7 +1,5 @@
 """Example params of every policy, other than its defaults: what the contract is checked with."""
 
-from pathlib import Path
-
 from ragbandit.router.policies import make_policy
 from ragbandit.testing.policies import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
@@ -73,13 +71,6 @@ EXAMPLES: dict[str, dict[str, object]] = {
     },
     "mixture": {"first": "single_step", "second": "multi_step", "share": 0.3},
     "multi_label": {"choice": "net", "tau": 0.7, "weight": 0.1, **_FITTING, "trained": tiny_trained("multi_label")},
-    "popularity": {
-        "table": str(Path(__file__).parent / "popularity.json"),
-        "below": "multi_step",
-        "above": "single_step",
-        "threshold": 3.0,
-        "epsilon": 0.2,
-    },
     "uniform": {},
     "vw": {
         "explorer": "epsilon",

@@ -20,8 +20,7 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
-from ragbandit.strategies.retrievers.mention_counts import write_popularity
-from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
+from ragbandit.workers.wiring.retrievers import Facts, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
@@ -36,32 +35,27 @@ def build(
     corpus: Annotated[Path, typer.Option(help="JSONL or Parquet with id, title and text, or a folder of documents")],
     retriever: RetrieverOption = None,
     index_name: IndexOption = None,
-    popularity: Annotated[bool, typer.Option(help="count who is mentioned how often, for policy popularity")] = True,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus. The old index is used until the new one is complete."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
-    show(build_index(settings, corpus=corpus, popularity=popularity), as_json=as_json)
+    show(build_index(settings, corpus=corpus), as_json=as_json)
 
 
-def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) -> Facts:
-    """Build the configured index, with a progress bar. Returns its description. popularity: also count mentions."""
+def build_index(settings: Settings, *, corpus: Path) -> Facts:
+    """Build the configured index, with a progress bar. Returns its description."""
     kind = kind_of(settings)
-    chosen, left_out = settings.retriever, set[str]()
-    parts = (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
+    left_out = set[str]()
 
     def leave_out(where: str, reason: str) -> None:
-        if where not in left_out:  # the corpus is read twice
+        if where not in left_out:  # a hybrid index reads the corpus twice
             left_out.add(where)
             log_left_out(where, reason)
 
     rows = partial(read_corpus, corpus, leave_out=leave_out)
     with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
         description = kind.built(rows, lambda done: progress("passages indexed", done, 0))
-        if popularity and "bm25" in parts:  # the policy `popularity` reads the counts from the folder of a bm25 index
-            progress("counting mentions", 0, 0)
-            description["popularity"] = str(write_popularity(rows(), index_folder(settings)))
     return {**description, "left_out": len(left_out)} if left_out or corpus.is_dir() else description
 
 

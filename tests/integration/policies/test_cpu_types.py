@@ -20,7 +20,7 @@ WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 def said():
     """Case -> pmfs, or sums of the state, after its lessons."""
     lessons = made_updates(60)
-    cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba", "popularity")}
+    cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba")}
     cases |= {"linucb with context": {"context": SCHEMA}, "mba in blocks with context": {"context": SCHEMA}}
     found = {}
     for case, params in cases.items():

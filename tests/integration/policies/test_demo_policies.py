@@ -27,7 +27,7 @@ SMALL = {"mba_paper": {"model": tiny_encoder(), "max_tokens": 16}} | {key: {"max
 
 @pytest.fixture
 def place(tmp_path) -> Place:
-    return Place(data=tmp_path, index=Path(__file__).parents[2] / "support")  # popularity.json lies here
+    return Place(data=tmp_path)
 
 
 def run(name, data, **more):
@@ -57,11 +57,7 @@ def test_settings_read_back_as_they_were_meant(name, tmp_path):
     """The environment that the service is given names the policy with these very params, and no incumbent."""
     with run(name, tmp_path) as environment:
         policy = load(environ=environment).settings.policy
-    assert (policy.name, policy.params, policy.incumbent) == (
-        name,
-        PARAMS[name](Place(data=tmp_path, index=tmp_path / "indexes" / "handbook")),
-        None,
-    )
+    assert (policy.name, policy.params, policy.incumbent) == (name, PARAMS[name](Place(data=tmp_path)), None)
 
 
 @pytest.mark.parametrize("name", TRAINED)

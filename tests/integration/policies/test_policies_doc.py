@@ -1,7 +1,6 @@
 """The pages on policies name every policy with all its params, and what they show works."""
 
 import re
-import shutil
 import sys
 import tomllib
 from dataclasses import MISSING, fields, replace
@@ -103,9 +102,6 @@ def setting(tmp_path, monkeypatch):
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))
     (tmp_path / "trained" / "multi").symlink_to(tiny_trained("multi_label"))
-    index = tmp_path / ".ragbandit" / "indexes" / "default"
-    index.mkdir(parents=True)
-    shutil.copy(ROOT / "tests" / "support" / "popularity.json", index)
 
     def read(snippet):
         (tmp_path / "config.yaml").write_text(snippet)

@@ -8,18 +8,14 @@ from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
-from tests.support.policy_examples import EXAMPLES
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
-TABLE = EXAMPLES["popularity"]["table"]
 
 #: policy, params with one arm mistyped, the param that is named
 MISTYPED = [
     ("fixed", {"arm": "typo"}, "arm"),
     ("mixture", {"first": "typo", "second": "single_step"}, "first"),
     ("mixture", {"first": "single_step", "second": "typo"}, "second"),
-    ("popularity", {"table": TABLE, "below": "typo"}, "below"),
-    ("popularity", {"table": TABLE, "above": "typo"}, "above"),
     ("llm", {"model": "m", "fallback": "typo"}, "fallback"),
     ("conservative", {"incumbent": "typo"}, "incumbent"),
     ("conservative", {"incumbent": "single_step", "policy": "fixed", "params": {"arm": "typo"}}, "params.arm"),

@@ -80,7 +80,7 @@ def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size, weights):
     assert heads._models["question"].noise.rows == pytest.approx(total)
 
 
-@pytest.mark.parametrize("policy", ["linucb", "mba", "vw", "popularity"])
+@pytest.mark.parametrize("policy", ["linucb", "mba", "vw"])
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), 1e7])
 def test_a_weight_that_is_none_is_refused(policy, weight):
     """A row that counts as less than none, or as more than a million, is a PolicyFault, and leaves no trace."""

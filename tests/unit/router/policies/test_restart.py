@@ -112,17 +112,3 @@ def test_other_policies():
     uniform = make_policy("uniform", params={})
     restart(uniform, ONE)
     assert set(pmf_of(uniform).values()) == {1 / 3}
-
-
-def test_popularity_begins_an_arm_anew():
-    """The arm's rewards are gone from every bin; questions and the other arm's rewards stay."""
-    params = {"table": "tests/support/popularity.json"}
-    policy = make_policy("popularity", params=params)
-    (row,) = made_updates(1)
-    for arm in (policy.below, policy.above):
-        policy.learn(replace(row, arm=arm, query=replace(row.query, text="Where is Dracula?")))
-    restart(policy, policy.above)
-    restart(policy, MULTI)
-    assert policy._counts.sum(axis=1).tolist() == [1.0, 0.0]
-    assert policy._sums[1].tolist() == [0.0] * len(policy._sums[1])
-    assert policy._questions.sum() == 2.0

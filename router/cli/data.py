@@ -103,6 +103,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
 
 def erase(
     decision: Annotated[str | None, typer.Option(help="the decision with this id")] = None,
+    session: Annotated[str | None, typer.Option(help="the decisions of this conversation")] = None,
     tenant: Annotated[str | None, typer.Option(help="the decisions of this tenant")] = None,
     before: Annotated[str | None, typer.Option(help="made before a date (2026-08-01), a time, or an age (90d)")] = None,
     features: Annotated[bool, typer.Option("--features", help="also the features that policies learned from")] = False,
@@ -118,7 +119,7 @@ def erase(
     """
     limit = None if before is None else parse_time(before, now=time.time(), field="before")
     decision = None if decision is None else plain_decision_id(decision)
-    selection = erasure.Selection(decision=decision, tenant=tenant, before=limit)
+    selection = erasure.Selection(decision=decision, session=session, tenant=tenant, before=limit)
     with opened(config, registered=False) as (_, ledger):
         if dry_run:
             erased = erasure.erasable(ledger.database, selection)
@@ -135,7 +136,8 @@ def erase(
                 erased = erasure.erase(
                     ledger.database, selection, features=features, actor=actor(), now=time.time(), progress=report
                 )
-    show({"erased": not dry_run, **asdict(erased)}, as_json=as_json)
+    facts = {name: value for name, value in asdict(erased).items() if name != "may_repeat" or value}
+    show({"erased": not dry_run, **facts}, as_json=as_json)
 
 
 def backup(

@@ -6,16 +6,15 @@ learned nor answered. To complete an interrupted erasure, repeat it. An erased d
 so that `verify` can distinguish it from a damaged one.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, case, false, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, case, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, first_of
+from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
 from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql import tables
@@ -25,7 +24,6 @@ from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.failures import SUCCESSOR
 from ragbandit.shared.types import ERASED, IMPORTED, Json
 
 #: decisions per transaction
@@ -37,53 +35,29 @@ class Selection:
     """Conditions that an erased decision must meet; None for no condition. Raises InvalidInput if all are None."""
 
     decision: str | None = None
+    session: str | None = None
     tenant: str | None = None
     #: upper bound: made_at < before, seconds since 1970
     before: float | None = None
 
     def __post_init__(self) -> None:
         if all(value is None for value in asdict(self).values()):
-            raise InvalidInput("no condition selects what to erase", remedy="give --decision, --tenant or --before")
+            remedy = "give --decision, --session, --tenant or --before"
+            raise InvalidInput("no condition selects what to erase", remedy=remedy)
 
     def own_rows(self) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows, without the other turns of their tool loops."""
-        conditions = []
-        if self.decision is not None:
-            # The decisions of a failover are separate rows, linked by these fragments of JSON.
-            json_id = json.dumps(self.decision)
-            made_by = select(outcomes.c.made_by).where(outcomes.c.decision_id == decisions.c.id).scalar_subquery()
-            marks = [(made_by, f'"{SUCCESSOR}":{json_id}'), (decisions.c.request, f'"first":{json_id},"left":')]
-            # `replace` finds exact matches. In LIKE, _ would match any character, and SQLite would ignore case.
-            same = [func.replace(column, mark, "") != column for column, mark in marks]
-            conditions.append(or_(decisions.c.id == self.decision, *same))
-        if self.tenant is not None:
-            conditions.append(decisions.c.tenant == self.tenant)
+        """Condition on `decisions` for the selected rows, without those that follow them."""
+        columns = {decisions.c.id: self.decision, decisions.c.session: self.session, decisions.c.tenant: self.tenant}
+        conditions = [column == value for column, value in columns.items() if value is not None]
         if self.before is not None:
             conditions.append(decisions.c.made_at < self.before)
         return and_(*conditions)
 
     def rows(self, database: Database) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows and all turns of their tool loops."""
+        """Condition on `decisions` for the selected rows and their `followers`; in chains only without `before`."""
+        own = self.own_rows()
         with database.read() as connection:
-            if self.decision is None:
-                return or_(self.own_rows(), decisions.c.id.in_(self._later_turns(connection)))
-            rows = connection.execute(select(decisions.c.id, decisions.c.request).where(self.own_rows())).all()
-        if not rows:
-            return false()
-        request = next((row.request for row in rows if row.id == self.decision), None)
-        first = first_of(request) or self.decision
-        turn = f'"{TOOL_TURN}":{{"first":{json.dumps(first)}'
-        ids = decisions.c.id.in_([first, *(row.id for row in rows)])
-        return or_(ids, func.replace(decisions.c.request, turn, "") != decisions.c.request)
-
-    def _later_turns(self, connection: Connection) -> Sequence[str]:
-        """Ids of turns that are not selected themselves, but follow a selected decision in its tool loop."""
-        next_id, has_next = outcomes.c.taken_by, outcomes.c.taken_by.is_not(None)
-        selected = select(next_id.label("id")).join(decisions, decisions.c.id == outcomes.c.decision_id)
-        turns = selected.where(self.own_rows(), has_next).cte(recursive=True)
-        turns = turns.union(select(next_id).join(turns, outcomes.c.decision_id == turns.c.id).where(has_next))
-        later = select(decisions.c.id).join(turns, decisions.c.id == turns.c.id).where(~self.own_rows())
-        return connection.execute(later).scalars().all()
+            return or_(own, decisions.c.id.in_(followers(connection, own, chains=self.before is None)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +67,8 @@ class Erased:
     decisions: int
     #: number of these decisions that still waited in a ledger
     waiting: int
+    #: number of other decisions in the sessions of these; clients may have sent the erased words in them again
+    may_repeat: int = 0
 
 
 def erasable(database: Database, selection: Selection) -> Erased:
@@ -103,7 +79,16 @@ def erasable(database: Database, selection: Selection) -> Erased:
     with database.read() as connection:
         count = connection.execute(select(func.count()).select_from(decisions).where(is_selected)).scalar_one()
         waiting_count = connection.execute(select(func.count()).select_from(subquery)).scalar_one()
-    return Erased(decisions=int(count), waiting=int(waiting_count))
+    return Erased(decisions=int(count), waiting=int(waiting_count), may_repeat=_may_repeat(database, is_selected))
+
+
+def _may_repeat(database: Database, is_selected: ColumnElement[bool]) -> int:
+    erased = select(*decisions.c["id", "session", "tenant"]).where(is_selected).cte()
+    same = and_(decisions.c.session == erased.c.session, decisions.c.tenant == erased.c.tenant)
+    others = select(func.count(decisions.c.id.distinct())).join(erased, same)
+    others = others.where(decisions.c.text != "", decisions.c.id.not_in(select(erased.c.id)))
+    with database.read() as connection:
+        return int(connection.execute(others).scalar_one())
 
 
 def erase(
@@ -123,11 +108,12 @@ def erase(
     with database.write() as connection:
         request: dict[str, Json] = {**asdict(selection), "features": features}
         record(connection, actor=actor, action="store.erase", target="store", facts=request, now=now)
-    after, done = "", Erased(decisions=0, waiting=0)
-    is_selected, is_one = selection.rows(database), selection.decision is not None
-    while batch := _erase_batch(database, is_selected, is_one=is_one, after=after, features=features, now=now):
+    is_selected = selection.rows(database)
+    after, done = "", Erased(decisions=0, waiting=0, may_repeat=_may_repeat(database, is_selected))
+    is_named = bool(selection.decision or selection.session)
+    while batch := _erase_batch(database, is_selected, is_named=is_named, after=after, features=features, now=now):
         after, erased, waited = batch
-        done = Erased(decisions=done.decisions + erased, waiting=done.waiting + waited)
+        done = replace(done, decisions=done.decisions + erased, waiting=done.waiting + waited)
         progress(done.decisions)
     if database.is_sqlite:
         # The WAL contains the texts until a checkpoint, which waits for open readers.
@@ -137,13 +123,13 @@ def erase(
 
 
 def _erase_batch(
-    database: Database, is_selected: ColumnElement[bool], *, is_one: bool, after: str, features: bool, now: float
+    database: Database, is_selected: ColumnElement[bool], *, is_named: bool, after: str, features: bool, now: float
 ) -> tuple[str, int, int] | None:
     """Returns (last id read, number erased, number of these that waited); None after the last batch."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
-        if is_one:
+        if is_named:
             window = window.where(is_selected)
         ids = connection.execute(window).scalars().all()
         if not ids:
@@ -220,7 +206,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
-    blank["request"] = without_messages(row["request"], keep=(TOOL_TURN,))
+    blank["request"] = without_messages(row["request"], keep=LINKS)
     blank["fault"] = None if row["fault"] is None else ERASED
     if features:
         blank["features"] = None

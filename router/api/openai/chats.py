@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +16,7 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_replies import words_of
 from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
@@ -138,7 +140,8 @@ def token_limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: key of a query's `request`: messages of a response, unless the question says all. Above MOST_SAID only their size
+#: key of a query's `request`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
+#: their size. Older releases stored the messages of the turns before, too
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144
@@ -147,7 +150,7 @@ MOST_SAID: Final = 262_144
 def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     """Returns {SAID: ...} for the query's `request`; {} if the query's text is the only message."""
     match messages:
-        case [{"role": "user", "content": str(text), **more}] if not more and len(text) <= MAX_TEXT:
+        case [{"role": "user", "content": str(text), **more}] if not more and text.strip() and len(text) <= MAX_TEXT:
             return {}
     size = len(json.dumps(messages, ensure_ascii=False))
     return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
@@ -299,11 +302,11 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
         if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
             messages[-1]["content"] = content  # a tool's results must follow the message with its call
         else:
-            messages.append({"role": role, "content": content})
+            messages.append({"role": role, "content": content, **reasoning_in(item)})
     elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
-        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind)}
+        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind), **reasoning_in(item)}
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind.endswith("_output") and call_id:
         output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
@@ -311,6 +314,51 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     else:
         return None if kind == _REASONING else kind
     return None
+
+
+def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, else
+    the one before it. Returns the types of the items that were left out.
+    """
+    ignored, waiting, places = list[str](), list[dict[str, Any]](), dict[int, list[dict[str, Any]]]()
+    for index, item in enumerate(items):
+        if item.get("type") == _REASONING:
+            waiting.append(_reasoning_fields(item))
+            continue
+        last = len(messages) - 1
+        kind = add_item(messages, item, at=f"input.{index}")
+        if kind is not None:
+            ignored.append(f"input.{kind}")
+        else:
+            is_reply = messages[-1]["role"] == "assistant"
+            places.setdefault(len(messages) - 1 if is_reply else last, []).extend(waiting)
+            waiting = []
+    for place, group in places.items():
+        if group and place >= 0 and messages[place]["role"] == "assistant":
+            group = [messages[place], *group]
+            texts = dict.fromkeys(str(fields["reasoning_content"]) for fields in group if "reasoning_content" in fields)
+            messages[place] |= {name: value for fields in group[1:] for name, value in fields.items()}
+            messages[place] |= {"reasoning_content": "\n\n".join(texts)} if texts else {}
+    return ignored
+
+
+def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
+    names = ("reasoning", "thinking", "extra_content")
+    return {name: value for name, value in fields.items() if value and name.startswith(names)}
+
+
+def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a chat message for a reasoning item. The `encrypted_content` of our own items is JSON."""
+    fields = reasoning_in(item)
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        fields |= reasoning_in(json.loads(item["encrypted_content"]))
+    for parts in (item.get("content"), item.get("summary")):
+        with suppress(RecursionError):
+            text = "\n\n".join(filter(None, map(words_of, parts if isinstance(parts, list) else [parts])))
+            if text:
+                return {"reasoning_content": text, **fields}
+    return fields
 
 
 def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:

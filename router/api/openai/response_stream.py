@@ -3,8 +3,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.openai import responses
-from ragbandit.router.api.openai.chats import CALL
+from ragbandit.router.api.openai import replies, responses
+from ragbandit.router.api.openai.chats import CALL, reasoning_in
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
@@ -39,7 +39,7 @@ class ResponseStream:
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
         thoughts, refusal = responses.reasoning_of(event.delta), event.delta.get("refusal")
-        events: list[bytes] = []
+        events = self._begin_reasoning(event.delta)
         if thoughts:
             events += self._text_delta("reasoning_text", thoughts)
         if refusal:
@@ -51,7 +51,7 @@ class ResponseStream:
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         if outcome.answer is None:
             outcome = replace(outcome, answer=self._texts.get("output_text"))
-        events = self._created()
+        events = self._created() + self._begin_reasoning(replies.message_of(outcome))
         # Items of calls, refusals and reasoning have begun by now. Without calls and refusal there is always a text.
         if outcome.answer or not (self._calls or "refusal" in self._texts):
             events += self._begin_part("output_text")
@@ -67,6 +67,10 @@ class ResponseStream:
             events.append(self._event("output_item.done", output_index=where["output_index"], item=item))
         reply["output"].sort(key=lambda item: self._items.index(item["id"]))
         return events + self._last(reply)
+
+    def _begin_reasoning(self, fields: Mapping[str, Any]) -> list[bytes]:
+        item = responses.reasoning_item(self.decision)
+        return self._begin_item(item) if reasoning_in(fields) and item["id"] not in self._items else []
 
     def _end_part(self, part: Mapping[str, Any]) -> list[bytes]:
         kind = part["type"]

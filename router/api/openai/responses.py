@@ -1,3 +1,4 @@
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired
@@ -5,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import chats, replies
-from ragbandit.router.api.openai.chats import CALL, ITEM, add_item, format_of, in_namespace, storable, tools_of
+from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespace, storable, tools_of
 from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.shared.message_parts import LOGPROBS
@@ -157,10 +158,15 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
-    reasoning = reasoning_of(passed)
-    if reasoning:
-        content = [item_part("reasoning_text", reasoning)]
-        items.append(reasoning_item(decision) | {"status": "completed", "content": content})
+    fields = chats.reasoning_in(passed)
+    if fields:
+        text = reasoning_of(fields)
+        item = reasoning_item(decision) | {"status": "completed"}
+        item["content"] = [item_part("reasoning_text", text)] if text else []
+        opaque = {name: value for name, value in fields.items() if name not in ("reasoning_content", "reasoning")}
+        if opaque:  # clients send this field back, and drop fields that they do not know
+            item["encrypted_content"] = json.dumps(opaque)
+        items.append(item)
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
     return items + calls
@@ -180,6 +186,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
     function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
     fields = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
+    fields |= chats.reasoning_in(call)
     for space in spaces if isinstance(spaces, list) else ():
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
@@ -262,8 +269,9 @@ class ResponseBody(OpenAIBody):
     ]
     """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
     (`input_text`, `input_image`, `input_file`, `output_text`). Arms that pass chats on also get `function_call` and
-    `function_call_output`; calls of other tools and their outputs become those of functions. An `item_reference` is
-    replaced by its item. Reasoning is skipped. Items of other types are left out and named in `request.ignored`."""
+    `function_call_output`; calls of other tools and their outputs become those of functions. `reasoning` becomes the
+    `reasoning_content` of the answer or call that follows it. An `item_reference` is replaced by its item. Items of
+    other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """A system message for this response only."""
     tools: list[dict[str, Any]] | None = None
@@ -308,7 +316,7 @@ class ResponseBody(OpenAIBody):
         if self.instructions:
             messages.insert(0, {"role": "system", "content": self.instructions})
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        unread = [add_item(messages, item, at=f"input.{index}") for index, item in enumerate(items)]
+        unread = chats.add_items(messages, items)
         tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
         reasoning = (self.model_extra or {}).get("reasoning")
         converted = {
@@ -320,7 +328,7 @@ class ResponseBody(OpenAIBody):
         }
         converted = {name: value for name, value in converted.items() if value is not None}
         sent = {**dict(self), "reasoning": None, **tools, **converted, "messages": messages}
-        return sent, ignored + [f"input.{kind}" for kind in unread if kind is not None]
+        return sent, ignored + unread
 
 
 def check_response(body: ResponseBody) -> None:

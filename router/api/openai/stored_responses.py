@@ -1,26 +1,33 @@
 """Stored responses, and the question of a new response, which may continue a stored one or refer to its items."""
 
+import json
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.openai.chats import MOST_SAID, SAID, is_reference, read_chat, said_of
+from ragbandit.router.api.openai.chats import MOST_SAID, SAID, is_reference, read_chat, reasoning_in, said_of
 from ragbandit.router.api.openai.replies import Unsupported, message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
-from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
+from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
+from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.failures import successor_of
-from ragbandit.shared.types import NAMED_ID, Decision
+from ragbandit.shared.types import NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
 
 #: largest number of references to items in a request; each is read from the store
 _MOST_REFERENCES: Final = 256
+#: largest chain that a response can continue: number of responses, and characters of JSON
+MOST_TURNS: Final = 1024
+MOST_CHARACTERS: Final = 2_097_152
+#: key of a query's `request`: True if the answer before, with calls, is the first message of the turn
+REPEATS: Final = "repeats_answer"
 
 
 async def record_of(
@@ -63,17 +70,23 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     session = None if body.store is False else response_id
     before, earlier = list[dict[str, Any]](), None
     instructions = int(bool(body.instructions))  # number of messages that `instructions` make
+    facts = body.facts
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
+        facts[CHAIN] = [decision.id, *_ids_before(decision)][:MOST_LINKS]
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
             earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
-    await _insert_items(request, body)
+    facts[QUOTED] = list[Json](await _insert_items(request, body))
     sent, ignored = body.sent(before)
     passed, skip = bool(router_of(request).service.passing), instructions + len(before)
     chat = read_chat(sent, at="input", skip=skip, passed=passed, ignored=ignored)
-    said = {} if body.store is False else said_of(chat.sent["messages"][instructions:])
-    facts = body.facts | said
+    if len(chat.sent["messages"]) == skip:
+        raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
+    if before and chat.sent["messages"][skip - 1].get("tool_calls"):
+        skip, facts[REPEATS] = skip - 1, True
+    if body.store is not False:
+        facts |= said_of(chat.sent["messages"][skip:])
     if named_id is None:
         facts[NAMED_ID] = False
     return chat_question(
@@ -83,57 +96,104 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
     """Returns (decision of a response, its conversation without `instructions`); the answer is the last message. Raises
-    NotFound, and InvalidInput if there is no answer yet or the texts are not stored.
+    NotFound, and InvalidInput if there is no answer yet, or a text of the conversation is not stored.
     """
-    field, tenant = "previous_response_id", caller_of(request).tenant or "default"
+    tenant = caller_of(request).tenant or "default"
     # Even a key for all tenants must not copy the texts of one tenant into a conversation of another.
-    record = await record_of(request, response_id, field=field, tenant=tenant)
-    query, outcome = record.decision.query, record.outcome
-    question = query.asked or query.text
-    if not question:
-        message = "the texts of this response were erased, or never stored (log.text)"
-        raise InvalidInput(message, field=field, remedy="send the whole conversation as input")
-    if outcome is None:
+    record = await record_of(request, response_id, field=PREVIOUS, tenant=tenant)
+    if record.outcome is None and record.decision.query.text:
         remedy = f"wait for it: GET /v1/responses/{response_id}"
-        raise InvalidInput("this response has no answer yet", field=field, remedy=remedy)
-    stored = query.request.get(SAID)
-    if isinstance(stored, int):
-        message = f"the messages of this response have {stored} characters, and {MOST_SAID} are kept"
-        raise InvalidInput(message, field=field, remedy="send the whole conversation as input")
-    if isinstance(stored, list):
-        messages: list[Any] = list(stored)
-    else:
-        turns = query.messages
-        if query.request.get("instructions"):
-            turns = tuple(turn for turn in turns if turn.role != "system")
-        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-        messages.append({"role": "user", "content": question})
-    replied = message_of(outcome)
-    text, calls = outcome.answer or replied.get("refusal") or None, replied.get("tool_calls")
-    if text or calls:
-        messages.append({"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})})
+        raise InvalidInput("this response has no answer yet", field=PREVIOUS, remedy=remedy)
+    store = router_of(request).store
+    messages = await reads_of(request).run(lambda: conversation_of(store, record.decision))
     return record.decision, messages
 
 
-async def _insert_items(request: Request, body: ResponseBody) -> None:
-    """Replace references in the input by the items of earlier responses. Raises Unsupported."""
+def _ids_before(decision: Decision) -> list[Any]:
+    return cast(list[Any], decision.query.request.get(CHAIN, []))
+
+
+def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]]:
+    """The messages of a chain up to its last answer, by one query for 32 responses. Raises InvalidInput."""
+    turns, size = [(last, _own_messages(last))], 0
+    while ids := _ids_before(turns[-1][0]):
+        found = store.decisions_by_id(ids)
+        for key in ids:
+            decision, _ = found.get(key, (None, ""))
+            if not isinstance(decision, Decision):
+                raise _lost(f"the earlier response {key} was deleted")
+            turns.append((decision, _own_messages(decision)))
+            size += len(json.dumps(turns[-1][1], ensure_ascii=False))
+        if len(turns) > MOST_TURNS or size > MOST_CHARACTERS:
+            raise _lost(f"the conversation has more than {MOST_TURNS} responses or {MOST_CHARACTERS} characters")
+    outcomes = store.outcomes_by_id([decision.id for decision, _ in turns])
+    messages: list[dict[str, Any]] = []
+    for decision, said in reversed(turns):
+        if decision.query.request.get(REPEATS) and messages:
+            messages.pop()
+        messages += said
+        outcome = outcomes.get(decision.id)
+        if isinstance(outcome, Outcome):
+            messages += _answer(store, outcome)
+    return messages
+
+
+def _lost(message: str) -> InvalidInput:
+    return InvalidInput(message, field=PREVIOUS, remedy="send the whole conversation as input")
+
+
+def _own_messages(decision: Decision) -> list[dict[str, Any]]:
+    """The messages of a response's own turn. Raises InvalidInput if they are not stored."""
+    query = decision.query
+    question, stored = query.asked or query.text, query.request.get(SAID)
+    if not question:
+        raise _lost(f"the texts of the response {decision.id} were erased, or never stored (log.text)")
+    if isinstance(stored, int):
+        raise _lost(f"the messages of {decision.id} have {stored} characters, and {MOST_SAID} are kept")
+    if isinstance(stored, list):
+        return cast(list[dict[str, Any]], stored)
+    turns = () if CHAIN in query.request else query.messages  # older releases stored the turns before, too
+    if query.request.get("instructions"):
+        turns = tuple(turn for turn in turns if turn.role != "system")
+    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+    return [*messages, {"role": "user", "content": question}]
+
+
+def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
+    """The answer as a message of an assistant; [] if it is empty."""
+    replied = message_of(outcome)
+    text, calls = outcome.answer or replied.get("refusal") or None, replied.get("tool_calls")
+    turns = [step.value for step in outcome.trace if isinstance(step, Branch) and step.rule == TOOL_TURN]
+    if calls and turns:  # the outcome has the answer of the last turn; the message with the calls is in the first one
+        key, text = DecisionId(turns[0].partition(":")[0]), None
+        turn, _ = store.decisions_by_id([key]).get(key, (None, ""))
+        if isinstance(turn, Decision) and turn.query.request.get(REPEATS) and turn.query.text:
+            return _own_messages(turn)[:1]
+    if not text and not calls:
+        return []
+    return [{"role": "assistant", "content": text, **reasoning_in(replied), **({"tool_calls": calls} if calls else {})}]
+
+
+async def _insert_items(request: Request, body: ResponseBody) -> list[str]:
+    """Replace references in the input by stored items. Returns ids that the responses of all items may have. Raises
+    Unsupported.
+    """
     if isinstance(body.input, str):
-        return
+        return []
+    named = [str(item["id"]) for item in body.input if item.get("id")]
+    quoted = dict.fromkeys(key for item_id in named for key in decisions_of_item(item_id))
     places = [place for place, item in enumerate(body.input) if is_reference(item)]
     for place in places:
         item_id = str(body.input[place].get("id"))
-        item: dict[str, Any] | None = None
-        if item_id.startswith("rs_"):
-            item = {"type": "reasoning"}
-        elif len(places) <= _MOST_REFERENCES:
-            item = await _stored_item(request, item_id)
-        if item is None:
+        item = await _stored_item(request, item_id) if len(places) <= _MOST_REFERENCES else None
+        if item is None and not item_id.startswith("rs_"):
             message = f"{item_id!r:.80} is no item of a stored response of yours"
             if len(places) > _MOST_REFERENCES:
                 message = f"{len(places)} items are references, and {_MOST_REFERENCES} are read"
             remedy = "send the item itself in place of the reference"
             raise Unsupported(message, field=f"input.{place}.id", remedy=remedy)
-        body.input[place] = item
+        body.input[place] = item or {"type": "reasoning"}
+    return list(quoted)[-MOST_LINKS:]
 
 
 async def _stored_item(request: Request, item_id: str) -> dict[str, Any] | None:

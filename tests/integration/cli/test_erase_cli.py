@@ -34,6 +34,8 @@ def test_erase_asks_for_a_yes(world):
     assert done == {"erased": True, "decisions": 3, "waiting": 0}
     one = json.loads(run("data", "erase", "--decision", f"chatcmpl-{decision.id}", "--dry-run", "--json").stdout)
     assert one["decisions"] == 1
+    none = json.loads(run("data", "erase", "--session", "talk", "--dry-run", "--json").stdout)
+    assert none == {"erased": False, "decisions": 0, "waiting": 0}
     assert {decision.query.text for _, decision in world.ledger.read_with_decisions(after=0)} == {""}
 
 

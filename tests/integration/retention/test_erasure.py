@@ -183,3 +183,32 @@ def test_both_decisions_of_a_failover(world, named):
     assert next_decision(first, late, **parts) is None
     chosen = Selection(decision=[first, second][named].id)
     assert erasable(world.database, chosen).decisions == 2
+
+
+def test_what_follows_an_erased_response(world):
+    """Responses that continue an erased one or have its items are erased with it, over links of every kind; other turns
+    of its session are counted, and erased by the session.
+    """
+
+    def asked(key, *, session="talk", **request):
+        query = Query(text=f"who is {SECRET}?", id=key, session=session, request=request)
+        return world.router.submit(query, run_by="worker").result(30).id
+
+    asked("resp_0")
+    asked("resp_1", previous_response_id="resp_0")
+    asked("resp_2", session="other", previous_response_id="resp_1", quoted=["x"])
+    asked("resp_3", session=None, quoted=["resp_2", "2"])
+    asked("resp_4", session=None, failover={"arm": "a", "first": "resp_3", "attempt": 2})
+    asked("branch", previous_response_id="resp_0")
+    asked("chat", session="other")
+    erasing = {"features": False, "actor": "cli:me", "now": 9.0}
+    one = Selection(decision="resp_1")
+    assert erasable(world.database, one) == Erased(decisions=4, waiting=4, may_repeat=3)
+    assert erase(world.database, one, **erasing) == Erased(decisions=4, waiting=4, may_repeat=3)
+    assert erasable(world.database, one).decisions == 4  # an interrupted erasure finds the same decisions
+    texts_left = {key: world.router.decision(key).decision.query.text for key in ("resp_0", "branch", "chat")}
+    assert set(texts_left.values()) == {f"who is {SECRET}?"}
+    assert erase(world.database, Selection(session="talk"), **erasing).decisions == 4 + 2
+    assert erase(world.database, Selection(session="other"), **erasing).decisions == 1
+    assert SECRET not in texts(world)
+    assert_counters(world)

@@ -8,8 +8,11 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from sqlalchemy import select
 
+from ragbandit.router.api.openai import stored_responses
+from ragbandit.router.api.openai.stored_responses import conversation_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import DeltaPiece, Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
@@ -54,6 +57,11 @@ def events_of(http, headers=None, **more):
         assert name == f"event: {events[-1]['type']}"
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events, reply.headers
+
+
+def said_by(service, response):
+    """The messages of a stored conversation, the last answer included."""
+    return conversation_of(service.router.store, service.router.decision(response["id"]).decision)
 
 
 def test_a_response(client, service, answers):
@@ -251,9 +259,81 @@ def test_a_long_conversation_stays_whole(http, service, answers):
     first = posted(http, instructions="Be kind.", input=[*items, {"role": "user", "content": QUESTION}]).json()
     second = posted(http, input="Why?", previous_response_id=first["id"]).json()
     third = posted(http, input="When?", previous_response_id=second["id"]).json()
-    said = service.router.decision(third["id"]).decision.query.request["said"]
-    assert said[:-5] == items
-    assert [each["content"] for each in said[-5:]] == [QUESTION, "I cannot say.", "Why?", "I cannot say.", "When?"]
+    said = said_by(service, third)
+    assert said[:-6] == items
+    refused = "I cannot say."
+    assert [each["content"] for each in said[-6:]] == [QUESTION, refused, "Why?", refused, "When?", refused]
+
+
+def test_a_chain_stores_each_message_once(http, service, answers):
+    """The rows of 40 turns of 4 kB take the words and a bounded history; the last turn goes on from all of them."""
+    answers()
+    last, rows = {"id": None}, []
+    for number in range(40):
+        last = posted(http, input=f"{number} {'x' * 4000}", previous_response_id=last["id"]).json()
+        with service.router.database.read() as connection:
+            rows.append(
+                connection.execute(select(decisions.c.request).where(decisions.c.id == last["id"])).scalar_one()
+            )
+    assert max(map(len, rows)) < 4000 + service.router.settings.conversation.chars + 3000
+    said = [each["content"] for each in said_by(service, last)]
+    assert said[::2] == [f"{number} {'x' * 4000}" for number in range(40)]
+    assert set(said[1::2]) == {"Bram Stoker"}
+
+
+def test_a_chain_that_is_not_whole(http, service, answers, monkeypatch):
+    """A chain with a deleted, erased or overlong response, or with too many, is refused by the field and the reason."""
+
+    def refused(key, reason):
+        reply = posted(http, input="Why?", previous_response_id=key)
+        assert error_of(reply) == (400, "invalid_input", "previous_response_id")
+        assert reason in reply.json()["error"]["message"]
+
+    answers()
+    chain = [posted(http).json()["id"]]
+    for _ in range(3):
+        chain.append(posted(http, input="Why?", previous_response_id=chain[-1]).json()["id"])
+    with monkeypatch.context() as patched:
+        patched.setattr(stored_responses, "MOST_TURNS", 3)
+        refused(chain[3], "more than 3 responses")
+    refused(posted(http, input=[{"role": "user", "content": "x" * 9000}] * 30).json()["id"], "characters")
+    erase(service.router.database, Selection(decision=chain[2]), features=False, actor="cli:me", now=9.0)
+    refused(chain[2], "erased")
+    refused(chain[3], "erased")
+    with service.router.database.write() as connection:
+        connection.execute(outcomes.delete().where(outcomes.c.decision_id == chain[0]))
+        connection.execute(decisions.delete().where(decisions.c.id == chain[0]))
+    service.jobs.enqueued.remove(chain[0])  # no worker of later tests answers it
+    refused(chain[1], f"{chain[0]} was deleted")
+
+
+REASONED = {
+    "reasoning_content": "Let me look.",
+    "reasoning_details": [{"type": "reasoning.text", "text": "Let me look.", "signature": "s1"}],
+    "tool_calls": [
+        {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "f", "arguments": "{}"},
+            "extra_content": {"google": {"thought_signature": "s2"}},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("fields", [["reasoning_content"], ["reasoning_details"], list(REASONED)])
+def test_reasoning_goes_back(http, service, answers, streamed, fields):
+    """Reasoning and its signatures are in a chain, and in the items that a client sends back or names, as they came."""
+    message = {name: REASONED[name] for name in fields}
+    answers(reply={"message": message, "finish_reason": "stop"})
+    made = events_of(http)[0][-1]["response"] if streamed else posted(http).json()
+    wanted = {"role": "assistant", "content": "Bram Stoker", **message}
+    assert said_by(service, made)[-1] == wanted
+    references = [{"type": "item_reference", "id": item["id"]} for item in made["output"]]
+    for items in (made["output"], references):
+        on = posted(http, input=[*items, {"role": "user", "content": "Why?"}]).json()
+        assert said_by(service, on)[0] == wanted
 
 
 def test_a_conversation_in_items(http, service, answers):
@@ -292,8 +372,8 @@ def test_a_conversation_of_an_older_release(http, service, answers):
         assert len(request["edge"].pop("said")) == 3
         connection.execute(decisions.update().where(this).values(request=json.dumps(request)))
     on = posted(http, input="When?", previous_response_id=made["id"]).json()
-    said = service.router.decision(on["id"]).decision.query.request["said"]
-    assert [each["content"] for each in said] == ["Hi", "Yes?", QUESTION, "Bram Stoker", "When?"]
+    said = ["Hi", "Yes?", QUESTION, "Bram Stoker", "When?", "Bram Stoker"]
+    assert [each["content"] for each in said_by(service, on)] == said
 
 
 def test_responses_that_are_not_stored(http, service, answers):

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from ragbandit.router.api.openai.stored_responses import conversation_of
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import outcomes
 
@@ -26,7 +27,7 @@ def loops(serve, answering):
         conversation={"tool_turns": 4, "rewrite": {"by": "off"}},
     )
     reply = {"message": {"tool_calls": CALLS}, "finish_reason": "tool_calls"}
-    answering(service, answer=None, reply=reply, stop_reason="tool_calls")
+    answering(service, answer="I look.", reply=reply, stop_reason="tool_calls")
     clients = []
 
     def client(**scopes):
@@ -164,7 +165,12 @@ def test_sessions_and_responses(loops):
     assert turn(loops.router, own.post("/v1/responses", json=body(*calls, *outputs)).json()["id"]) is None
     for first in alike:
         more = {"previous_response_id": first, "input": outputs[::-1]}
-        assert turn(loops.router, own.post("/v1/responses", json={**body(), **more}).json()["id"]) == (first, 2)
+        key = own.post("/v1/responses", json={**body(), **more}).json()["id"]
+        assert turn(loops.router, key) == (first, 2)
+        assert own.post("/v1/responses", json={**body(), **more}).json()["id"] == key
+        said = conversation_of(loops.router.store, loops.router.decision(key).decision)
+        assert [message["role"] for message in said] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert said[1] == {"role": "assistant", "content": "I look.", "tool_calls": CALLS}
 
 
 def session(name):

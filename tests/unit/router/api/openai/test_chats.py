@@ -4,11 +4,21 @@ import json
 
 import pytest
 
-from ragbandit.router.api.openai.chats import MOST_SAID, SAID, add_item, format_of, read_chat, said_of, tools_of
+from ragbandit.router.api.openai.chats import (
+    MOST_SAID,
+    SAID,
+    add_item,
+    add_items,
+    format_of,
+    read_chat,
+    said_of,
+    tools_of,
+)
 from ragbandit.router.api.openai.replies import Unsupported
 from ragbandit.router.api.openai.responses import ResponseBody
 from ragbandit.router.api.schemas.requests import MAX_TEXT
 from ragbandit.shared.errors import InvalidInput
+from tests.support.cases import every_case
 
 HI = {"role": "user", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes?"}
@@ -192,6 +202,55 @@ def test_items_between_a_call_and_its_result():
     assert (called["content"], [call["id"] for call in called["tool_calls"]]) == ("Wait.", ["c1"])
     assert result == {"role": "tool", "tool_call_id": "c1", "content": ""}
     assert image["content"] == [{"type": "image_url", "image_url": {"url": "data:,A", "detail": "low"}}]
+
+
+def thought(text=None, **more):
+    return {"type": "reasoning", "summary": [], "content": text and [{"type": "reasoning_text", "text": text}], **more}
+
+
+def called(number, **more):
+    return {"type": "function_call", "call_id": f"c{number}", "name": "f", "arguments": "{}", **more}
+
+
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "4"}
+SUMMED = thought(summary=[{"type": "summary_text", "text": "A"}, {"type": "summary_text", "text": "B"}])
+SIGNED = {"extra_content": {"google": {"thought_signature": "s"}}}
+DETAILS = {"reasoning_details": [{"type": "reasoning.text", "signature": "s"}]}
+#: (items, reasoning of each message of an assistant)
+REASONED = [
+    ([thought("Hm"), called(1), RESULT], [{"reasoning_content": "Hm"}]),
+    ([called(1), thought("Hm"), RESULT], [{"reasoning_content": "Hm"}]),
+    ([thought("Hm"), {"role": "assistant", "content": "Yes."}, called(1)], [{"reasoning_content": "Hm"}]),
+    ([{"role": "assistant", "content": "Yes."}, thought("Hm"), called(1)], [{"reasoning_content": "Hm"}]),
+    ([thought("A"), called(1), thought("B"), called(2)], [{"reasoning_content": "A\n\nB"}]),
+    ([thought("A"), called(1), RESULT, thought("B"), YES], [{"reasoning_content": "A"}, {"reasoning_content": "B"}]),
+    ([thought("A"), YES, thought("B"), YES], [{"reasoning_content": "A"}, {"reasoning_content": "B"}]),
+    ([SUMMED, YES], [{"reasoning_content": "A\n\nB"}]),
+    ([thought("A", encrypted_content="gAAAA=="), YES], [{"reasoning_content": "A"}]),
+    ([thought(encrypted_content=json.dumps(DETAILS)), YES], [DETAILS]),
+    ([thought("A", **DETAILS), thought("A"), YES], [{"reasoning_content": "A"} | DETAILS]),
+    ([{"type": "reasoning", "summary": None, "content": None, "encrypted_content": None}, YES], [{}]),
+    ([YES, thought("Hm"), HI], [{"reasoning_content": "Hm"}]),
+    ([HI, thought("Hm"), HI], []),
+    ([thought("Hm")], []),
+    ([thought("A"), {"type": "web_search_call", "id": "w"}, YES], [{"reasoning_content": "A"}]),
+]  # fmt: skip
+
+
+def test_reasoning_that_comes_back():
+    """Reasoning items join the answer or call that they led to, whatever their form, and are dropped without one."""
+    with every_case() as cases:
+        for items, wanted in REASONED:
+            with cases(str(items)):
+                messages = []
+                assert set(add_items(messages, items)) <= {"input.web_search_call"}
+                replies = [message for message in messages if message["role"] == "assistant"]
+                names = ("role", "content", "tool_calls")
+                assert [{key: one[key] for key in one if key not in names} for one in replies] == wanted
+    messages = []
+    add_items(messages, [called(1, **SIGNED)])
+    (call,) = messages[0]["tool_calls"]
+    assert call["extra_content"] == SIGNED["extra_content"]
 
 
 def test_a_format_in_the_form_of_chats():

@@ -1,8 +1,10 @@
 """Files: atomic writes, remote folders, cached arrays, and JSON Lines with line numbers in errors."""
 
+import codecs
 import contextlib
 import gzip
 import importlib.util
+import io
 import json
 import logging
 import os
@@ -210,8 +212,8 @@ _GZIP = b"\x1f\x8b"
 MAX_LINE: Final = 16 * 1024 * 1024
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (number from 1, bytes) of every line that is not blank.
+def lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield (number from 1, bytes) of every line that is not blank, or of all lines. UTF-16 with a mark becomes UTF-8.
 
     Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The readable lines of a
     damaged gzip file are yielded first.
@@ -219,15 +221,18 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = rows = 0
     try:
         with open_binary(path) as stream:
-            for number, raw in enumerate(iter(partial(stream.readline, MAX_LINE + 1), b""), start=1):
+            for number, raw in enumerate(_raw_lines(stream), start=1):
                 if len(raw) > MAX_LINE:
                     message = f"line {number} has more than {MAX_LINE >> 20} MiB"
                     remedy = "write one JSON object a line, and cut long texts into parts"
                     raise InvalidInput(message, field=str(path), remedy=remedy)
                 line = raw.removeprefix(b"\xef\xbb\xbf")  # `cat` of several files leaves marks between them
-                if line.strip():
-                    rows += 1
+                rows += bool(line.strip())
+                if blank or line.strip():
                     yield number, line
+    except UnicodeDecodeError as error:
+        message = f"its UTF-16 is cut short or damaged after line {number}"
+        raise InvalidInput(message, field=str(path), remedy="save the file as UTF-8") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         message = f"the gzip is cut short or damaged: the last whole row is on line {number}"
         remedy = "fetch the file again, or keep the whole rows: gzip -cd FILE | head -n LINES"
@@ -237,6 +242,15 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InvalidInput(f"the file cannot be read: {error.strerror}", field=str(path), remedy=remedy) from error
     if not rows:
         raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one JSON object")
+
+
+def _raw_lines(stream: Any) -> Iterator[bytes]:
+    if stream.peek(2)[:2] not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        yield from iter(partial(stream.readline, MAX_LINE + 1), b"")
+        return
+    with io.TextIOWrapper(stream, encoding="utf-16", newline="") as text:
+        for line in iter(partial(text.readline, MAX_LINE + 1), ""):
+            yield line.encode()
 
 
 _MOST_PIPED_BYTES = 1 << 30
@@ -268,13 +282,19 @@ def open_binary(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path, "rb")) if packed else path.open("rb")
 
 
-def parsed(raw: bytes) -> dict[str, Any]:
-    """Parse the JSON object of a line. Raises InvalidInput, also if a key is repeated."""
+def decoded(raw: bytes) -> str:
+    """The text of a line. Raises InvalidInput if it is not UTF-8."""
     try:
-        value = _DECODER.decode(raw.decode("utf-8"))
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
         raise InvalidInput(fault, remedy="save the file as UTF-8, plain or packed with gzip") from error
+
+
+def parsed(raw: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a line. Raises InvalidInput, also if a key is repeated."""
+    try:
+        value = DECODER.decode(decoded(raw))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
     if not isinstance(value, dict):
@@ -293,7 +313,7 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 #: shared by all calls, since json.loads with a hook makes a new decoder at every call
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
+DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
 @contextlib.contextmanager

@@ -21,14 +21,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.learner import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
-from ragbandit.router.offline.logs.values import converted, gold, text as text_of
+from ragbandit.router.offline.logs.records import Parse, plain_name, records
+from ragbandit.router.offline.logs.values import converted, gold, text as text_of, written_number
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.serving.checks.reports import SCALES, made_feedback
+from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical, feedback_row
 from ragbandit.shared.errors import Conflict, InvalidInput, RagBanditError
-from ragbandit.shared.files import lines, parsed, rereadable
+from ragbandit.shared.files import rereadable
 from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import Feedback, FeedbackId
 
@@ -39,10 +40,20 @@ _MOST_FAULTS: Final = 20
 _MOST_NAMED: Final = 5
 #: longest feedback id to which the suffix of a newer version can be added, characters
 _LONGEST_KEY: Final = 58
-_WORDS: Final[Mapping[str, bool]] = {
-    **dict.fromkeys(("true", "yes", "up", "thumbs_up", "thumbsup", "like", "good", "positive", "👍"), True),
-    **dict.fromkeys(("false", "no", "down", "thumbs_down", "thumbsdown", "dislike", "bad", "negative", "👎"), False),
+_WORDS: Final[Mapping[bool, str]] = {
+    True: "true yes y up upvote thumbsup thumbup like liked good great positive helpful correct right pass passed 👍",
+    False: "false no n down downvote thumbsdown thumbdown dislike disliked bad poor negative unhelpful nothelpful"
+    " incorrect wrong fail failed 👎",
 }
+#: source of feedback -> its names in exports of Langfuse, LangSmith, Phoenix, MLflow, Opik and Argilla, in `plain_name`
+_SOURCES: Final[Mapping[str, str]] = {
+    "human": "human user enduser person annotator annotation api app ui sdk manual",
+    "judge": "judge eval evaluator autoeval llm llmjudge aijudge llmasajudge model onlinescoring",
+    "code": "code heuristic rule",
+    "label": "label gold goldlabel groundtruth",
+}
+#: other names of the decision's id, in `plain_name`
+_ID_NAMES: Final = ("decisionid", "decision", "queryid", "requestid", "traceid", "messageid")
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
 
@@ -112,9 +123,11 @@ def exclude(
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="JSON Lines (.jsonl, .jsonl.gz): one judgement a line")],
+    file: Annotated[Path, typer.Argument(help="JSON Lines, a JSON list, CSV or Parquet: one judgement a row")],
     *,
-    id_field: Annotated[str, typer.Option(help="field of the decision's id; user.id is id in user")] = "decision_id",
+    id_field: Annotated[
+        str, typer.Option(help="the decision's id; user.id, scores.0.id: id in user, ...")
+    ] = "decision_id",
     rating_field: Annotated[str, typer.Option(help="true, false, or a number on the scale")] = "rating",
     label_field: Annotated[str, typer.Option(help="a gold answer, or a list of them")] = "label",
     reward_field: Annotated[str, typer.Option(help="the reward itself, cost included")] = "reward",
@@ -123,14 +136,14 @@ def import_(
     rater_field: Annotated[str, typer.Option(help="which one of the source judged, an id")] = "rater",
     key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
-    scale: Annotated[str, typer.Option(help="scale of ratings that are numbers: 0-1 or 1-5")] = "0-1",
+    scale: Annotated[str, typer.Option(help="LOW-HIGH of numbers; default 0-1, or -1-1 if all are -1 or 1")] = "",
     supersede: Annotated[bool, typer.Option("--replace", help="supersede earlier imports on these decisions")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import feedback from a file of JSON Lines, written by another tool or from your own logs.
+    """Import feedback from a file of another tool or of your own logs.
 
-    Each line judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
+    Each row judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
     out of its bounds, is refused before anything is stored. Unusable lines are counted and listed, the other lines are
     stored, and the exit code is then 1. A line that is imported twice is stored once. To correct a file, import it
     again, with --replace if earlier judgements were wrong.
@@ -146,7 +159,7 @@ def import_(
         importer.replacing = ids if supersede else None
         try:
             with bars(errors) as progress:
-                rows = lines(readable)
+                rows = records(readable, keys=importer.keys)
                 for page in iter(lambda: list(islice(rows, _PAGE)), []):
                     importer.store_lines(page)
                     progress("lines", importer.read, 0)
@@ -171,7 +184,11 @@ class _Importer:
         self, store: DecisionStore, *, settings: Settings, fields: Mapping[str, str], source: str | None, scale: str
     ) -> None:
         self._store, self._settings = store, settings
-        self._fields, self._source, self._scale = fields, source, scale
+        self._fields, self._source, self._scale = fields, source, scale or "0-1"
+        self._guesses = not scale
+        path = fields["decision_id"]
+        self._id_names = _ID_NAMES if path == "decision_id" else ()
+        self.keys = (path, path.partition(".")[0], *self._id_names)  #: see `records`
         self.read = self.bad = 0
         #: imported: new feedback; known: feedback stored before; late: new feedback on closed decisions
         self.counts = {"imported": 0, "known": 0, "late": 0}
@@ -182,25 +199,28 @@ class _Importer:
 
     def check(self, readable: Path, *, file: Path) -> set[str]:
         """Read all feedback ids of the file. Raises InvalidInput if a rating or reward is out of its bounds."""
-        if self._scale not in SCALES:
-            raise InvalidInput(f"unknown scale {self._scale!r}", field="scale", remedy=f"use {' or '.join(SCALES)}")
         rewards = self._settings.reward
-        bounds = {"rating": SCALES[self._scale], "reward": (rewards.minimum, rewards.maximum)}
+        bounds = {"rating": bounds_of(self._scale), "reward": (rewards.minimum, rewards.maximum)}
+        are_thumbs = self._guesses
         ids: set[str] = set()
         off_scale: list[tuple[int, str]] = []
         amounts: dict[str, list[float]] = {}
-        for number, raw in lines(readable):
+        for number, parse in records(readable, keys=self.keys):
             with contextlib.suppress(InvalidInput):
-                entry = parsed(raw)
+                entry = parse()
                 for name, (low, high) in bounds.items():
-                    amount = _amount(value_at(entry, self._fields[name].split(".")))
+                    amount = _amount(_cell(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
+                    are_thumbs &= name != "rating" or amount in (-1, 1)
                     low_so_far, high_so_far = amounts.get(name, (amount, amount))
                     amounts[name] = [min(low_so_far, amount), max(high_so_far, amount)]
                     if not low <= amount <= high:
                         off_scale.append((number, name))
                 ids.add(self._feedback(entry, now=0.0).id)
+        if are_thumbs and amounts.get("rating", [0.0])[0] == -1:
+            self._scale = "-1-1"
+            off_scale = [(number, name) for number, name in off_scale if name != "rating"]
         if off_scale:
             self._refuse(off_scale, amounts=amounts, file=file)
         return ids
@@ -214,22 +234,23 @@ class _Importer:
         numbers = [str(number) for number, _ in off_scale[:_MOST_NAMED]] + ["..."] * (len(off_scale) > _MOST_NAMED)
         remedy = "set reward.minimum and reward.maximum, or convert the rewards"
         if name == "rating":
-            fitting = next((scale for scale, (start, end) in SCALES.items() if start <= low and high <= end), None)
-            remedy = f"give --scale {fitting}" if fitting else f"convert them to one of the scales {', '.join(SCALES)}"
+            scales = ((scale, bounds_of(scale)) for scale in USUAL_SCALES)
+            fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "LOW-HIGH")
+            remedy = f"give --scale {fitting}" if fitting[0] != "-" else f"give --scale={fitting}"
         message = f"{len(off_scale)} numbers are off the scale (line {', '.join(numbers)}): the file has "
         message += f"{low:g} to {high:g}" + f" and --scale is {self._scale}" * (name == "rating")
         field = f"{file} {self._fields[name]}"
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
-    def store_lines(self, page: Sequence[tuple[int, bytes]]) -> None:
+    def store_lines(self, page: Sequence[tuple[int, Parse]]) -> None:
         self.read += len(page)
         now = time.time()
         items: list[tuple[int, Feedback]] = []
         faults: dict[int, RagBanditError] = {}
-        for order, (number, raw) in enumerate(page):
+        for order, (number, parse) in enumerate(page):
             try:
                 # Later lines get later times, since a rater's later judgement replaces the earlier one.
-                items.append((number, self._feedback(parsed(raw), now=now + 1e-6 * order)))
+                items.append((number, self._feedback(parse(), now=now + 1e-6 * order)))
             except InvalidInput as error:
                 faults[number] = error
         if self.replacing is not None:
@@ -266,7 +287,10 @@ class _Importer:
         return superseding
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        cells = {name: value_at(entry, path.split(".")) for name, path in self._fields.items()}
+        cells = {name: _cell(entry, path) for name, path in self._fields.items()}
+        if is_missing(cells["decision_id"]):
+            others = {plain_name(name): value for name, value in entry.items()}
+            cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
         sent: dict[str, Any] = {name: None if is_missing(cell) or cell == "" else cell for name, cell in cells.items()}
         for name in ("decision_id", "feedback_id", "rater"):
             sent[name] = None if sent[name] is None else converted(text_of, sent[name], field=name)
@@ -274,6 +298,9 @@ class _Importer:
             sent["decision_id"] = plain_decision_id(sent["decision_id"])
         if self._source is not None:
             sent["source"] = self._source
+        elif isinstance(sent["source"], str):
+            word = plain_name(sent["source"])
+            sent["source"] = next((ours for ours, words in _SOURCES.items() if word in words.split()), sent["source"])
         if isinstance(sent["rating"], str):
             sent["rating"] = _amount(sent["rating"], otherwise=sent["rating"])
         if isinstance(sent["rater"], str):
@@ -297,16 +324,23 @@ def _next_id(key: str, chain: Sequence[Feedback]) -> FeedbackId:
     return FeedbackId(f"{key}{SUPERSEDES}{len(chain)}" if chain and len(key) <= _LONGEST_KEY else key)
 
 
+def _cell(entry: Mapping[str, Any], path: str) -> Any:
+    """The value of a field: its name, or a dotted path into objects and lists, as user.id or scores.0.value."""
+    return entry[path] if path in entry else value_at(entry, path.replace("[", ".").replace("]", "").split("."))
+
+
 def _amount(value: object, *, otherwise: object = None) -> Any:
     """Convert a rating to a number or bool; it may be words, thumbs or stars. Returns `otherwise` for other values."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
-    text = re.sub("[\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower()).replace(" ", "_").replace("-", "_")
-    if text in _WORDS:
-        return _WORDS[text]
+    text = re.sub("[\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower())
+    word = re.sub("[ :_-]", "", text)
+    for is_good, words in _WORDS.items():
+        if word in words.split():
+            return is_good
     if text and set(text) <= {*"\u2605\u2606\u2b50"}:
         return len(text) - text.count("\u2606")
     try:
-        return float(value)
+        return otherwise if "%" in value else written_number(value)
     except ValueError:
         return otherwise

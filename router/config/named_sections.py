@@ -175,7 +175,10 @@ def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
 def value_at(tree: Mapping[str, Any], path: Sequence[str]) -> Any:
     value: Any = tree
     for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, list):
+            value = value[int(key)] if key.isdecimal() and int(key) < len(value) else None
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 

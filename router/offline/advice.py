@@ -176,6 +176,13 @@ def advise(
         common: dict[str, Any] = {"policy": policy, "ask": ask, "settings": settings, "progress": progress}
         control = _control(outcomes, best=best.name, **common)
         advice = replace(advice, control=control, cold=_cold(outcomes, best=advice.best, **common))
+    if np.count_nonzero(log.log.partial):  # type: ignore[arg-type] # None counts as 0
+        partial = tuple(replace(standing, gain=None) for standing in standings)
+        sentence = (
+            f"{advice.verdict}: the log has the probability of the drawn arm only, so a choice per question cannot"
+        )
+        sentence += f" be judged, and of the fixed arms {advice.best} is the best; log the probability of every arm"
+        return replace(advice, standings=partial, sentence=sentence)
     return concluded(advice, gain=best.gain or EstimateWithInterval(value=0.0))
 
 

@@ -18,7 +18,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
-from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
+from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy
 from ragbandit.router.storage.ledgers.inheritance import register_policy
@@ -62,13 +62,18 @@ def table_material(
     now: float,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Make a row for each question and arm. Raises ConfigError if steps have no price.
+    """Make a row for each question and arm. Raises ConfigError if no cost of the table has a price.
 
     The rows are sorted by the hash of the question: tables are often sorted by source, which would look like drift.
     """
-    if not settings.reward.cost.get("steps", 0.0) > 0.0:
-        message = "steps have no price: they are the only cost that a table knows"
-        remedy = "add steps: 1.0, or learn from the log of `ragbandit evaluate --log`, which has every cost"
+    first, reward = table.rows[0], settings.reward
+    charged = [{*charged_costs(row, prices=reward.cost)} for row in table.rows]
+    if any(terms != charged[0] for terms in charged):
+        raise InvalidInput("some rows lack seconds", field=source, remedy="give seconds in every row, or in none")
+    if reward.weight > 0.0 and not charged[0]:
+        known = [*(["steps"] if first.steps else []), *(["seconds_total"] if first.seconds else []), *first.costs]
+        message = f"the reward charges {', '.join(reward.cost)}, and the table has {', '.join(known) or 'no costs'}"
+        remedy = f"add {known[0] if known else 'steps'}: 1.0, or give one of the charged costs for each arm"
         raise ConfigError(message, field="reward.cost", remedy=remedy)
     queries = [table_query(row) for row in table.rows]
     texts = [query.text for query in queries]

@@ -23,7 +23,7 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
 from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.logs import format_of
+from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, format_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.simulation.measure import check_labelled
@@ -55,10 +55,10 @@ EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 def advise_verb(
     questions: Annotated[Path | None, typer.Argument(help="JSONL: question, and answers unless a judge scores")] = None,
     *,
-    table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm; runs no arm")] = None,
+    table: Annotated[Path | None, typer.Option(help="question, correct and a cost per arm; runs no arm")] = None,
     log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: the store")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
     arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
@@ -104,7 +104,8 @@ def advise_verb(
             run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **limits)
             details, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
         else:
-            material = sources.of_table(table) if table else sources.of_log(log, format_=format_, skip_bad=skip_bad)
+            by_table = partial(sources.of_table, table) if table else partial(sources.of_log, log, format_=format_)
+            material = by_table(skip_bad=skip_bad)
             _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
         if advice.verdict != "wrong log":
@@ -204,9 +205,13 @@ class _Sources:
         common: dict[str, Any] = {"policy": self.policy, "name": name, "settings": self.settings}
         return advise(material.rows, source=material.source, ask=ask, progress=self.progress, **common)
 
-    def of_table(self, path: Path) -> WarmRows:
+    def of_table(self, path: Path, *, skip_bad: bool) -> WarmRows:
+        bad: list[BadRow] = []
+        table = read_table(path, bad=bad)
+        check_bad(bad, good=len(table.rows), path=path, skip=skip_bad)
+        _print_left_out(bad)
         return table_material(
-            read_table(path),
+            table,
             source=str(path),
             settings=self.settings,
             encoder=self.encoder,
@@ -216,11 +221,10 @@ class _Sources:
 
     def of_log(self, path: Path | None, *, format_: str | None, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
-        log_format = None if path is None else format_of(path, format=format_)
+        log_format = None if path is None else format_of(path, format=format_, reading=True)
         opened_log = open_log(path, format=log_format, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
         log = opened_log.read(self.progress)
-        for bad in log.skipped[:5]:
-            errors.print(escape(f"left out: line {bad.line} {bad.field} {bad.reason}"), soft_wrap=True, highlight=False)
+        _print_left_out(log.skipped)
         if log.undrawn:
             errors.print(f"left out: {log.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
@@ -297,6 +301,13 @@ class _Sources:
         write_records(file, records)
         ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
         return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
+
+
+def _print_left_out(bad: Sequence[BadRow]) -> None:
+    for row in bad[:MOST_NAMED]:
+        errors.print(escape(f"left out: line {row.line} {row.field} {row.reason}"), soft_wrap=True, highlight=False)
+    if len(bad) > MOST_NAMED:
+        errors.print(f"left out: {len(bad):,} rows in all", soft_wrap=True)
 
 
 def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:

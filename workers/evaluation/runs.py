@@ -67,7 +67,7 @@ def read_questions(
             gold = {"answers": answers}
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
-    return tuple(question_rows(path, question, limit=limit))
+    return tuple(row for _, row in question_rows(path, question, limit=limit))
 
 
 def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:

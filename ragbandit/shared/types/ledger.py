@@ -96,7 +96,7 @@ class TableRow:
     question: str
     #: quality of the answers, in [0, 1]
     correct: Mapping[ArmName, float]
-    #: cost of the answers in the papers' Steps (>= 0)
+    #: cost of the answers in the papers' Steps (>= 0); empty if the table has only other costs
     steps: Mapping[ArmName, float]
     #: number of facts that the question needs (1: single-hop, 2 or more: multi-hop); None if unknown
     hops: int | None = None
@@ -106,6 +106,8 @@ class TableRow:
     dataset: str | None = None
     #: duration of the answers if known, for reports; policies do not see it
     seconds: Mapping[ArmName, float] = field(default_factory=dict)
+    #: other costs of the answers: field of Cost -> arm -> amount; "cost" if the unit is that of the reward
+    costs: Mapping[str, Mapping[ArmName, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from ragbandit.router.serving.checks import questions
-from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
+from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER, USUAL_SCALES, bounds_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
@@ -128,7 +128,7 @@ CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
 #: number above 0. OpenAPI 3.0 and 3.1 write "above 0" differently, so the schema has a tiny inclusive minimum
 AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
-    bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
+    bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=-1, maximum=100)
 ]
 NotBlank = Annotated[str, limits(TEXT)]
 Fact = Annotated[
@@ -160,9 +160,16 @@ _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
     field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)
 }
+#: the schema lists the usual scales, since JSON Schema cannot express that a number is on the scale of another field
 _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
-    {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
-    {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
+    {
+        **({"required": ["scale"]} if scale != USUAL_SCALES[0] else {}),
+        "properties": {
+            "scale": {"enum": [scale]},
+            "rating": dict(zip(("minimum", "maximum"), map(int, bounds_of(scale)), strict=True)),
+        },
+    }
+    for scale in USUAL_SCALES
 ]
 
 
@@ -292,8 +299,8 @@ class FeedbackBody(RequestBody):
     """Gold answers; any of them is right."""
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
-    scale: Annotated[str, limits(enum=["0-1", "1-5"])] = "0-1"
-    """Scale of a number in `rating`: "0-1" or "1-5"."""
+    scale: Annotated[str, limits(enum=[*USUAL_SCALES])] = "0-1"
+    """Scale of a number in `rating`: LOW-HIGH, the worst and the best number. Other numbers than these work too."""
     reward: Amount = None
     """The reward itself, cost included."""
     event: Annotated[Text, limits(NAME)] = None

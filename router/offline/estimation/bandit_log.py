@@ -69,6 +69,8 @@ class Log:
     lines: Choices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
+    #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None if no row is so
+    partial: Flags | None = None
     #: True if the request had its own cost weight; None if the log has no such column
     priced: Flags | None = None
     #: features of the questions, shape (n, d); None if a row has none, or if several encoders made them

@@ -3,7 +3,7 @@
 import glob
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.logs.records import PARQUET, first_bytes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
 from ragbandit.shared.formats import known_choices
@@ -109,6 +110,8 @@ Place = Path | str
 Row = TypeVar("Row")
 
 MOST_NAMED = 5
+#: fact of a logged decision: only the probability of the drawn arm is known, and the pmf shares the rest evenly
+ONLY_PROPENSITY = "only_propensity"
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
@@ -123,7 +126,7 @@ def read_rows(
     format: one of FORMATS; None to use the file's suffix.
     Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
     """
-    module = import_module(f"ragbandit.router.offline.logs.{format_of(path, format=format)}")
+    module = import_module(f"ragbandit.router.offline.logs.{format_of(path, format=format, reading=True)}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 
@@ -140,6 +143,11 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
         else:
             good += 1
             yield row
+    check_bad(bad, good=good, path=path, skip=skip)
+
+
+def check_bad(bad: Sequence[BadRow], *, good: int, path: Place, skip: bool) -> None:
+    """Raise InvalidInput if there are unusable rows, unless they are skipped and some rows are good."""
     if bad and not (skip and good):
         named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
         others = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
@@ -169,11 +177,14 @@ def write_rows(
     return cast("int", module.write(path, rows))
 
 
-def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
+def format_of(path: str | Path, *, format: str | None = None, reading: bool = False) -> str:  # noqa: A002 - as above
+    """The format by name. reading: whether the content decides if the name does not; "jsonl" reads all but Parquet."""
     if format is None:
         for name, suffixes in FORMATS.items():
             if str(path).lower().endswith(suffixes):
                 return name
+        if reading and (head := first_bytes(Path(path))):
+            return "parquet" if head.startswith(PARQUET) else "jsonl"
         remedy = f"name the format, or end the name in {', '.join(chain.from_iterable(FORMATS.values()))}"
         raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
     if format not in FORMATS:
@@ -187,7 +198,7 @@ def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as ab
             message = "a log of several files must be Parquet"
             raise InvalidInput(message, field="format", remedy="name one file, or leave the format out")
         return "parquet"
-    format_name = format_of(path, format=format)
+    format_name = format_of(path, format=format, reading=True)
     if isinstance(path, str) and format_name != "parquet":
         remedy = "copy the file to this machine, or export it with --format parquet"
         raise InvalidInput(f"a log at a URL must be Parquet, not {format_name}", field="log", remedy=remedy)

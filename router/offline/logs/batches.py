@@ -25,6 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
     possible,
     slack,
 )
+from ragbandit.router.offline.logs import ONLY_PROPENSITY
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
@@ -64,6 +65,7 @@ UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
 #: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
+_ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
@@ -116,20 +118,20 @@ def column_of(field: str) -> str:
 
 def drawn(batch: Any) -> Flags:
     """Flags of rows: True if the arm was drawn. Also False if the label queue chose the row's label for its value."""
-    if "facts" not in batch.schema.names:
-        return np.ones(batch.num_rows, dtype=np.bool_)
-
-    def matches(pattern: str) -> Flags:
-        return _looked_up(
-            batch.column("facts"),
-            lambda texts: compute.match_substring_regex(texts.cast("string"), pattern).to_pylist(),
-            null=False,
-        )
-
-    undrawn, chosen = matches(_UNDRAWN), matches(_CHOSEN)
+    undrawn, chosen = _has_fact(batch, _UNDRAWN), _has_fact(batch, _CHOSEN)
     if chosen.any() and "reward" in batch.schema.names:
         chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
     return np.asarray(~(undrawn | chosen))
+
+
+def _has_fact(batch: Any, pattern: str) -> Flags:
+    if "facts" not in batch.schema.names:
+        return np.zeros(batch.num_rows, dtype=np.bool_)
+    return _looked_up(
+        batch.column("facts"),
+        lambda texts: compute.match_substring_regex(texts.cast("string"), pattern).to_pylist(),
+        null=False,
+    )
 
 
 def drawn_rows(batch: Any) -> Any:
@@ -220,6 +222,7 @@ class _DecodedBatch:
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
+            partial=_has_fact(batch, _ONLY_PROPENSITY),
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,

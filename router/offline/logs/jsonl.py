@@ -2,8 +2,9 @@
 
     {"id": "q1", "arms": ["fast", "deep"], "pmf": [0.8, 0.2], "arm": "deep", "reward": 0.7}
 
-`pmf` may be an object by arm, `reward` an object such as {"quality": 1.0, "cost": 3, "weight": 0.05}, `features` a list
-of numbers (written as base64 of little-endian float32). Unknown keys, such as a candidate's pmf, are kept in `extra`.
+`read` takes all forms of `records`. `pmf` may be an object by arm, or missing if there is a `propensity`, `reward` an
+object such as {"quality": 1.0, "cost": 3, "weight": 0.05}, `features` a list of numbers (written as base64 of
+little-endian float32). Unknown keys, such as a candidate's pmf, are kept in `extra`.
 """
 
 import base64
@@ -28,12 +29,22 @@ from ragbandit.router.offline.estimation.bandit_log import (
     propensity_fault,
     slack,
 )
-from ragbandit.router.offline.logs import BadRow, Defaults, JsonObject, Logged, checked, json_object, values
+from ragbandit.router.offline.logs import (
+    ONLY_PROPENSITY,
+    BadRow,
+    Defaults,
+    JsonObject,
+    Logged,
+    checked,
+    json_object,
+    values,
+)
+from ragbandit.router.offline.logs.records import nested, records
 from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import lines, new_lines, parsed
+from ragbandit.shared.files import new_lines
 from ragbandit.shared.plain_values import is_missing, plain_tree
 from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
@@ -172,7 +183,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [convert(value(row)) for row in rows]
 
 
-def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+def rows_of(parsers: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
 
     A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
@@ -180,7 +191,7 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
     """
     seen: dict[str, int] = {}
     width: int | None = None
-    for line, parse in records:
+    for line, parse in parsers:
         try:
             row = _logged(parse(), line=line, defaults=defaults)
             key, features = row.decision.id, row.decision.features
@@ -197,12 +208,18 @@ def rows_of(records: Iterable[tuple[int, Callable[[], Record]]], *, defaults: De
 
 
 def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
+    record = nested(record, heads=("pmf", "reward", "context"))
     present = {
         name: value
         for name, value in record.items()
         if name in KEYS and not is_missing(value) and (type(value) is not str or value or name in _BLANK)
     }
-    if "pmf" in present:
+    if "pmf" not in present and {"arms", "arm", "propensity"} <= present.keys():
+        present |= _with_even_pmf(present)
+    elif "pmf" not in present and {"id", "arms", "arm", "reward"} <= present.keys():
+        remedy = "log the probability of every arm, or as propensity that of the drawn arm"
+        raise InvalidInput("the value is missing", field="pmf", remedy=remedy)
+    elif "pmf" in present:
         pmf = converted(values.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):
             present["arms"] = arms = converted(values.texts, present.get("arms", list(pmf)), field="arms")
@@ -235,6 +252,20 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
         line=line,
         **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
     )
+
+
+def _with_even_pmf(present: Record) -> Record:
+    """The pmf of a row that has only the propensity. With more than two arms the row gets the fact ONLY_PROPENSITY."""
+    arms = converted(values.texts, present["arms"], field="arms")
+    drawn = converted(values.number, present["propensity"], field="propensity")
+    if not LEAST_PROBABILITY <= drawn <= 1.0 + SUM_TOLERANCE:
+        reason, remedy = propensity_fault(drawn)
+        raise InvalidInput(reason, field="propensity", remedy=remedy)
+    rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
+    even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
+    if len(arms) > 2 and rest > 0.0:
+        even["facts"] = {**converted(values.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
+    return even
 
 
 def _extra(record: Record) -> Record:
@@ -312,7 +343,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    return rows_of(((number, partial(parsed, raw)) for number, raw in lines(Path(path))), defaults=defaults)
+    return rows_of(records(Path(path), keys=("arm", "id")), defaults=defaults)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.learning.audit.checks import draw_fault, seed_fault
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
-from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs import ONLY_PROPENSITY, Logged
 from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
@@ -35,7 +35,7 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
 from ragbandit.shared.child_process import lease_holder
-from ragbandit.shared.errors import Conflict, NotReady, StoreError
+from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
 from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId, Feedback, FeedbackId, Json, Outcome
 
 T = TypeVar("T")
@@ -181,6 +181,9 @@ def _register(ledger: Ledger, *, now: float) -> None:
 
 def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed is from another store."""
+    if ONLY_PROPENSITY in row.decision.facts:
+        message = "has the probability of the drawn arm only, and a ledger needs that of every arm"
+        raise InvalidInput(message, field=f"line {row.line} pmf", remedy="log the whole pmf; `replay --log` needs none")
     decision = row.decision
     has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
     keeps_id = has_snapshot and ID_PATTERN.fullmatch(decision.id)

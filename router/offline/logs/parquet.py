@@ -45,7 +45,8 @@ def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
     kind = schema.field("pmf").type if "pmf" in names else None
     by_arm = kind is not None and (not _is_list(kind) or _TYPES.is_nested(kind.value_type))
     for name in columns:
-        if name in names or (name in KEYS and name not in _NEEDED) or (name == "arms" and by_arm):
+        optional = (name == "arms" and by_arm) or (name == "pmf" and "propensity" in names)
+        if name in names or (name in KEYS and name not in _NEEDED) or optional:
             continue
         remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
         raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
@@ -302,7 +303,9 @@ class ParquetSource:
             wanted = [name for name in columns if name in known]
             if textless and "features" in known:
                 wanted.append("features")
-            if ("arms" in columns and "arms" not in known) or not _arrow_converts(file.schema_arrow, wanted):
+            if any(name in columns and name not in known for name in ("arms", "pmf")) or not _arrow_converts(
+                file.schema_arrow, wanted
+            ):
                 rows = partial(read, self.path, defaults=self.defaults)
                 usable = partial(usable_rows, path=self.path, skip=False, bad=[])
                 yield from RowsSource(rows=lambda: usable(rows()), place=self.place).batches(columns)

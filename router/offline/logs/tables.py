@@ -1,9 +1,11 @@
-"""Full-information routing tables: the result of every arm for every question, one JSON object per line.
+"""Full-information routing tables: the result of every arm for every question, a record per question.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
-     "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}}
+     "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}, "dollars": {"a": 0.001, "b": 0.02}}
 
-`id`, `hops`, `context`, `dataset` and `seconds` are optional; other keys are ignored. The first line defines the arms.
+Only `question`, `correct` and one cost are needed; other keys are ignored. A cost is `steps`, `seconds`, a field of
+Cost, or `cost`, whose amounts are numbers in the unit of the reward, or objects such as {"dollars": 0.001}. The members
+of an object may be columns: `correct.a`, `correct_a`. Most rows define the arms. `records` lists the forms of files.
 In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
 mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
 be too narrow.
@@ -11,19 +13,22 @@ be too narrow.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs import JsonObject, Logged, checked, values
+from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, checked, values
+from ragbandit.router.offline.logs.records import nested, records
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.policies.finetuned.classifiers import TableClassifier, free_folder
@@ -31,12 +36,13 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import lines, naming, parsed
+from ragbandit.shared.files import naming, rereadable
 from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,
     ArmName,
+    Cost,
     Decision,
     DecisionId,
     Features,
@@ -63,25 +69,47 @@ class LabelledRow(BaseModel):
 
 
 def question_rows(
-    path: Path, make: Callable[[Mapping[str, Any], LabelledRow], Row], *, limit: int | None = None, kind: str = "row"
-) -> list[Row]:
-    """Call `make` for the first `limit` lines, or for all. An InvalidInput has the field "<file>:<line> <key>"."""
-    rows: list[Row] = []
+    path: Path,
+    make: Callable[[Mapping[str, Any], LabelledRow], Row],
+    *,
+    limit: int | None = None,
+    kind: str = "row",
+    bad: list[BadRow] | None = None,
+) -> list[tuple[int, Row]]:
+    """Call `make` for the first `limit` records, or for all. Returns (line, row) pairs.
+
+    bad: receives unusable records; None to raise InvalidInput with the field "<file>:<line> <key>" for the first one.
+    """
+    rows: list[tuple[int, Row]] = []
     line_of: dict[str, int] = {}
-    for number, raw in lines(path):
-        if limit is not None and len(rows) == limit:
-            break
-        with naming(path, line=number):
-            entry = parsed(raw)
-            question = required_text(entry, "question", remedy="every line has one, a text")
-            present = {name: value for name, value in entry.items() if value != "" and not is_missing(value)}
-            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
-            rows.append(make(entry, labelled))
-            if labelled.id in line_of:
-                message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
-                raise InvalidInput(message, field="id", remedy="give every question an id of its own")
-        line_of[labelled.id] = number
+    with rereadable(path) as readable:
+        for number, parse in records(readable, keys=("question", "id")):
+            if limit is not None and len(rows) == limit:
+                break
+            with _leaving_out(bad, path=path, line=number):
+                entry = parse()
+                question = required_text(entry, "question", remedy="every line has one, a text")
+                present = {name: value for name, value in entry.items() if value != "" and not is_missing(value)}
+                labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
+                row = make(entry, labelled)
+                if labelled.id in line_of:
+                    message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
+                    raise InvalidInput(message, field="id", remedy="give every question an id of its own")
+                line_of[labelled.id] = number
+                rows.append((number, row))
     return rows
+
+
+@contextmanager
+def _leaving_out(bad: list[BadRow] | None, *, path: Path, line: int) -> Iterator[None]:
+    try:
+        with naming(path, line=line):
+            yield
+    except InvalidInput as error:
+        if bad is None:
+            raise
+        field = (error.field or "").removeprefix(f"{path}:{line}").strip()
+        bad.append(BadRow(line=line, field=field, reason=error.message, remedy=error.remedy or ""))
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
@@ -95,23 +123,74 @@ ORIGIN = "table"
 #: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
-_Amounts = dict[str, Annotated[float, Field(ge=0.0, le=1e9), _AsNumber]]
+_Amounts = dict[ArmName, Annotated[float, Field(ge=0.0, le=1e9), _AsNumber]]
 _Quality = Annotated[float, Field(ge=0.0, le=1.0), _AsNumber]
 
 
 class _Line(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    correct: Annotated[dict[str, _Quality], Field(max_length=MAX_ARMS)]
-    steps: _Amounts
-    #: empty if the value is no object, since other files may use this key for something else
-    seconds: Annotated[_Amounts, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = {}
-    context: JsonObject | None = None
+    correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(values.unpacked)]
+    steps: Annotated[_Amounts, BeforeValidator(values.unpacked)] = {}
+    #: amounts by term and arm; "cost" if the term is not named
+    costs: dict[str, _Amounts]
+    context: Annotated[JsonObject, BeforeValidator(values.unpacked)] | None = None
+
+
+#: keys with amounts by arm besides `steps`. "seconds" must come after the longer names, see `nested`
+_COSTS: Final = ("cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
+_OBJECTS: Final = ("correct", "steps", *_COSTS)
+
+
+def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
+    entry = nested(entry, heads=(*_OBJECTS, "context"))
+    if "correct" not in entry:  # columns such as correct_a; steps_taken is left out unless an arm has this name
+        columns = nested(entry, heads=_OBJECTS, signs="_:/|")
+        arms = columns.get("correct", {})
+        heads = [head for head in _OBJECTS if head in columns and head not in entry]
+        of_arms = {head: {arm: columns[head][arm] for arm in arms if arm in columns[head]} for head in heads}
+        entry = {**entry, **of_arms}
+    if isinstance(values.unpacked(entry.get("correct")), int | float | str):
+        remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
+        raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
+    costs = _costs(entry)
+    line = checked(_Line, {**entry, **({"steps": costs.pop("steps")} if "steps" in costs else {}), "costs": costs})
+    return TableRow(
+        id=labelled.id,
+        question=labelled.question,
+        correct=line.correct,
+        steps=line.steps,
+        hops=labelled.hops,
+        context=dict(sorted((line.context or {}).items())),
+        dataset=labelled.dataset,
+        seconds=line.costs.pop("seconds", {}),
+        costs=line.costs,
+    )
+
+
+def _costs(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Amounts by term and arm. `cost` is {arm: amount}, {arm: {term: amount}} or {term: {arm: amount}}.
+
+    Only objects count, since other files may use the key for something else.
+    """
+    objects = {name: values.unpacked(entry.get(name)) for name in _COSTS}
+    by_term = {name: cells for name, cells in objects.items() if cells and isinstance(cells, dict)}
+    for outer, cell in by_term.pop("cost", {}).items():
+        for inner, amount in cell.items() if isinstance(cell, Mapping) else [("", cell)]:
+            name = f"{outer}.{inner}" if inner else outer
+            (first, _, after), (before, _, last) = name.partition("."), name.rpartition(".")
+            term, arm = "cost", name
+            if first in _OBJECTS and after:
+                term, arm = first, after
+            elif last in _OBJECTS and before:
+                term, arm = last, before
+            by_term.setdefault(term, {})[arm] = amount
+    return by_term
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTable:
-    """A table: the rows in the order of the file, the arms in the order of its first line."""
+    """A table: the rows in the order of the file, the arms in the order of the first row that has them all."""
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
@@ -122,6 +201,9 @@ class LabelledTable:
 
     @cached_property
     def steps(self) -> Matrix:
+        """Steps of every answer, shape (n, arms), >= 0. Raises InvalidInput if the table has only other costs."""
+        if self.rows and not self.rows[0].steps:
+            raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
         return self._numbers("steps")
 
     @cached_property
@@ -133,42 +215,51 @@ class LabelledTable:
         return np.array([[getattr(row, name)[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 
 
-def read_table(path: str | Path) -> LabelledTable:
-    """Read the table in this file. Raises InvalidInput with "<file>:<line> <key>" and a remedy."""
-    arms: tuple[ArmName, ...] = ()
+def read_table(path: str | Path, *, bad: list[BadRow] | None = None) -> LabelledTable:
+    """Read the table in this file. Most rows define the arms and the costs; a row that lacks one is unusable.
 
-    def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
-        nonlocal arms
-        line = checked(_Line, entry)
-        arms = arms or _arms(line.correct)
-        return TableRow(
-            id=labelled.id,
-            question=labelled.question,
-            correct=_of_arms(line.correct, "correct", arms=arms),
-            steps=_of_arms(line.steps, "steps", arms=arms),
-            hops=labelled.hops,
-            context=dict(sorted((line.context or {}).items())),
-            dataset=labelled.dataset,
-            seconds=_of_arms(line.seconds, "seconds", arms=arms) if line.seconds else {},
-        )
+    bad: receives unusable rows, which are left out; None to raise InvalidInput with "<file>:<line> <key>" and a remedy.
+    """
+    file, rows = Path(path), list[TableRow]()
+    numbered = question_rows(file, _table_row, bad=bad)
+    shapes = Counter(_shape(row) for _, row in numbered).most_common(1)
+    if not shapes:
+        return LabelledTable(rows=(), arms=())
+    number, model = next((number, row) for number, row in numbered if _shape(row) == shapes[0][0])
+    with naming(file, line=number):
+        arms = _arms(model.correct)
+    for number, row in numbered:
+        with _leaving_out(bad, path=file, line=number):
+            rows.append(
+                replace(
+                    row,
+                    correct=_of_arms(row.correct, "correct", arms=arms),
+                    steps=_of_arms(row.steps, "steps", arms=arms) if model.steps else {},
+                    seconds=_of_arms(row.seconds, "seconds", arms=arms) if row.seconds else {},
+                    costs={name: _of_arms(row.costs.get(name, {}), name, arms=arms) for name in model.costs},
+                )
+            )
+    return LabelledTable(rows=tuple(rows), arms=arms)
 
-    return LabelledTable(rows=tuple(question_rows(Path(path), row)), arms=arms)
+
+def _shape(row: TableRow) -> tuple[frozenset[str], ...]:
+    return frozenset(row.correct), frozenset(row.costs), frozenset(row.steps)
 
 
-def _arms(correct: Mapping[str, float]) -> tuple[ArmName, ...]:
+def _arms(correct: Mapping[ArmName, float]) -> tuple[ArmName, ...]:
     if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
-        raise InvalidInput(f"the first line has {len(correct)} arms", field="correct", remedy=remedy)
+        raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
     for arm in correct:
         if not _ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
             raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
-    return tuple(map(ArmName, correct))
+    return tuple(correct)
 
 
-def _of_arms(numbers: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
+def _of_arms(numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
     for name in sorted({*numbers} ^ {*arms}):
-        reason = "is missing" if name in arms else "is no arm of the first row"
+        reason = "is missing" if name in arms else "is no arm of most rows"
         raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")
     return {arm: numbers[arm] for arm in arms}
 
@@ -176,6 +267,18 @@ def _of_arms(numbers: Mapping[str, float], key: str, *, arms: tuple[ArmName, ...
 def table_query(row: TableRow) -> Query:
     """The part of a row that a policy reads: question and context, without id and data set."""
     return Query(text=row.question, context=row.context)
+
+
+def charged_costs(row: TableRow, *, prices: Mapping[str, float]) -> dict[str, Mapping[ArmName, float]]:
+    """The costs of a row that the reward charges: term -> arm -> amount. prices: the setting reward.cost.
+
+    `cost` is in the unit of the only charged term; if several are charged, in dollars.
+    """
+    terms = [term for term, price in prices.items() if price > 0.0]
+    unit = terms[0] if len(terms) == 1 else "dollars"
+    amounts = {"steps": row.steps, "seconds_total": row.seconds, unit: row.costs.get("cost", {})}
+    amounts |= {term: of_arms for term, of_arms in (*row.costs.items(), ("steps", row.steps)) if of_arms}
+    return {term: amounts[term] for term in terms if amounts.get(term)}
 
 
 def arm_rows(
@@ -195,7 +298,7 @@ def arm_rows(
     occurrence, so that the same table always gives the same ids.
     """
     share = 1.0 / len(arms)
-    query = table_query(row)
+    query, charged = table_query(row), charged_costs(row, prices=settings.reward.cost)
     rows = []
     for number, arm in enumerate(arms):
         key = _id(query, arm=arm, occurrence=occurrence)
@@ -219,7 +322,9 @@ def arm_rows(
             features=features,
             made_at=now,
         )
-        outcome = made_outcome(decision_id=key, now=now, status="answered", steps=row.steps[arm])
+        cost = {term: amounts[arm] for term, amounts in charged.items() if term != "steps"}
+        steps = charged.get("steps", row.steps).get(arm, 0.0)
+        outcome = made_outcome(decision_id=key, now=now, status="answered", steps=steps, cost=cost)
         rating = made_feedback(
             decision_id=key, settings=settings, now=now, feedback_id=key, rating=row.correct[arm], source="code"
         )
@@ -263,6 +368,8 @@ def train(
     if params.get("trained") is not None:
         message = "the trained folder is the output of this command"
         raise ConfigError(message, field="policy.params.trained", remedy="leave this param out")
+    if any(row.correct and not row.steps for row in rows):
+        raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
     target = free_folder(out)
     classifier = make_policy(policy, params=params)
     assert isinstance(classifier, TableClassifier)
@@ -271,12 +378,13 @@ def train(
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
-    """Read questions without outcomes: one JSON object with "question" and "hops" per line. Hops serve as labels.
+    """Read questions without outcomes: records with "question" and "hops". Hops serve as labels.
 
     Questions in `known` are left out, since their outcomes are better labels (as in Adaptive-RAG). Raises InvalidInput.
     """
     known_texts = {row.question for row in known}
-    rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]
+    numbered = question_rows(Path(path), _question, kind="question")
+    rows = [row for _, row in numbered if row.question not in known_texts]
     if not rows:
         message = "every question of this file is in the table too"
         raise InvalidInput(message, field=str(path), remedy="leave the file out")

@@ -1,16 +1,17 @@
 """Conversion of values for logs: JSON Lines, data frames, numpy, and columns of Parquet that Arrow does not convert.
 
-    number    a number, true or false (1 or 0), a decimal, a number as text
+    number    a number, true or false (1 or 0), a decimal, a number as text (see `written_number`)
     time      seconds since 1970; a date or time, also as text in ISO 8601; without a time zone, UTC
     text      text, a whole number, a UUID
     flag      true or false, 1 or 0, also as text
-    list      a list or array, or its JSON as text
+    list      a list or array, its JSON as text, or texts with commas, semicolons or bars between them
     mapping   an object, a list of pairs, or JSON as text
 
 None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. All functions except
 `in_order` and `converted` raise ValueError with a remedy as its text.
 """
 
+import ast
 import base64
 import json
 import math
@@ -32,7 +33,10 @@ from ragbandit.shared.types import Features
 #: the year 2100, seconds since 1970; a larger number must be a time in another unit
 LATEST: Final = 4_102_444_800.0
 _UNITS: Final = {2.6e11: "times after 2099", 1e14: "milliseconds", 1e17: "microseconds", math.inf: "nanoseconds"}
-_FLAGS: Final = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+_FLAGS: Final = {
+    **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "no", "f", "n", "0"), False),
+}
 
 
 def number(value: Any, *, most: float = sys.float_info.max) -> float:
@@ -42,12 +46,24 @@ def number(value: Any, *, most: float = sys.float_info.max) -> float:
     if isinstance(value, str):
         value = _FLAGS.get(value.strip().lower(), value)
     try:
-        amount = float(value)
+        amount = written_number(value) if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):
         amount = math.nan
     if not abs(amount) <= most:
-        raise ValueError(f"Give a finite number, at most {most:g}")
+        comma = ", with a decimal point instead of a comma" if isinstance(value, str) and "," in value else ""
+        raise ValueError(f"Give a finite number, at most {most:g}{comma}")
     return amount
+
+
+def written_number(text: str) -> float:
+    """Parse a number as spreadsheets write it: "0,5", "1.234,5", "50%", "$0.5". Raises ValueError, also for "1,234"."""
+    amount = text.strip().removeprefix("$")
+    digits = amount.removesuffix("%").rstrip()
+    if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+\.\d*", digits):
+        digits = digits.replace(",", "")
+    elif re.fullmatch(r"[-+]?(?![1-9]\d{0,2},\d{3}$)(\d{1,3}(\.\d{3})+|\d+),\d+", digits):
+        digits = digits.replace(".", "").replace(",", ".")
+    return float(digits) / (100.0 if amount.endswith("%") else 1.0)
 
 
 def seconds(value: Any) -> float:
@@ -105,6 +121,8 @@ def text(value: Any) -> str:
 
 
 def texts(value: Any) -> list[str]:
+    if isinstance(value, str) and "[" not in value and re.search("[|;,]", value):
+        value = re.split(r"\s*[|;,]\s*", value.strip())  # as a cell of CSV
     return [text(item) for item in _items(value)]
 
 
@@ -120,7 +138,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    value = _object(value)
+    value = unpacked(value)
     if not isinstance(value, dict):
         raise ValueError("Give an object, or its JSON as text")
     members: dict[str, Any] = plain_tree(value)
@@ -133,7 +151,7 @@ def members(value: Any) -> dict[str, Any]:
 
 def gold(value: Any) -> Any:
     """Right answers as a list, also from its JSON. Numbers become text, and missing or blank ones are left out."""
-    value = _parsed(value) if isinstance(value, str) and value.lstrip().startswith('["') else value
+    value = _parsed(value) if isinstance(value, str) and value.lstrip().startswith(('["', "['")) else value
     answers = [value] if isinstance(value, str | int | float) else value
     if not isinstance(answers, list):
         return value
@@ -148,11 +166,15 @@ def _parsed(value: Any) -> Any:
     try:
         return json.loads(value, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
+        pass
+    try:  # lists and objects as pandas writes them into CSV
+        return ast.literal_eval(value) if value[:1] in ("[", "{", "(") and len(value) <= 10_000 else value
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return value
 
 
-def _object(value: Any) -> Any:
-    """Parse JSON text or a list of pairs (a map of Arrow) into an object. Other values are returned unchanged."""
+def unpacked(value: Any) -> Any:
+    """Parse JSON in text, or a list of pairs (a map of Arrow), into an object. Other values are returned unchanged."""
     value = _parsed(plain(value))
     if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
         return value
@@ -163,14 +185,14 @@ def _object(value: Any) -> Any:
 
 
 def probabilities(value: Any) -> list[float] | dict[str, float]:
-    value = _object(value)
+    value = unpacked(value)
     if isinstance(value, dict):
         return {str(arm): number(share) for arm, share in value.items() if not is_missing(share)}
     return numbers(value)
 
 
 def reward(value: Any) -> dict[str, Any]:
-    value = _object(value)
+    value = unpacked(value)
     if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
         return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}
     return {"value": value}

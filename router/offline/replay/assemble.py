@@ -344,6 +344,8 @@ class ResultAssembler:
     def faults(self) -> tuple[str, ...]:
         """Contradictions between the log and its probabilities. A log with faults has no valid interval."""
         faults, tally = [], self.summary.arms
+        if self.summary.marked["partial"]:  # the other probabilities are made up
+            return ()
         for arm, plausible, drawn, expected in zip(
             self.summary.names, tally.plausible(alpha=self._alpha), tally.drawn, tally.expected, strict=True
         ):

@@ -224,8 +224,10 @@ def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None
 
 
 def notes_on(summary: LogSummary) -> list[str]:
-    notes: list[str] = []
     plan, rows, marked = summary.model.plan, summary.rows, summary.marked
+    reason = "the draws are not checked, and an arm counts as possible in every row that offers it"
+    partial = f"{marked['partial']:,} rows have the probability of the drawn arm only: {reason}"
+    notes = [partial] * (marked["partial"] > 0)
     if summary.left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
         notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")

@@ -93,6 +93,10 @@ def prepare(
 ) -> PreparedLog:
     """Compute each candidate's probabilities on every judged row. Parameters and errors are those of `replay`."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
+    partial = np.count_nonzero(log.log.partial)  # type: ignore[arg-type] # None counts as 0
+    if partial:
+        message = f"{partial} rows have the probability of the drawn arm only, and a policy needs that of every arm"
+        raise InvalidInput(message, field="pmf", remedy="log the whole pmf, or judge fixed:ARM with --baseline logged")
     settings_by_name, served = dict[str, Settings](), dict[str, Policy]()
     for spec in candidates:
         if spec.learns:

@@ -199,7 +199,7 @@ class RewardModel:
 
 
 #: flags of `Log` whose True values are counted
-_FLAGS: Final = ("defaulted", "late", "raw", "judged")
+_FLAGS: Final = ("defaulted", "late", "raw", "judged", "partial")
 
 
 @dataclass(kw_only=True)

@@ -1,5 +1,6 @@
 """Checks of feedback and outcomes. Checked values can be stored, learned and printed."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast, get_args
 
@@ -24,9 +25,20 @@ from ragbandit.shared.types import (
 
 MAX_ANSWERS: Final = 100
 MAX_RATER: Final = 64
-SCALES: Final[Mapping[str, tuple[int, int]]] = {"0-1": (0, 1), "1-5": (1, 5)}
+#: scales that messages propose, the most usual first; every LOW-HIGH is a scale
+USUAL_SCALES: Final = ("0-1", "1-5", "-1-1", "0-5", "0-10", "1-7", "1-10", "0-100")
+_SCALE: Final = re.compile(r"(-?\d{1,9}(?:\.\d{1,9})?)-(-?\d{1,9}(?:\.\d{1,9})?)", re.ASCII)
 _KINDS: Final = ("label", "rating", "reward")
 _SOURCES: Final = ("human", "label", "judge", "code")
+
+
+def bounds_of(scale: object) -> tuple[float, float]:
+    """The lowest and the highest rating of a scale LOW-HIGH, such as 1-5 or -1-1. Raises InvalidInput."""
+    ends = _SCALE.fullmatch(scale) if isinstance(scale, str) else None
+    if ends is None or float(ends[1]) >= float(ends[2]):
+        remedy = f"use LOW-HIGH, the worst and the best rating: {', '.join(USUAL_SCALES)}, ..."
+        raise InvalidInput(f"unknown scale {scale!r:.80}", field="scale", remedy=remedy)
+    return float(ends[1]), float(ends[2])
 
 
 def made_feedback(
@@ -46,7 +58,8 @@ def made_feedback(
 ) -> Feedback:
     """Make a Feedback of exactly one of label, rating, reward, event and retract. Raises InvalidInput.
 
-    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is stored as a number in [0, 1]
+    rating: a bool, or a number on `scale`; it is stored as a number in [0, 1]
+    scale: LOW-HIGH, the worst and the best rating, such as 1-5 or -1-1
     event: a name of the setting feedback_events
     source: "human", "label", "judge" or "code"; None means "human". An event must have None
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
@@ -55,8 +68,7 @@ def made_feedback(
     checked_id(decision_id, field="decision_id")
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
     kind = _kind_of({"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract})
-    if scale not in SCALES:
-        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
+    bounds = bounds_of(scale)
     value: float | tuple[str, ...] | None = None
     if event is not None:
         value = _event_value(event, known=settings.feedback_events, source=source)
@@ -65,7 +77,7 @@ def made_feedback(
     elif label is not None:
         value = _label(label, log_text=settings.log.text)
     elif rating is not None:
-        value = _rating(rating, scale=scale)
+        value = _rating(rating, *bounds)
     elif reward is not None:
         value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
     if rater is not None:
@@ -120,11 +132,10 @@ def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     return tuple(checked_text(answer, field="label") for answer in answers)
 
 
-def _rating(rating: float, *, scale: str) -> float:
+def _rating(rating: float, low: float, high: float) -> float:
     if isinstance(rating, bool):
         return float(rating)
-    low, high = SCALES[scale]
-    hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if scale == "0-1" else ""
+    hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if (low, high) == (0.0, 1.0) else ""
     return (checked_number(rating, field="rating", low=low, high=high, hint=hint) - low) / (high - low)
 
 

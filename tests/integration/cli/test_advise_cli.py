@@ -231,6 +231,48 @@ def test_log_is_learned_and_estimated(folder):
     assert warm("--log", "log.jsonl", "--json")["added"] == 0
 
 
+def test_a_log_with_propensities_only(folder):
+    """With three arms and no pmf, the fixed arms have estimates; the verdict and the import name what is missing."""
+    rng = random.Random(1)
+    rows = [
+        {
+            "id": f"p{number}",
+            "text": f"Question {number}?",
+            "arms": ARMS,
+            "arm": arm,
+            "propensity": 1 / 3,
+            "reward": 1.0,
+        }
+        for number in range(90)
+        for arm in [rng.choice(ARMS)]
+    ]
+    write_json(folder / "log.jsonl", rows)
+    said = advise("--log", "log.jsonl", code=4)
+    assert "not enough: the log has the probability of the drawn arm only" in " ".join(said.split())
+    assert "always single_step" in said
+    refused = command.run("data", "import", "log.jsonl")
+    assert (refused.exit_code, "pmf: has the probability of the drawn arm only" in refused.stderr) == (2, True)
+
+
+def test_a_table_of_dollars_with_gaps(folder):
+    """Rows without an outcome are named, and --skip-bad leaves them out; dollars are charged if they have a price."""
+    rows = [row | {"dollars": {arm: 0.001 * steps for arm, steps in row.pop("steps").items()}} for row in made_rows(60)]
+    rows[3]["correct"]["multi_step"] = None
+    write_json(folder / "t.jsonl", rows)
+    assert (
+        "charges steps, and the table has dollars" in command.run("advise", "--table", "t.jsonl", "--skip-bad").stderr
+    )
+    (folder / "config.yaml").write_text(f"{CONFIG}\nreward: {{cost: {{dollars: 1.0}}}}\n")
+    refused = command.run("advise", "--table", "t.jsonl")
+    assert refused.exit_code == 2
+    assert "1 of 60 rows cannot be used: line 4 correct.multi_step" in refused.stderr
+    assert "give --skip-bad" in refused.stderr
+    found = advise("--table", "t.jsonl", "--skip-bad", "--json")
+    assert found["questions"] == 59
+    costs = {each["name"]: each["cost"]["value"] for each in found["standings"]}
+    assert costs["always multi_step"] == pytest.approx(0.003)
+
+
 def test_a_log_is_asked_before_it_is_learned(folder):
     """An arm that was never drawn is named without a forecast, and draws unlike their probabilities are a wrong log."""
     rng = random.Random(7)

@@ -26,7 +26,10 @@ def there(make_world, tmp_path):
     )
 
     def take(lines, *options):
-        write_json(file, lines)
+        if isinstance(lines, bytes):
+            file.write_bytes(lines)
+        else:
+            write_json(file, lines)
         done = command.run("feedback", "import", str(file), "-c", str(config), "--json", *options)
         return done.exit_code, done.stdout, done.stderr
 
@@ -102,7 +105,7 @@ def test_a_file_off_the_scale_is_refused_whole(there):
     assert "give --scale 1-5; nothing of the file was imported" in err
     code, _, err = take([lines[0], {"decision_id": made[1].id, "rating": 80}], "--scale", "1-5")
     assert (code, world.counters().feedback) == (2, 0)
-    assert "convert them" in err
+    assert "give --scale 0-100; nothing" in err
     assert take(lines, "--scale", "1-5")[0] == 0
     values = [world.router.decision(one.id).feedback[0].value for one in made]
     assert values == [0.0, 0.75, 0.25, 0.25]
@@ -130,6 +133,51 @@ def test_values_as_tables_write_them(there):
     assert (kept[1].id, kept[1].rater, kept[0].source) == ("7", "import:5", "human")
     again = [{name: cell for name, cell in line.items() if cell not in ("", None)} for line in lines]
     assert json.loads(take(again)[1])["known"] == 4  # a blank cell does not change the id of a line
+
+
+@pytest.mark.parametrize(
+    ("ratings", "options", "qualities"),
+    [
+        ((0, 10, "7,5"), ("--scale", "0-10"), [0.0, 1.0, 0.75]),
+        ((-2, 2.0, True), ("--scale=-2-2",), [0.0, 1.0, 1.0]),
+        ((1, -1, "1"), (), [1.0, 0.0, 1.0]),
+        ((1, -1, True), (), [1.0, 0.0, 1.0]),
+        (("Thumbs-Up", "not helpful", "correct"), (), [1.0, 0.0, 1.0]),
+    ],
+)
+def test_any_scale(there, ratings, options, qualities):
+    """A scale is LOW-HIGH; ratings that are all -1 or 1 are thumbs, as are the words of other tools."""
+    world, take = there
+    made = decided(world, 3)
+    lines = [{"decision_id": one.id, "rating": rating} for one, rating in zip(made, ratings, strict=True)]
+    assert take(lines, *options)[0] == 0
+    assert [world.router.decision(one.id).feedback[0].value for one in made] == qualities
+
+
+def test_thumbs_that_may_be_another_scale(there):
+    """With a 0 among -1 and 1, and with an explicit scale, the file is refused, and the option is named."""
+    world, take = there
+    lines = [
+        {"decision_id": one.id, "rating": rating} for one, rating in zip(decided(world, 3), (1, -1, 0), strict=True)
+    ]
+    for content, options in ((lines, ()), (lines[:2], ("--scale", "0-1"))):
+        code, _, err = take(content, *options)
+        assert (code, "give --scale=-1-1" in err, world.counters().feedback) == (2, True, 0)
+
+
+def test_exports_of_other_tools(there):
+    """CSV, one JSON list, lists in paths, other names of the decision's id, and sources of other tools are read."""
+    world, take = there
+    one, two, three, four = decided(world, 4)
+    table = f"Decision ID;rating;source\r\n{one.id};4,5;ANNOTATION\r\n{two.id};1,0;LLM\r\n"
+    assert take(table.encode("utf-16"), "--scale", "1-5")[0] == 0
+    scores = [{"traceId": three.id, "scores": [{"name": "x"}, {"value": 0, "source": "API"}]}]
+    names = ("--rating-field", "scores[1].value", "--source-field", "scores.1.source")
+    assert take(json.dumps({"meta": {"page": 1}, "data": scores}).encode(), *names)[0] == 0
+    code, out, _ = take(json.dumps([{"decision_id": four.id, "rating": 1, "source": "me"}]).encode())
+    assert (code, "unknown source 'me'" in out) == (1, True)
+    kept = [world.router.decision(each.id).feedback[0] for each in (one, two, three)]
+    assert [(each.value, each.source) for each in kept] == [(0.875, "human"), (0.0, "judge"), (0.0, "human")]
 
 
 def test_a_mended_file_supersedes_an_earlier_one(there):

@@ -75,7 +75,7 @@ REFUSED = [
     *(
         (feedback, {**value, "scale": scale}, "scale")
         for value in ({"rating": 0.5}, {"rating": True}, {"label": ["Paris"]}, {"reward": 0.5})
-        for scale in ("1-10", "", "percent", "0 - 1", None)
+        for scale in ("10-1", "", "percent", "0 - 1", None)
     ),
     *((feedback, {"reward": value}, "reward") for value in (math.nan, math.inf, -1.01, 1.01, True, "1", HUGE)),
     *(

@@ -57,6 +57,7 @@ TAKEN = {
     "pmf by arm in another order": {"pmf": of({"right": 0.25, "left": 0.75})},
     "pmf as a map": {"arms": None, "pmf": of([("left", 0.75), ("right", 0.25)], PAIRS)},
     "pmf of pairs": {"arms": None, "pmf": of([{"name": "left", "p": 0.75}, {"name": "right", "p": 0.25}])},
+    "arms with bars": {"arms": of("left| right")},
     "pmf as JSON": {"arms": of('["left", "right"]'), "pmf": of("[0.75, 0.25]")},
     "lists of a fixed size": {"pmf": of([0.75, 0.25], pa.list_(pa.float32(), 2))},
     "large": {"pmf": of([0.75, 0.25], pa.large_list(pa.float64())), "arm": PLAIN["arm"].cast(pa.large_string())},
@@ -224,6 +225,7 @@ def test_empty_texts_and_nulls_are_missing(tmp_path):
         ('["Rome", "Roma", 42]', ["Rome", "Roma", "42"]),
         ('["Rome"', ['["Rome"']),
         (["Rome", "", " "], ["Rome"]),
+        ("['Rome', 'Roma']", ["Rome", "Roma"]),
         ([""], []),
     ],
 )

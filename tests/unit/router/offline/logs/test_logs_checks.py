@@ -17,6 +17,8 @@ PARTS = [part.name for part in fields(Reward)]
 #: fault of a row -> (field in the error, word of its reason or remedy)
 WRONG = {
     "propensity 0": ({"propensity": 0}, "propensity", "outside (0, 1]"),
+    "neither pmf nor propensity": ({"pmf": None}, "pmf", "or as propensity that of the drawn arm"),
+    "propensity without pmf": ({"pmf": None, "propensity": 0}, "propensity", "outside (0, 1]"),
     "propensity above 1": ({"propensity": 1.5}, "propensity", "outside (0, 1]"),
     "propensity of nobody": ({"propensity": 0.2 + 1e-6}, "propensity", "pmf gives the drawn arm"),
     "propensity too small": ({"pmf": [1.0, 1e-200]}, "propensity", "too small to be a probability that was drawn"),

@@ -107,11 +107,15 @@ def test_damaged_parquet(tmp_path):
 
 
 def test_format_by_name(tmp_path):
-    """The file's name says the format, a format that is named wins, and neither is an error that says what to do."""
+    """The file's name says the format, a format that is named wins; if neither does, the content of a file decides."""
     write_rows(tmp_path / "log.txt", plain_rows(1), format="jsonl")
     assert len(list(read_rows(tmp_path / "log.txt", format="jsonl"))) == 1
-    with pytest.raises(InvalidInput, match="name the format"):
-        read_rows(tmp_path / "log.txt")
+    assert len(list(read_rows(tmp_path / "log.txt"))) == 1
+    write_rows(tmp_path / "log.data", plain_rows(1), format="parquet")
+    assert len(list(read_rows(tmp_path / "log.data"))) == 1
+    for call in (lambda: read_rows(tmp_path / "no.txt"), lambda: write_rows(tmp_path / "log.txt", [])):
+        with pytest.raises(InvalidInput, match="name the format"):
+            call()
     with pytest.raises(InvalidInput, match="known: jsonl, parquet"):
         read_rows(tmp_path / "log.txt", format="csv")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import arm_rows
+from ragbandit.router.offline.logs.tables import arm_rows, charged_costs
 from ragbandit.router.policies.draw import gate
 from ragbandit.shared.types import IMPORTED, TableRow
 
@@ -52,3 +52,22 @@ def test_ids_follow_from_what_is_asked():
     assert not set(ids) & {row.decision.id for row in rows_of(occurrence=1)}
     assert not any("secret" in repr(row) for row in rows_of())
     assert gate(rows_of()[0].decision, arms=ARMS)
+
+
+@pytest.mark.parametrize(
+    ("prices", "charged"),
+    [
+        ({"steps": 1.0}, {"steps": 2}),
+        ({"dollars": 1.0, "steps": 0.0}, {"dollars": 0.5}),
+        ({"dollars": 1.0, "seconds_total": 0.1}, {"dollars": 0.5, "seconds_total": 9.0}),
+        ({"prompt_tokens": 1.0}, {"prompt_tokens": 3.0}),
+        ({"passages": 1.0, "llm_calls": 1.0}, {}),
+    ],
+)
+def test_costs_that_the_reward_charges(prices, charged):
+    """Steps, seconds and named costs count if they have a price; `cost` has the unit of the only price, or dollars."""
+    costs = {"cost": {"b": 3.0}, "dollars": {"b": 0.5}}
+    row = replace(ROW, seconds={"b": 9.0}, costs=costs)
+    assert {term: amounts["b"] for term, amounts in charged_costs(row, prices=prices).items()} == charged
+    unnamed = replace(row, steps={}, costs={"cost": {"b": 3.0}})
+    assert charged_costs(unnamed, prices={"steps": 1.0}) == {"steps": {"b": 3.0}}

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ragbandit import open_log, replay
@@ -11,6 +13,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, Plan
 from ragbandit.router.offline.replay.sums import SourcePart
 from ragbandit.shared.errors import InvalidInput
+from tests.support.logs.log_rows import write_json
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -97,3 +100,37 @@ def test_the_lines_of_the_document(parquet, sizes):
     assert len([line for line in block.splitlines() if line.strip()]) <= 4, "three lines, and one that prints"
     assert names["result"].rows == 200
     assert max(sizes) <= 37
+
+
+def _with_propensities(path, *, pmf):
+    """Write the rows of a log in which the probabilities of the other arms are missing."""
+    rows = []
+    for row in lived_rows(600, pmf=pmf):
+        made, arms = row.decision, row.decision.arms[: sum(share > 0.0 for share in pmf)]
+        values = {"id": made.id, "text": made.query.text, "arms": arms, "arm": made.arm, "reward": row.reward.quality}
+        rows.append(values | {"propensity": made.propensity})
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        write_json(path, rows)
+    return path
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
+def test_fixed_arms_are_judged_by_propensities(tmp_path, name):
+    """Without a pmf, fixed arms are judged, the draws are not checked, and a policy is refused."""
+    log = open_log(_with_propensities(tmp_path / name, pmf=(0.6, 0.3, 0.1)), config=Settings())
+    result = replay(log, candidates=["fixed:deep"], plan=Plan(estimator="ips"))
+    (deep,) = result.candidates
+    assert deep.reward.interval is not None
+    assert result.faults == ()
+    assert any("600 rows have the probability of the drawn arm only" in note for note in result.notes)
+    with pytest.raises(InvalidInput, match=r"pmf: 600 rows .*judge fixed:ARM"):
+        replay(log, candidates=["epsilon_greedy"])
+
+
+def test_two_arms_need_no_pmf(tmp_path):
+    """With two arms, the propensity gives the pmf, so the draws are checked and every policy can be judged."""
+    log = open_log(_with_propensities(tmp_path / "log.jsonl", pmf=(0.7, 0.3, 0.0)), config=Settings())
+    assert [row.decision.pmf for row in log.read().rows[:1]] == [pytest.approx((0.7, 0.3))]
+    assert not any("drawn arm only" in note for note in replay(log, candidates=["uniform"]).notes)

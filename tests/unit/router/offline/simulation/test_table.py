@@ -63,8 +63,9 @@ def test_a_row_may_have_a_context(written):
     [
         (line(id="q2", correct={"a": 0}), "correct.b", "missing"),
         (line(id="q2", steps={"b": 0}), "steps.a", "missing"),
-        (line(id="q2", correct={"a": 0, "b": 0, "c": 1}), "correct.c", "no arm of the first row"),
+        (line(id="q2", correct={"a": 0, "b": 0, "c": 1}), "correct.c", "no arm of most rows"),
         (line(id="q2", correct=None), "correct", "missing"),
+        (line(id="q2", correct=1), "correct", "no object by arm (give one per arm"),
         (line(id="q2", steps=[1, 2]), "steps", "valid object"),
         (line(id="q2", correct={"a": 0, "b": float("nan")}), "correct.b", "finite number"),
         (line(id="q2", correct={"a": 0, "b": 1.01}), "correct.b", "less than or equal to 1"),
@@ -112,3 +113,51 @@ def test_arms_that_cannot_be_routed_are_refused(written, first, message):
         written(first)
     assert caught.value.field.endswith(":1 correct")
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("sign", [".", "_", ":"])
+def test_objects_may_be_columns(tmp_path, sign):
+    """A CSV has a column per arm for each object; booleans and decimal commas are numbers."""
+    file = tmp_path / "table.csv"
+    heads = "Question;correct.a;correct.single_step;dollars.a;dollars.single_step;steps_taken;context.tier"
+    file.write_text(
+        f"{heads.replace('t.a', f't{sign}a').replace('t.s', f't{sign}s')}\nWho?;true;0,5;0,001;$0.02;7;pro\n"
+    )
+    table = read_table(file)
+    (row,) = table.rows
+    assert (table.arms, dict(row.correct)) == (("a", "single_step"), {"a": 1.0, "single_step": 0.5})
+    assert (row.steps, row.costs) == ({}, {"dollars": {"a": 0.001, "single_step": 0.02}})
+    assert row.context == {"tier": "pro"}
+    with pytest.raises(InvalidInput, match="the table has no steps"):
+        _ = table.steps
+
+
+@pytest.mark.parametrize(
+    ("costs", "kept"),
+    [
+        ({"cost": {"a": 1, "b": 2}}, {"cost": {"a": 1.0, "b": 2.0}}),
+        ({"cost": {"a": {"dollars": 1}, "b": {"dollars": 2}}}, {"dollars": {"a": 1.0, "b": 2.0}}),
+        ({"cost": {"dollars": {"a": 1, "b": 2}}}, {"dollars": {"a": 1.0, "b": 2.0}}),
+        ({"cost.a.dollars": 1, "cost.b.dollars": 2}, {"dollars": {"a": 1.0, "b": 2.0}}),
+        ({"cost": 3, "prompt_tokens": '{"a": 1, "b": 2}'}, {"prompt_tokens": {"a": 1.0, "b": 2.0}}),
+    ],
+)
+def test_other_costs_than_steps(written, costs, kept):
+    """Costs are amounts by arm and term, in any nesting; other values of these keys are ignored."""
+    (row,) = written(json.dumps({"question": "Who?", "correct": {"a": 0, "b": 1}} | costs)).rows
+    assert (row.steps, row.costs) == ({}, kept)
+
+
+def test_rows_with_gaps_are_left_out(tmp_path):
+    """Most rows define the arms; a row whose outcome of an arm is missing, null or blank goes to the unusable rows."""
+    gaps = [
+        line(correct={"a": 1}),
+        line(id="q2", correct={"a": 1, "b": None}),
+        line(id="q3", correct={"a": "", "b": 1}),
+    ]
+    file = tmp_path / "table.jsonl"
+    file.write_text("\n".join([*gaps, line(id="q4"), line(id="q5")]))
+    bad = []
+    assert [row.id for row in read_table(file, bad=bad).rows] == ["q4", "q5"]
+    assert {(row.line, row.field) for row in bad} == {(1, "correct.b"), (2, "correct.b"), (3, "correct.a")}
+    assert all(row.remedy for row in bad)

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain
 
 #: scripts without spaces between words: Thai, Lao, Myanmar, Khmer, Tai, kana, Han, Bopomofo, Yi
-_SPACELESS = (
+SPACELESS = (
     "\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u312f\u31a0-\u31ff\u3400-\u4dbf"
     "\u4e00-\ua48f\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
@@ -55,13 +55,13 @@ def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
             case "Sm" | "Sc" if character != "\u2044":  # a fraction slash separates words, as "/" does
                 symbols.append(character)
     replaced |= dict.fromkeys(map(ord, re.findall(f"[{_INVISIBLE}]", "".join(marks) + _INVISIBLE))) | _ASCII
-    mark, letter = "".join(marks), f"[^\\W_{_SPACELESS}]"
+    mark, letter = "".join(marks), f"[^\\W_{SPACELESS}]"
     run = f"{letter}+(?:[{mark}]+{letter}*)*"
     run += rf"(?:[.,](?<=\d[.,])(?=\d){run})*"
     signs = r"(?<=[^\W\d_])(?:\+\+|[+#]+(?![\w+#]))|(?<=\b[a-z])-(?=[^\w-]*\Z)"
     # Most words end at a space, point or comma. `plain` matches these words three times as fast as `run`.
     plain = rf"{letter}++(?=[\s.,](?!\d))"
-    word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{_SPACELESS}](?<=\w)[{mark}]*"
+    word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{SPACELESS}](?<=\w)[{mark}]*"
     word += rf"|[{''.join(symbols)}]|[<>](?<![-=<>].)(?==? ?-?\d)"
     return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?:(?<=\d-)|(?<=\de-))\d)")
 

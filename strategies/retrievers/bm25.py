@@ -1,14 +1,17 @@
 """BM25 over title and text, in a folder on disk: the default retriever.
 
 The scores of title and text are added, as in the Elasticsearch query of IRCoT and Adaptive-RAG. Terms are those of
-Elasticsearch's english analyzer: stemmed words without "'s" and without Lucene's 33 English stop words.
+Elasticsearch's english analyzer: stemmed words without "'s" and without Lucene's 33 English stop words. A compound with
+hyphens is also a term without them, since texts may divide a word at a line end. Korean and scripts without spaces have
+pairs of characters, as in Lucene's CJK analyzer; Arabic and Hebrew have no vowel signs, as in its Arabic analyzer.
 """
 
 import logging
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import bm25s
@@ -16,7 +19,7 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.text_forms import words
+from ragbandit.shared.text_forms import SPACELESS, canonical, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader, read_corpus
@@ -24,7 +27,7 @@ from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positi
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
-FORMAT = 2
+FORMAT = 3
 
 _FIELDS = ("title", "text")
 _BATCH = 1000  #: number of passages between two reports of progress
@@ -35,6 +38,17 @@ _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  #: a word in an index of format 1
+_COMPOUND = re.compile(r"(?<![^\W_])[^\W\d_]++(?:-(?:[ \t]*\n[ \t]*)?[^\W\d_]++)+")
+#: a run of letters in which a word may begin and end anywhere: there are no spaces, or Korean particles follow
+_RUN = re.compile(rf"[{SPACELESS}](?:\n?[{SPACELESS}]+)*|[\uac00-\ud7a3]+")
+_ARABIC = "[\u0620-\u06d3\u06ee-\u06ff\u0750-\u077f\u08a0-\u08c9]"
+_PERSIAN_PARTS = re.compile(rf"{_ARABIC}+(?:\u200c{_ARABIC}+)+")  #: a word with endings after zero-width non-joiners
+#: "the", also after "and", "by", "like", "so" and "for", which Arabic writes onto the next word
+_ARTICLE = re.compile(rf"(?<![^\W_])(?:[\u0648\u0628\u0643\u0641]?\u0627\u0644|\u0644\u0644)(?={_ARABIC}{{2}})")
+#: Hebrew points, Arabic vowel signs, and the hamza and madda above or below a letter
+_SIGNS = re.compile("[\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u08d3-\u08ff]")
+#: forms of Arabic, Persian and Urdu letters, as in Lucene
+_LETTERS = str.maketrans("\u0671\u0649\u06cc\u06d2\u0629\u06c1\u06a9", "\u0627\u064a\u064a\u064a\u0647\u0647\u0643")
 
 # On import bm25s sets its own logger to DEBUG, which would flood every handler of the root logger.
 logging.getLogger("bm25s").setLevel(logging.WARNING)
@@ -46,11 +60,32 @@ class _Analyzer(threading.local):
     def __init__(self) -> None:
         self._stemmer = Stemmer.Stemmer(_ANALYZER["stemmer"])
 
-    def terms(self, text: str, *, version: Json = FORMAT) -> list[str]:
+    def terms(self, text: str, *, version: Json = FORMAT, is_query: bool = False) -> list[str]:
+        """The terms of a text in an index of this format, or of a query to this index."""
         text = _POSSESSIVE.sub("", text.lower())
-        all_words = words(text) if version == FORMAT else _EARLIER_WORD.findall(text)
+        earlier = {"1": _EARLIER_WORD.findall, "2": words}.get(str(version))
+        all_words = _words(text, is_query=is_query) if earlier is None else earlier(text)
         stems: list[str] = self._stemmer.stemWords([term for term in all_words if term not in _STOP_WORDS])
         return stems
+
+
+def _words(text: str, *, is_query: bool) -> list[str]:
+    form = _COMPOUND.sub(_apart_and_joined, canonical(_PERSIAN_PARTS.sub(_apart_and_joined, text)))
+    if form.isascii():
+        return words(form)
+    bare = _SIGNS.sub("", unicodedata.normalize("NFD", form)).translate(_LETTERS)
+    form = _ARTICLE.sub("", unicodedata.normalize("NFC", bare))
+    found = words(_RUN.sub(" ", form))
+    for run in _RUN.findall(form):
+        characters = words(" ".join(run) if "\uac00" <= run[0] <= "\ud7a3" else run)
+        pairs = list(map("".join, pairwise(characters)))
+        found += pairs if is_query and pairs else characters + pairs  # the index has both, for queries of one character
+    return found
+
+
+def _apart_and_joined(match: re.Match[str]) -> str:
+    parts = re.split("-\\s*|\u200c", match[0])
+    return f"{' '.join(parts)} {''.join(parts)}"
 
 
 _analyzer = _Analyzer()
@@ -85,7 +120,7 @@ class Bm25Retriever(FolderRetriever):
 
     kind = "bm25"
     format = FORMAT
-    earlier_formats = frozenset({1})
+    earlier_formats = frozenset({1, 2})
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)
@@ -97,7 +132,7 @@ class Bm25Retriever(FolderRetriever):
                 raise ValueError("the files of the index come from different builds")
 
     def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
-        terms = _analyzer.terms(query, version=self.meta["format"])
+        terms = _analyzer.terms(query, version=self.meta["format"], is_query=True)
         if not terms:
             return ()
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)

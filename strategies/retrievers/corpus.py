@@ -1,5 +1,6 @@
 """Reads the passages for an index: from JSONL or Parquet, or from documents, which are cut into passages."""
 
+import codecs
 import hashlib
 import json
 import logging
@@ -7,6 +8,7 @@ import math
 import os
 import re
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import islice, pairwise
@@ -28,11 +30,44 @@ log = logging.getLogger("ragbandit.documents")
 CHARACTERS = 800  #: maximum number of characters of a passage from a document, which every encoder can read whole
 MAX_PASSAGE: Final = 1_000_000  #: maximum number of characters of a field of a passage
 MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: maximum bytes of a document
+_SECTION: Final = 16_000  #: maximum number of characters that are cut into passages at once
 
-#: front matter at the beginning of a Markdown file
-_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+#: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
+_FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)|\+\+\+[ \t]*\n(?P<toml>.*?)^\+\+\+)[ \t]*(?:\n|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 _BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
+#: an image or file within the text: SVG, or anything up to a white space or the end of the link, and lines of base64
+_DATA_URI = re.compile(
+    r"\bdata:(?=[\w.+-]++/|;)[\w.+/-]*+(?:;[\w.+-]++(?:=[^;,\s]*+)?)*+,"
+    r"(?:(?:<|%3C)svg\b(?:(?!(?:<|%3C)svg\b)[\s\S])*?(?:<|%3C)(?:/|%2F)svg(?:>|%3E)"
+    r"|[^\s\"'<>)]*+(?:[ \t]*\n[ \t]*[A-Z0-9+/]{60,}+={0,2})*(?:[ \t]*\n[ \t]*[A-Z0-9+/]++={1,2})?)",
+    re.IGNORECASE,
+)
+_SOFT_HYPHEN = re.compile(r"\u00ad(?:[ \t]*\n[ \t]*)?")
+#: the first part of a word that a line end divides; group 2 is the second part
+_DIVIDED = re.compile(r"(?<![^\W_])([^\W\d_]++)[-\u2010][ \t]*\n\s*(?=([^\W\d_]++))")
 _BREAKS = frozenset({"softbreak", "hardbreak"})
+
+#: first bytes -> encoding: byte order marks, and pages in UTF-16 without one
+_MARKS = {
+    b"\xef\xbb\xbf": "utf-8-sig",
+    b"\xff\xfe": "utf-16",
+    b"\xfe\xff": "utf-16",
+    b"<\0": "utf-16-le",
+    b"\0<": "utf-16-be",
+}
+_DECLARED = re.compile(rb"<(?:\?xml\s[^>]*?\bencoding|meta\s[^>]*?\bcharset)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+#: declared encodings that browsers take for another one (WHATWG's encoding standard), by their names in Python
+_AS_BROWSERS = (
+    "ascii=cp1252 iso8859-1=cp1252 iso8859-9=cp1254 iso8859-11=cp874 tis-620=cp874 gb2312=gb18030 gbk=gb18030"
+    " big5=big5hkscs shift_jis=cp932 euc_kr=cp949"
+)
+_INLINE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|nobr|q|rb|rp|rt|ruby|s|samp|small"
+_INLINE += "|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+#: the place before a tag that divides words: any that is not inline, or the number of a footnote
+_DIVIDING = re.compile(rf"(?=</?(?!(?:{_INLINE})(?![\w-]))[a-z]|<sup\b[^<>]*>\s*<a\b)", re.IGNORECASE)
 
 
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
@@ -40,7 +75,7 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
 
     A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}, or has "_id" as in BEIR. Other
     fields and blank lines are skipped. Numbers become text. A title or url that is missing, null or NaN becomes "". A
-    row with a blank text is left out. leave_out: see `read_folder`.
+    row whose text is null, NaN or blank is left out. leave_out: see `read_folder`.
     Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or text, a value above
     MAX_PASSAGE, or an id that was used before.
     """
@@ -51,12 +86,13 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     unit, rows = ("row", _parquet(source)) if source.suffix.lower() == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
-        if isinstance(row.get("text"), str) and is_blank(str(row["text"])):
+        where = f"{source}, {unit} {number}"
+        if "text" in row and is_blank(_as_text(row["text"], name="text", where=where)):
             (leave_out or log_left_out)(f"{unit} {number}", "it has no text")
             continue
-        passage = _read_row(row, where=f"{source}, {unit} {number}")
+        passage = _read_row(row, where=where)
         if (first := first_rows.setdefault(passage.id, number)) != number:
-            message = f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}"
+            message = f"{where}: {passage.id!r} was used before, on {unit} {first}"
             raise InvalidInput(message, field="id", remedy="give every passage an id of its own")
         yield passage
 
@@ -149,7 +185,18 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
 def _cut(text: str, *, markdown: bool) -> Iterator[str]:
     library = required_module("semantic_text_splitter", extra="documents")
     splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(CHARACTERS)
-    return (piece for piece in splitter.chunks(text) if piece.strip())
+    return (piece for section in _sections(text) for piece in splitter.chunks(section) if piece.strip())
+
+
+def _sections(text: str) -> Iterator[str]:
+    """Parts of the text, since the time of the splitter grows with the square of a line and of the whole text."""
+    start = 0
+    while len(text) - start > _SECTION:
+        ends = (text.rfind(sign, start + _SECTION // 2, start + _SECTION) for sign in ("\n#", "\n\n", "\n", " ", ","))
+        end = next((end + 1 for end in ends if end > 0), start + _SECTION)
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
@@ -169,12 +216,47 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
 
 
 def _text(path: Path) -> tuple[str, str]:
+    return path.stem, _tidied(_decoded(path))
+
+
+def _decoded(path: Path) -> str:
+    """The text of a file in UTF-8, with a byte order mark, or in the encoding that it declares as HTML or XML does."""
     try:
-        return path.stem, path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"the text is not UTF-8: {error}") from error
+        data = path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"the document cannot be read: {error.strerror}") from error
+    declared = _declared_encoding(data)
+    # Many pages are in UTF-8, whatever they declare. The bytes of ISO-2022 are those of ASCII.
+    encoding = declared if declared.startswith("iso2022") else "utf-8"
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), encoding)
+    try:
+        text = data.decode(encoding)
+    except UnicodeError as error:
+        if encoding != "utf-8" or declared == "utf-8":
+            raise InvalidInput(f"the text is not {encoding.upper()}: {error}") from error
+        text = data.decode(declared, "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _declared_encoding(data: bytes) -> str:
+    match = _DECLARED.search(data[:8192])
+    label = re.sub("^(?:x-|cs|cn-)|-[ie]$", "", match[1].decode().lower()) if match else "utf-8"
+    try:
+        name = codecs.lookup(label.replace("windows-31j", "cp932").replace("windows-", "cp")).name
+        b"\xff".decode(name, "replace")  # some codecs are not for texts
+    except (LookupError, UnicodeError):
+        return "utf-8"
+    return "utf-8" if name.startswith("utf") else dict(re.findall(r"(\S+)=(\S+)", _AS_BROWSERS)).get(name, name)
+
+
+def _tidied(text: str) -> str:
+    """The text without data URIs, soft hyphens and line ends within words.
+
+    A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere.
+    """
+    text = _SOFT_HYPHEN.sub("", _DATA_URI.sub("", text))
+    whole_words = set(re.findall(r"[^\W\d_]+", text)) if _DIVIDED.search(text) else set()
+    return _DIVIDED.sub(lambda part: part[1] if part[1] + part[2] in whole_words else f"{part[1]}-", text)
 
 
 def _markdown(path: Path) -> tuple[str, str]:
@@ -184,18 +266,27 @@ def _markdown(path: Path) -> tuple[str, str]:
 
 
 def _front_matter(text: str) -> tuple[str, str]:
+    """Returns (title, text without the front matter)."""
     match = _FRONT_MATTER.match(text)
-    if match is None or _BLANK_LINE.search(match[1]):  # text with a blank line is not front matter, even if it is YAML
-        return "", text
     try:
-        # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.
-        values = yaml.load(match[1], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists and mappings
-    except (yaml.YAMLError, RecursionError):
+        if text.startswith("{"):
+            values, end = json.JSONDecoder().raw_decode(text)
+            if text[end:].partition("\n")[0].strip():
+                return "", text
+        elif match is None or _BLANK_LINE.search(match["yaml"] or ""):  # a blank line ends YAML: what follows is text
+            return "", text
+        elif match["toml"] is not None:
+            values, end = tomllib.loads(match["toml"]), match.end()
+        else:
+            # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.
+            values = yaml.load(match["yaml"], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists, mappings
+            end = match.end()
+    except (yaml.YAMLError, ValueError, RecursionError):
         return "", text
     if not isinstance(values, dict):
         return "", text
     title = values.get("title")
-    return " ".join(title.split()) if isinstance(title, str) else "", text[match.end() :]
+    return " ".join(title.split()) if isinstance(title, str) else "", text[end:]
 
 
 def _heading(text: str) -> str:
@@ -214,11 +305,14 @@ def _plain(inside: Any) -> str:
 
 
 def _html(path: Path) -> tuple[str, str]:
-    soup = required_module("bs4", extra="documents").BeautifulSoup(_text(path)[1], "html.parser")
-    title = soup.title.get_text(strip=True) if soup.title else ""
-    for unseen in soup(["script", "style", "template", "title"]):
+    title, page = _front_matter(_decoded(path))
+    # Beautiful Soup warns of a page that begins as XML, or looks like a file name.
+    markup = "<html>\n" + _DIVIDING.sub("\n", page)
+    soup = required_module("bs4", extra="documents").BeautifulSoup(markup, "html.parser")
+    title = title or (soup.title.get_text(strip=True) if soup.title else "")
+    for unseen in soup(["script", "style", "template", "title", "rp", "rt"]):  # rt: the reading beside a character
         unseen.decompose()
-    return title or path.stem, soup.get_text("\n", strip=True)
+    return title or path.stem, "\n".join(filter(None, map(str.strip, soup.get_text().split("\n"))))
 
 
 def _pdf(path: Path) -> tuple[str, str]:
@@ -226,7 +320,7 @@ def _pdf(path: Path) -> tuple[str, str]:
     try:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
-        return title or path.stem, "\n\n".join(page.extract_text() for page in reader.pages)
+        return title or path.stem, _tidied("\n\n".join(page.extract_text() for page in reader.pages))
     except Exception as error:  # pypdf raises errors of any kind for a broken file
         raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
 

@@ -13,6 +13,7 @@ import pytest
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import MAX_LINE
 from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers import corpus
 from ragbandit.strategies.retrievers.corpus import MAX_DOCUMENT, MAX_PASSAGE, passage_line, read_corpus
 from ragbandit.strategies.retrievers.folders import OFFSETS, PASSAGES, PassageFile
 
@@ -50,9 +51,9 @@ def test_null_and_numbers_are_read_as_text(tmp_path, values, passage):
 
 
 def test_rows_of_beir_are_read(tmp_path):
-    """The id may be called "_id"; a row with a blank text is left out and named by its number."""
-    rows = [{"_id": 1, "title": "T", "text": " "}, {"_id": 2, "text": "t", "metadata": {}}]
-    columns = {"_id": [1, 2], "title": ["T", None], "text": [" ", "t"]}
+    """The id may be called "_id"; a row with a blank or null text is left out and named by its number."""
+    rows = [{"_id": 1, "title": "T", "text": " "}, {"_id": 2, "text": "t", "metadata": {}}, {"_id": 3, "text": None}]
+    columns = {"_id": [1, 2, 3], "title": ["T", None, ""], "text": [" ", "t", None]}
     left = []
     for file, unit in (
         (write_rows(tmp_path / "corpus.jsonl", *(json.dumps(row).encode() for row in rows)), "line"),
@@ -60,7 +61,8 @@ def test_rows_of_beir_are_read(tmp_path):
     ):
         found = list(read_corpus(file, leave_out=lambda *pair: left.append(pair)))
         assert found == [Passage(id="2", title="", text="t")]
-        assert left.pop() == (f"{unit} 1", "it has no text")
+        assert left == [(f"{unit} 1", "it has no text"), (f"{unit} 3", "it has no text")]
+        left.clear()
 
 
 def test_a_line_and_a_passage_have_a_longest_length(tmp_path):
@@ -248,8 +250,12 @@ def test_long_documents_are_cut_without_losing_a_word(tmp_path):
         ("---\ndate: 2024-05-01\n...\n# City\n\nParis.", "City", "# City\n\nParis."),
         ("---\ntitle: [a, b]\n---\nParis.", "d", "Paris."),
         ("---\n---\nParis.", "d", "Paris."),
-        # without front matter: broken YAML, text between two rules, also if it reads as a mapping, a blank line before
-        # it, a rule without an end, a rule further down
+        ('+++\r\ntitle = "A  town"\n\n[params]\na = 1\n+++\nParis.', "A town", "Paris."),
+        ('{\n  "title": "A town"\n}\n\nParis.', "A town", "Paris."),
+        # without front matter: no TOML, JSON in a line of text, broken YAML, text between two rules, also if it reads
+        # as a mapping, a blank line before it, a rule without an end, a rule further down
+        ("+++\na town\n+++\nParis.", "d", "+++\na town\n+++\nParis."),
+        ('{"title": "x"} Paris.', "d", '{"title": "x"} Paris.'),
         ("---\ntitle: a: b\n---\n\n# City", "City", "---\ntitle: a: b\n---\n\n# City"),
         ("---\nParis.\n\n---\n\nRome.", "d", "---\nParis.\n\n---\n\nRome."),
         ("---\nNote: read this.\n\n---\n\nRome.", "d", "---\nNote: read this.\n\n---\n\nRome."),
@@ -270,6 +276,78 @@ def test_markdown_has_its_own_title(tmp_path, markdown, title, text):
     (row,) = read_corpus(documents(tmp_path, d_md=markdown))
     assert row.title == title
     assert row.text == (markdown if text is None else text)
+
+
+BASE64 = "QUJD" * 500
+SVG = "svg xmlns='x' viewBox='0 0 8 8'"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"A ![plan](data:image/png;base64,{BASE64}) B", "A ![plan]() B"),
+        (f"[p]: <DATA:image/gif;charset=utf-8;base64,{BASE64}> 'Plan'", "[p]: <> 'Plan'"),
+        (f"[p]: data:;base64,{BASE64}\n\nB", "[p]: \n\nB"),
+        (f"![p](data:image/png;base64,\n{BASE64}\n{BASE64}\nQUJDQQ==) B", "![p]() B"),
+        (f"<img src=\"data:image/svg+xml,%3C{SVG}%3E%3Cpath d='M0 (1)'/%3E%3C/svg%3E\"> B", '<img src=""> B'),
+        (f"![p](data:image/svg+xml;utf8,<{SVG}><path/></svg>) B", "![p]() B"),
+        ("the data: it is data:x,y", "the data: it is data:x,y"),
+        ("moni-\ntoring, monitoring, well- \nknown, soft\u00ad\nware, Vor-\nund", None),
+    ],
+)
+def test_text_has_no_data_uris_and_no_divided_words(tmp_path, text, kept):
+    """Data URIs go; a line end in a word goes, with its hyphen if that is soft or the whole word stands elsewhere."""
+    (row,) = read_corpus(documents(tmp_path, a_md=text))
+    assert row.text == (kept or "monitoring, monitoring, well-known, software, Vor-und")
+
+
+@pytest.mark.parametrize(
+    ("page", "encoding", "text"),
+    [
+        ("<meta charset=iso-8859-1><p>Küche “5 €”", "cp1252", "Küche “5 €”"),
+        ('<META HTTP-EQUIV=Content-Type CONTENT="text/html; charset=KOI8-R">Река', "koi8-r", "Река"),
+        ("<?xml version='1.0' encoding='windows-874'?><p>แม่น้ำ", "cp874", "แม่น้ำ"),
+        ("<meta charset='x-sjis'>図書館①", "cp932", "図書館①"),
+        ("<meta charset=gb2312>图书馆镕", "gb18030", "图书馆镕"),
+        ("<meta charset=iso-2022-jp>図書館", "iso2022_jp", "図書館"),
+        ("<meta charset=iso-8859-1>Küche", "utf-8", "Küche"),
+        ("<p>Küche", "utf-16", "Küche"),
+        ("<p>Küche", "utf-16-be", "Küche"),
+        (
+            "<p>A <b>bo</b>ld hy<wbr>phen H<sub>2</sub>O<p>a<br>b<sup><a href=c>1</a></sup>",
+            "utf-8",
+            "A bold hyphen H2O\na\nb\n1",
+        ),
+        ("<td>a<td>b<option>c<option>d<b-c>e</b-c><ruby>漢<rt>かん</rt>字", "utf-8", "a\nb\nc\nd\ne\n漢字"),
+        ("---\ntitle: x\n---\n<p>a", "utf-8", "a"),
+    ],
+)
+def test_a_page_is_read_in_its_encoding_and_by_its_blocks(tmp_path, page, encoding, text):
+    """A page is decoded as browsers do, but UTF-8 comes first; only tags that are not inline divide words."""
+    (row,) = read_corpus(documents(tmp_path, a_html=page.encode(encoding)))
+    assert row.text == text
+
+
+@pytest.mark.parametrize("declared", ["nonsense", "hex", "idna", "utf-16"])
+def test_a_page_in_no_known_encoding_is_left_out(tmp_path, declared):
+    """A page that is not UTF-8 and declares no known encoding is left out with this reason."""
+    left = {}
+    page = f"<meta charset={declared}>caf\xe9".encode("latin-1")
+    assert [row.id for row in read_corpus(documents(tmp_path, a_html=page, b_txt="b"), leave_out=left.__setitem__)] == [
+        "b.txt#1"
+    ]
+    assert left["a.html"].startswith("the text is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 10_000, "w" * 50_000, "図書館" * 15_000, '{"a": 1},' * 5_000, "a b.\n\n" * 9_000]
+)
+def test_a_long_text_is_cut_in_sections(text):
+    """The splitter, whose time grows with the square of a text's length, gets parts of at most 16,000 characters."""
+    sections = list(corpus._sections(text))
+    assert "".join(sections) == text
+    assert max(map(len, sections)) <= 16_000
+    assert min(map(len, sections[:-1])) >= 8_000
 
 
 @pytest.mark.parametrize(("given", "title"), [("Two rivers", "Two rivers"), ("", "e"), ("  ", "e"), (None, "e")])

@@ -145,6 +145,10 @@ log = logging.getLogger("ragbandit.client")
 _DEGRADED: Final = "degraded-"
 #: maximum number of ids to remember that callers chose for degraded decisions
 _MOST_OWN_IDS: Final = 10_000
+#: number of questions in a row without any reply, after which no question is sent until a probe gets a reply
+_MOST_SILENT: Final = 3
+#: seconds between two probes
+_PROBE_S: Final = 2.0
 
 
 def is_degraded(decision_id: str) -> bool:
@@ -153,30 +157,61 @@ def is_degraded(decision_id: str) -> bool:
 
 
 class Fallback:
-    """Makes decisions with `default_arm` while the service cannot be reached; None if errors should be raised."""
+    """Makes decisions with `default_arm` while the service cannot be reached; None if errors should be raised.
 
-    def __init__(self, default_arm: str | None) -> None:
+    probe: returns whether the service replies; None if every question should be sent
+    """
+
+    def __init__(self, default_arm: str | None, *, probe: Callable[[], bool] | None) -> None:
         if default_arm is not None and (not isinstance(default_arm, str) or not default_arm):
             message = f'"default_arm" must be the name of an arm, not {default_arm!r:.80}'
             raise InvalidInput(message, field="default_arm", remedy="name an arm of the service")
         self.default_arm = default_arm
-        self.count = 0
+        self.count = self.withheld = 0
+        self._probe = probe
         self._is_away = False
+        self._silent = 0
+        self._closed = threading.Event()
+        self._prober = threading.Thread()
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def decided(self, decision_id: str) -> None:
         """Record that the service made this decision."""
         with self._lock:
-            self._is_away = False
+            was_away, self._is_away, self._silent = self._is_away, False, 0
             self._own_ids.pop(decision_id, None)
+        if was_away:
+            message = (
+                "the service routes again; so far %d questions had a default_arm, %d outcomes and feedback not sent"
+            )
+            log.warning(message, self.count, self.withheld)
+
+    def is_silent(self, arm: str | None, *, arms: object) -> bool:
+        """Whether `arm` decides without asking: the last questions got no reply, and no probe has got one since."""
+        with self._lock:
+            if self._silent < _MOST_SILENT or self._probe is None or arm is None or not _is_among(arm, arms):
+                return False
+            if not self._prober.is_alive():  # it has not run yet, or in another process
+                self._prober = threading.Thread(target=self._wait_for_reply, args=(self._probe,), daemon=True)
+                self._prober.start()
+            return True
+
+    def _wait_for_reply(self, probe: Callable[[], bool]) -> None:
+        while not self._closed.wait(_PROBE_S) and not probe():
+            pass
+        self._silent = 0
+
+    def close(self) -> None:
+        """End the probes."""
+        self._closed.set()
 
     def reply(self, arm: str, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
         """Decide without the service, because of its `error`. is_own: whether the caller chose the id."""
         with self._lock:
             self.count += 1
-            was_away = self._is_away
-            self._is_away = True
+            was_away, self._is_away = self._is_away, True
+            self._silent = 0 if error.__cause__ is None else self._silent + 1  # an error without a cause is a reply
             if is_own:  # the service may have stored a decision with this id and another arm
                 self._own_ids[decision_id] = None
                 while len(self._own_ids) > _MOST_OWN_IDS:
@@ -199,13 +234,19 @@ class Fallback:
             degraded=True,
         )
 
-    def has(self, decision_id: object) -> bool:
-        """Whether a client made this decision without the service."""
+    def withholds(self, decision_id: object) -> bool:
+        """Whether a client made this decision without the service. Counts the outcome or feedback that is not sent."""
         with self._lock:
-            return isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
+            is_ours = isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
+            self.withheld += is_ours
+        return is_ours
 
     def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
         """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` allows it."""
         refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes them
         away = error.status >= 500 or error.status == 429
-        return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)
+        return (away or refused_arms) and _is_among(arm, arms)
+
+
+def _is_among(arm: str, arms: object) -> bool:
+    return not isinstance(arms, list | tuple) or arm in arms

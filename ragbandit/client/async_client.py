@@ -46,8 +46,9 @@ class AsyncClient:
         with a Retry-After of at most retry_after_most_s
     connections: maximum number of simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
-        route_timeout_s. Such a reply has `degraded: true`, its outcome and feedback are not sent, and nothing is
-        learned from it. Without a default arm, `route` raises the error
+        route_timeout_s; after three such questions in a row, at once until GET /ready replies (asked every 2 seconds).
+        Such a reply has `degraded: true`, its outcome and feedback are only counted, and nothing is learned from it.
+        Without a default arm, `route` raises the error
     transport: replaces the network in tests (httpx)
     """
 
@@ -77,7 +78,7 @@ class AsyncClient:
             connections=connections,
             route_timeout_s=route_timeout_s,
         )
-        self._fallback = Fallback(default_arm)
+        self._fallback = Fallback(default_arm, probe=self._connection.replies if transport is None else None)
         self._transport = AsyncTransport(self._connection, transport=transport)
 
     async def route(
@@ -143,7 +144,7 @@ class AsyncClient:
         feedback_id = body.get("feedback_id")
         if feedback_id is None:
             feedback_id = exchange.new_id()
-        if self._fallback.has(decision_id):
+        if self._fallback.withholds(decision_id):
             return exchange.not_sent(feedback_id)
         fields = {**body, "decision_id": decision_id, "feedback_id": feedback_id}
         return cast(replies.ClientFeedbackReply, await self._object(exchange.post("/v1/feedback", fields)))
@@ -153,14 +154,15 @@ class AsyncClient:
     ) -> list[replies.ReceiptReply | replies.ErrorReply]:
         """POST /v1/feedback/batch, except for degraded decisions. Returns a receipt or {"error": ...} per item."""
         judgements = exchange.item_list(items, path="/v1/feedback", key="feedback_id")
-        sent = [item for item in judgements if not self._fallback.has(item.get("decision_id"))]
+        withheld = [self._fallback.withholds(item.get("decision_id")) for item in judgements]
+        sent = [item for item, is_withheld in zip(judgements, withheld, strict=True) if not is_withheld]
         receipts = iter(())
         if sent:
             reply = await self._object(exchange.post("/v1/feedback/batch", {"items": sent}))
             receipts = iter(exchange.replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
         return [
-            exchange.not_sent(item["feedback_id"]) if self._fallback.has(item.get("decision_id")) else next(receipts)
-            for item in judgements
+            exchange.not_sent(item["feedback_id"]) if is_withheld else next(receipts)
+            for item, is_withheld in zip(judgements, withheld, strict=True)
         ]
 
     def arms(
@@ -265,8 +267,14 @@ class AsyncClient:
         """Number of decisions that this client has made by `default_arm`."""
         return self._fallback.count
 
+    @property
+    def not_sent(self) -> int:
+        """Number of outcomes and feedback that were not sent, because their decisions are degraded."""
+        return self._fallback.withheld
+
     async def aclose(self) -> None:
         """Close the connections (of this event loop). Later calls raise InvalidInput."""
+        self._fallback.close()
         await self._transport.aclose()
 
     async def __aenter__(self) -> "AsyncClient":
@@ -285,9 +293,11 @@ class AsyncClient:
     ) -> replies.ClientRouteReply:
         key = exchange.new_id() if decision_id is None else decision_id
         limit_s = None if default_arm is None else min(self._connection.route_timeout_s, self._connection.timeout_s)
+        call = exchange.post("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
         try:
-            body = {"question": question, "decision_id": key, **more}
-            reply = await self._object(exchange.post("/v1/route", body, limit_s=limit_s))
+            if self._fallback.is_silent(default_arm, arms=more.get("arms")):
+                raise NotReady("the service did not reply to the last questions") from TimeoutError()
+            reply = await self._object(call)
         except RagBanditError as error:
             if default_arm is None or not self._fallback.may_replace(error, arm=default_arm, arms=more.get("arms")):
                 raise
@@ -306,7 +316,7 @@ class AsyncClient:
             raise with_configuration(error, arms=arms) from error
 
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
-        if self._fallback.has(decision_id):
+        if self._fallback.withholds(decision_id):
             return replies.ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
         call = exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})
         return cast(replies.ClientOutcomeReply, await self._object(call))

@@ -57,6 +57,14 @@ class Connection:
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         return {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
 
+    def replies(self) -> bool:
+        """Whether GET /ready gets a reply, over a new connection and within route_timeout_s, that reports no fault."""
+        try:
+            with httpx.Client(**self.pool()) as http:
+                return http.get("/ready", timeout=self.route_timeout_s).status_code < 500
+        except httpx.HTTPError:
+            return False
+
 
 #: largest value of a limit, in seconds or as a count
 _MOST: Final = 1_000_000

@@ -5,10 +5,11 @@ import time
 
 import pytest
 
-from ragbandit.client import is_degraded
+from ragbandit.client import arms as client_arms, is_degraded
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+from tests.support.waiting import until
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -24,7 +25,9 @@ def test_the_default_arm(make_client, caplog):
         assert client.feedback(key, rating=True)["degraded"] is True
         (receipt,) = client.feedback_batch([{"decision_id": key, "rating": True, "feedback_id": "f1"}])
         assert (receipt["feedback_id"], receipt["degraded"]) == ("f1", True)
-        assert client.degraded == 3
+        assert (client.degraded, client.not_sent) == (3, 3)
+        with pytest.raises(errors.NotReady, match="no service answered"):  # asked, since the default arm may not answer
+            client.route(QUESTION, arms=["deep"])
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == 1
 
@@ -66,3 +69,18 @@ def test_it_comes_back(make_client):
         assert client.route(QUESTION)["arm"] == "fast"
         assert client.route(QUESTION)["arm"] == "deep"
         assert client.degraded == 1
+
+
+def test_a_silent_service_is_asked_again_when_it_replies(make_client, monkeypatch, caplog):
+    """After three questions without a reply the default arm decides without asking, until a probe gets a reply."""
+    monkeypatch.setattr(client_arms, "_PROBE_S", 0.2)
+    replies = [Scripted(delay_s=30)] * 4 + [Scripted(status=503), json_reply({"decision_id": "d", "arm": "deep"})]
+    with (
+        ScriptedHttp(*replies) as server,
+        make_client(server.url, default_arm="fast", route_timeout_s=0.3) as client,
+    ):
+        assert [client.route(QUESTION)["arm"] for _ in range(20)] == ["fast"] * 20
+        assert [path for path, _, _ in server.seen].count("/v1/route") == 3
+        until(lambda: client.route(QUESTION)["arm"] == "deep")
+        assert [path for path, _, _ in server.seen] == ["/v1/route"] * 3 + ["/ready"] * 3 + ["/v1/route"]
+    assert "the service routes again" in caplog.text

@@ -87,15 +87,9 @@ class Surroundings:
 
 
 def look_around(
-    *,
-    url: str | None,
-    key_env: str,
-    wanted: Sequence[str],
-    documents: Path | None,
-    pipelines: Sequence[str],
-    settings: Settings,
+    *, url: str | None, key_env: str, wanted: Sequence[str], documents: Path | None, pipelines: Sequence[str]
 ) -> Surroundings:
-    """Find models and pipelines, and index the documents. Raises RagBanditError if something named cannot be used."""
+    """Find models and pipelines. Raises RagBanditError if something named cannot be used."""
     try:
         require_service()
     except ConfigError as error:
@@ -110,8 +104,7 @@ def look_around(
         raise ConfigError("no model server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
     local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-    index = _index(documents, settings=settings) if models or local else None
-    return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
+    return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local)
 
 
 def _pipeline_arm(text: str) -> tuple[str, Params]:
@@ -124,28 +117,30 @@ def _pipeline_arm(text: str) -> tuple[str, Params]:
     return name, {"class": "callable", "object": path}
 
 
-def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
-    """Returns (name, description) of an index: new if documents are `named`, else an existing one, else a new one."""
-    if named is None:
+def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) -> tuple[str, str] | None:
+    """Returns (name, description) of an index: new if `documents` are named, else an existing one, else a new one."""
+    if not (here.models or here.local):
+        return None
+    if documents is None:
         folder = Path(settings.data_dir).absolute() / "indexes"
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
                 return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
-    documents = named or next((path for path in usual if path.exists()), None)
-    if documents is None:
+    corpus = documents or next((path for path in usual if path.exists()), None)
+    if corpus is None:
         return None
-    if not documents.exists():
-        raise InvalidInput(f"{named} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
+    if not corpus.exists():
+        raise InvalidInput(f"{corpus} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
     try:
-        description = build_index(settings, corpus=documents)
+        description = build_index(settings, corpus=corpus)
     except RagBanditError as error:
-        if named or isinstance(error, ConfigError):  # a missing package, without which no arm can search
+        if documents or isinstance(error, ConfigError):  # a missing package, without which no arm can search
             raise
-        errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
+        errors.print(escape(f"{corpus} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
-    return settings.retriever.index, f"{description['passages']} passages of {documents}"
+    return settings.retriever.index, f"{description['passages']} passages of {corpus}"
 
 
 #: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.prompt import Prompt
+from rich.prompt import InvalidResponse, Prompt, PromptBase
 
 from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
@@ -53,8 +55,11 @@ def init(
         remedy = f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {_worths(unit='steps')}"
         raise ConfigError("there is no terminal to ask what a right answer is worth", field="--prefer", remedy=remedy)
     surroundings = draft.look_around(
-        url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
+        url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or []
     )
+    # A missing package should end the command now, not after the index and the questions.
+    _checked(draft.as_yaml(draft.draft(surroundings, preference=_BALANCED, key_env=key_env)), file=file)
+    surroundings = replace(surroundings, index=draft.index_of(surroundings, documents=documents, settings=settings))
     models = surroundings.models
     if prices and len(prices) != len(models):
         message = f"{len(prices)} prices for {len(models)} models"
@@ -107,11 +112,19 @@ def _asked_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
     prices = []
     for model in models:
         question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
-        text = Prompt.ask(escape(question), default="", show_default=False, console=console)
-        if not text.strip():
+        price = _PricePrompt.ask(escape(question), default={}, show_default=False, console=console)
+        if not price:
             return []
-        prices.append(draft.parsed_price(text))
+        prices.append(price)
     return prices
+
+
+class _PricePrompt(PromptBase[dict[str, float]]):
+    def process_response(self, value: str) -> dict[str, float]:
+        try:
+            return draft.parsed_price(value) if value.strip() else {}
+        except ConfigError as error:
+            raise InvalidResponse(escape(str(error))) from error
 
 
 def _worths(*, unit: str) -> str:
@@ -124,12 +137,21 @@ def _preference(*, unit: str) -> str:
     return Prompt.ask(question, choices=list(draft.WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 
-def _write(text: str, *, file: Path, force: bool) -> Settings:
-    """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
+def _checked(text: str, *, file: Path) -> Settings:
+    """The settings of the text, if they pass the checks of `validate`. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
-        new_file.write_text(text, encoding="utf-8")
-        settings = configuration.load(new_file).settings
+    # It is in the folder of the user's classes, which are imported.
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".yaml", encoding="utf-8") as new_file:
+        new_file.write(text)
+        new_file.flush()
+        settings = configuration.load(new_file.name).settings
         check_settings(settings)
-        _check_target(file, force=force)
+    return settings
+
+
+def _write(text: str, *, file: Path, force: bool) -> Settings:
+    settings = _checked(text, file=file)
+    _check_target(file, force=force)
+    with whole_file(file, durable=False) as new_file:
+        new_file.write_text(text, encoding="utf-8")
     return settings

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 import yaml
+from rich.prompt import InvalidResponse
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers import model_lists as servers
 from ragbandit.workers.draft import pick
 from ragbandit.workers.model_lists import Model, ModelServer
+from ragbandit.workers.verbs.init import _PricePrompt
 from tests.support import command
 from tests.support.cases import every_case
 
@@ -110,6 +112,24 @@ def test_one_question_on_a_terminal(run, tmp_path):
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["reward"]["weight"] == 0.2
     os.close(theirs)
     os.close(ours)
+
+
+def test_a_missing_package_ends_it_before_the_index(run, tmp_path, monkeypatch):
+    """Without the package of the model server `init` ends with its name before it makes an index or asks a question."""
+    documents(tmp_path)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with ScriptedServer({"": "So."}, models=[{"id": "qwen2.5-7b"}]) as server:
+        code, out, err = run("--url", server.url, "--prefer", "balanced")
+    assert (code, out) == (2, "")
+    assert "the package openai is missing" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+def test_a_wrong_price_is_asked_again():
+    """A price that cannot be read is refused with its remedy, and the question is asked again."""
+    with pytest.raises(InvalidResponse, match=r"'1,5' is not a price .*0\.15/0\.6"):
+        _PricePrompt().process_response("1,5")
+    assert _PricePrompt().process_response("1/2") == {"input": 1.0, "output": 2.0}
 
 
 def test_a_model_of_a_server(run, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, 
 
 from ragbandit.client.exchange import AskOptions, ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -179,18 +179,15 @@ class Fallback:
     def decided(self, decision_id: str) -> None:
         """Record that the service made this decision."""
         with self._lock:
-            was_away, self._is_away, self._silent = self._is_away, False, 0
+            self._is_away, self._silent = False, 0
             self._own_ids.pop(decision_id, None)
-        if was_away:
-            message = (
-                "the service routes again; so far %d questions had a default_arm, %d outcomes and feedback not sent"
-            )
-            log.warning(message, self.count, self.withheld)
 
     def is_silent(self, arm: str | None, *, arms: object) -> bool:
         """Whether `arm` decides without asking: the last questions got no reply, and no probe has got one since."""
         with self._lock:
-            if self._silent < _MOST_SILENT or self._probe is None or arm is None or not _is_among(arm, arms):
+            if self._silent < _MOST_SILENT or self._probe is None or arm is None:
+                return False
+            if not self.may_replace(NotReady(), arm=arm, arms=arms):
                 return False
             if not self._prober.is_alive():  # it has not run yet, or in another process
                 self._prober = threading.Thread(target=self._wait_for_reply, args=(self._probe,), daemon=True)
@@ -210,7 +207,8 @@ class Fallback:
         """Decide without the service, because of its `error`. is_own: whether the caller chose the id."""
         with self._lock:
             self.count += 1
-            was_away, self._is_away = self._is_away, True
+            was_away = self._is_away
+            self._is_away = True
             self._silent = 0 if error.__cause__ is None else self._silent + 1  # an error without a cause is a reply
             if is_own:  # the service may have stored a decision with this id and another arm
                 self._own_ids[decision_id] = None
@@ -245,8 +243,4 @@ class Fallback:
         """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` allows it."""
         refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes them
         away = error.status >= 500 or error.status == 429
-        return (away or refused_arms) and _is_among(arm, arms)
-
-
-def _is_among(arm: str, arms: object) -> bool:
-    return not isinstance(arms, list | tuple) or arm in arms
+        return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)

@@ -63,8 +63,10 @@ class _Analyzer(threading.local):
     def terms(self, text: str, *, version: Json = FORMAT, is_query: bool = False) -> list[str]:
         """The terms of a text in an index of this format, or of a query to this index."""
         text = _POSSESSIVE.sub("", text.lower())
-        earlier = {"1": _EARLIER_WORD.findall, "2": words}.get(str(version))
-        all_words = _words(text, is_query=is_query) if earlier is None else earlier(text)
+        if version == FORMAT:
+            all_words = _words(text, is_query=is_query)
+        else:
+            all_words = words(text) if version == 2 else _EARLIER_WORD.findall(text)
         stems: list[str] = self._stemmer.stemWords([term for term in all_words if term not in _STOP_WORDS])
         return stems
 

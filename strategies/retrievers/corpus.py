@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import yaml
@@ -30,8 +30,9 @@ log = logging.getLogger("ragbandit.documents")
 CHARACTERS = 800  #: maximum number of characters of a passage from a document, which every encoder can read whole
 MAX_PASSAGE: Final = 1_000_000  #: maximum number of characters of a field of a passage
 MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: maximum bytes of a document
-_SECTION: Final = 16_000  #: maximum number of characters that are cut into passages at once
 
+#: a part of at most 16,000 characters, since the splitter's time grows with the square of a line and of the whole text
+_SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
 #: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
 _FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)|\+\+\+[ \t]*\n(?P<toml>.*?)^\+\+\+)[ \t]*(?:\n|\Z)",
@@ -48,10 +49,9 @@ _DATA_URI = re.compile(
 _SOFT_HYPHEN = re.compile(r"\u00ad(?:[ \t]*\n[ \t]*)?")
 #: the first part of a word that a line end divides; group 2 is the second part
 _DIVIDED = re.compile(r"(?<![^\W_])([^\W\d_]++)[-\u2010][ \t]*\n\s*(?=([^\W\d_]++))")
-_BREAKS = frozenset({"softbreak", "hardbreak"})
 
 #: first bytes -> encoding: byte order marks, and pages in UTF-16 without one
-_MARKS = {
+_BOM = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
@@ -185,18 +185,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
 def _cut(text: str, *, markdown: bool) -> Iterator[str]:
     library = required_module("semantic_text_splitter", extra="documents")
     splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(CHARACTERS)
-    return (piece for section in _sections(text) for piece in splitter.chunks(section) if piece.strip())
-
-
-def _sections(text: str) -> Iterator[str]:
-    """Parts of the text, since the time of the splitter grows with the square of a line and of the whole text."""
-    start = 0
-    while len(text) - start > _SECTION:
-        ends = (text.rfind(sign, start + _SECTION // 2, start + _SECTION) for sign in ("\n#", "\n\n", "\n", " ", ","))
-        end = next((end + 1 for end in ends if end > 0), start + _SECTION)
-        yield text[start:end]
-        start = end
-    yield text[start:]
+    return (piece for section in _SECTION.findall(text) for piece in splitter.chunks(section) if piece.strip())
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
@@ -228,7 +217,7 @@ def _decoded(path: Path) -> str:
     declared = _declared_encoding(data)
     # Many pages are in UTF-8, whatever they declare. The bytes of ISO-2022 are those of ASCII.
     encoding = declared if declared.startswith("iso2022") else "utf-8"
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), encoding)
+    encoding = next((name for mark, name in _BOM.items() if data.startswith(mark)), encoding)
     try:
         text = data.decode(encoding)
     except UnicodeError as error:
@@ -291,17 +280,13 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 def _heading(text: str) -> str:
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
-    titles = (
-        _plain(inside)
-        for token, inside in pairwise(tokens)
-        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # outside lists and quotations
-    )
-    return next((title for title in titles if title), "")
-
-
-def _plain(inside: Any) -> str:
-    parts = (" " if part.type in _BREAKS else part.content for part in inside.children if part.type != "html_inline")
-    return " ".join("".join(parts).split())
+    for token, inside in pairwise(tokens):
+        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0):  # outside lists and quotations
+            parts = [part for part in inside.children if part.type != "html_inline"]
+            title = "".join(" " if part.type.endswith("break") else part.content for part in parts)
+            if title.strip():
+                return " ".join(title.split())
+    return ""
 
 
 def _html(path: Path) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -58,7 +57,9 @@ def init(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or []
     )
     # A missing package should end the command now, not after the index and the questions.
-    _checked(draft.as_yaml(draft.draft(surroundings, preference=_BALANCED, key_env=key_env)), file=file)
+    trial = file.with_name(f".{file.name}.trial")
+    _write(draft.as_yaml(draft.draft(surroundings, preference=_BALANCED, key_env=key_env)), file=trial, force=True)
+    trial.unlink()
     surroundings = replace(surroundings, index=draft.index_of(surroundings, documents=documents, settings=settings))
     models = surroundings.models
     if prices and len(prices) != len(models):
@@ -137,21 +138,12 @@ def _preference(*, unit: str) -> str:
     return Prompt.ask(question, choices=list(draft.WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 
-def _checked(text: str, *, file: Path) -> Settings:
-    """The settings of the text, if they pass the checks of `validate`. Raises ConfigError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # It is in the folder of the user's classes, which are imported.
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".yaml", encoding="utf-8") as new_file:
-        new_file.write(text)
-        new_file.flush()
-        settings = configuration.load(new_file.name).settings
-        check_settings(settings)
-    return settings
-
-
 def _write(text: str, *, file: Path, force: bool) -> Settings:
-    settings = _checked(text, file=file)
-    _check_target(file, force=force)
-    with whole_file(file, durable=False) as new_file:
+    """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
         new_file.write_text(text, encoding="utf-8")
+        settings = configuration.load(new_file).settings
+        check_settings(settings)
+        _check_target(file, force=force)
     return settings

@@ -344,7 +344,7 @@ def test_a_page_in_no_known_encoding_is_left_out(tmp_path, declared):
 )
 def test_a_long_text_is_cut_in_sections(text):
     """The splitter, whose time grows with the square of a text's length, gets parts of at most 16,000 characters."""
-    sections = list(corpus._sections(text))
+    sections = corpus._SECTION.findall(text)
     assert "".join(sections) == text
     assert max(map(len, sections)) <= 16_000
     assert min(map(len, sections[:-1])) >= 8_000

@@ -22,10 +22,8 @@ from bm25s.stopwords import STOPWORDS_EN
 from ragbandit.shared.text_forms import SPACELESS, canonical, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import PassageReader, read_corpus
+from ragbandit.strategies.retrievers.corpus import PassageReader
 from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
-
-__all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
 FORMAT = 3
 
@@ -42,7 +40,8 @@ _COMPOUND = re.compile(r"(?<![^\W_])[^\W\d_]++(?:-(?:[ \t]*\n[ \t]*)?[^\W\d_]++)
 #: a run of letters in which a word may begin and end anywhere: there are no spaces, or Korean particles follow
 _RUN = re.compile(rf"[{SPACELESS}](?:\n?[{SPACELESS}]+)*|[\uac00-\ud7a3]+")
 _ARABIC = "[\u0620-\u06d3\u06ee-\u06ff\u0750-\u077f\u08a0-\u08c9]"
-_PERSIAN_PARTS = re.compile(rf"{_ARABIC}+(?:\u200c{_ARABIC}+)+")  #: a word with endings after zero-width non-joiners
+#: a word with endings after zero-width non-joiners
+_PERSIAN_PARTS = re.compile(rf"(?<!{_ARABIC}){_ARABIC}++(?:\u200c{_ARABIC}++)+")
 #: "the", also after "and", "by", "like", "so" and "for", which Arabic writes onto the next word
 _ARTICLE = re.compile(rf"(?<![^\W_])(?:[\u0648\u0628\u0643\u0641]?\u0627\u0644|\u0644\u0644)(?={_ARABIC}{{2}})")
 #: Hebrew points, Arabic vowel signs, and the hamza and madda above or below a letter

@@ -295,7 +295,7 @@ def _html(path: Path) -> tuple[str, str]:
     markup = "<html>\n" + _DIVIDING.sub("\n", page)
     soup = required_module("bs4", extra="documents").BeautifulSoup(markup, "html.parser")
     title = title or (soup.title.get_text(strip=True) if soup.title else "")
-    for unseen in soup(["script", "style", "template", "title", "rp", "rt"]):  # rt: the reading beside a character
+    for unseen in soup(["script", "style", "template", "title", "rp", "rt"]):  # rt: how a character is read
         unseen.decompose()
     return title or path.stem, "\n".join(filter(None, map(str.strip, soup.get_text().split("\n"))))
 

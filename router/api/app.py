@@ -23,10 +23,12 @@ from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import CallerGone, Reads, SharedRead
-from ragbandit.router.api.edge import Edge, reply_to
+from ragbandit.router.api.edge import Cors, Edge, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
@@ -171,6 +173,7 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
         f"POST {RESPONSES}": openai.create_directly,
     }
     app.add_middleware(Edge, state=app.state, direct=direct)
+    app.add_middleware(Cors, state=app.state)
     return app
 
 
@@ -231,6 +234,21 @@ def _with_peer(app: FastAPI) -> ASGIApp:
     return app_with_peer
 
 
+class _Connection(HttpToolsProtocol):
+    """A connection. httptools sends streams in chunks, which HTTP/1.0 does not have, so h11 serves such clients."""
+
+    def data_received(self, data: bytes) -> None:
+        is_first = self.headers is None
+        if not is_first or not data.partition(b"\n")[0].rstrip().endswith(b" HTTP/1.0"):
+            super().data_received(data)
+            return
+        self.connections.discard(self)
+        older = H11Protocol(self.config, self.server_state, self.app_state)
+        older.connection_made(self.transport)
+        self.transport.set_protocol(older)
+        older.data_received(data)
+
+
 class HttpServer(uvicorn.Server):
     """Server of an app. operators: server of server.admin_port, run on a thread; listener: socket of `operators`."""
 
@@ -251,6 +269,7 @@ class HttpServer(uvicorn.Server):
             ws="none",
             lifespan="on",
             loop=loop,
+            http=_Connection,
             log_level="info" if settings.access_log else "warning",
             access_log=settings.access_log,
             proxy_headers=False,  # _with_peer reads them

@@ -10,6 +10,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from fastapi import Request
@@ -17,11 +18,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers, State
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
+from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
@@ -32,7 +35,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import OFF, SCOPE_ID, Span, Tracing, request_id_of, trace_id_of
-from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
@@ -40,10 +43,6 @@ log = logging.getLogger("ragbandit.api")
 Direct = Callable[[Request], Awaitable[Response | None]]
 
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
-
-
-class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
-    """The head of the request is not valid HTTP/1.1, or uses a feature that the service refuses."""
 
 
 class NoUpgrade(Malformed, code="UPGRADE"):
@@ -65,6 +64,10 @@ class Edge:
         if scope["type"] != "http":  # the service has no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
+        if scope["method"] == "HEAD":  # a GET whose body is not sent
+            scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
+        if scope["path"].endswith("/") and is_openai_path(scope["path"]):  # clients add it to a base URL
+            scope = {**scope, "path": scope["path"].rstrip("/")}
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
@@ -115,8 +118,32 @@ class Edge:
             exchange.headers += allowance.headers()
 
 
+async def _send_head(send: Send, message: Message) -> None:
+    await send({**message, "body": b""} if "body" in message else message)
+
+
+class Cors:
+    """ASGI middleware that lets pages of the origins in `server.cors_origins` call the paths under /v1/."""
+
+    def __init__(self, app: ASGIApp, *, state: State) -> None:
+        self._app, self._state = app, state
+        self._for_pages: CORSMiddleware | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            origins = self._state.router.settings.server.cors_origins
+            if origins and self._for_pages is None:
+                every = ["*"]
+                self._for_pages = CORSMiddleware(
+                    app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
+                )
+            app = self._for_pages or app
+        await app(scope, receive, send)
+
+
 class _Exchange:
-    """A request and its reply. Refuses a body that is larger than the path's rule allows, and counts the reply."""
+    """A request and its reply. Unpacks the body, refuses one that is too large for its path, and counts the reply."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
         self.scope = scope
@@ -126,6 +153,8 @@ class _Exchange:
         self.rule: Rule = rule_of(scope["method"], path)
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
+        #: codings of the body, in the order in which they were applied
+        self.codings: list[str] = []
         self._read: list[bytes] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
@@ -143,6 +172,20 @@ class _Exchange:
     async def receive(self) -> Message:
         if self._read:
             return {"type": "http.request", "body": self._read.pop(), "more_body": False}
+        message = await self._next()
+        if not self.codings or message["type"] != "http.request":
+            return message
+        body = [message.get("body", b"")]
+        while message.get("more_body"):
+            message = await self._next()
+            if message["type"] != "http.request":
+                return message
+            body.append(message.get("body", b""))
+        codings, self.codings = self.codings, []
+        whole = await asyncio.to_thread(unpacked, b"".join(body), codings=codings, most=self.limit)
+        return {"type": "http.request", "body": whole, "more_body": False}
+
+    async def _next(self) -> Message:
         message = await self._receive()
         self._seen += len(message.get("body", b""))
         if self._seen > self.limit:
@@ -166,7 +209,7 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     """Raises an error if the request can be refused without its body. Must be fast: every request is checked."""
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
-    _check_head(exchange.scope)
+    _check_head(exchange)
     router: Router = state.router
     if exchange.rule.queue is not None:
         exchange.route = exchange.path  # no endpoint with a queue has parameters in its path
@@ -181,15 +224,15 @@ def _check(exchange: _Exchange, *, state: State) -> None:
             raise NoUpgrade(remedy="leave out the header Upgrade")
 
 
-def _check_head(scope: Scope) -> None:
-    """Raises Malformed for headers that a proxy in front of the service may understand differently."""
-    hosts = 0
+def _check_head(exchange: _Exchange) -> None:
+    """Raises Malformed for headers that a proxy may understand differently, and UnknownCoding."""
+    hosts, scope = 0, exchange.scope
     for name, value in scope["headers"]:
         hosts += name == b"host"
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="use chunked")
-        if name == b"content-encoding" and value.strip().lower() != b"identity":
-            raise Malformed("compressed bodies are not supported", field="Content-Encoding", remedy="do not compress")
+        if name == b"content-encoding":
+            exchange.codings += codings_of(value.decode("latin-1"))
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
 
@@ -220,10 +263,14 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     method, path = scope["method"], scope["path"]
     allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
+    lost = "/docs lists the endpoints"
+    if is_openai_path(path):
+        base = Request(scope).base_url
+        lost = f"the base URL of clients is {base}v1; {lost}"
     smaller = f"send less, or raise server.{rule_of(method, path).size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
-        404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),
+        404: ("NOT_FOUND", f"there is no endpoint {path:.200}", lost),
         405: ("METHOD_NOT_ALLOWED", f"{path} does not take {method}", f"send {allowed}"),
         413: ("BODY_TOO_LARGE", "the body is larger than the service takes", smaller),
     }

@@ -73,6 +73,9 @@ class ServerSettings(Section):
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: host names (header Host, without port) that a service without keys accepts besides localhost and 127.0.0.1
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
+    #: origins of web pages that may call the paths under /v1/ (CORS), for example https://chat.example.org; "*": all.
+    #: They send an API key; cookies do not count
+    cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(default_factory=list)
     #: dangerous. true: the service starts without API keys even if other machines can reach it, so that everyone there
     #: may read every question and teach the policy. Existing keys stay required. false: such a service needs a key to
     #: start

@@ -157,9 +157,11 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     raise Forbidden(message, field="Host", remedy=remedy)
 
 
-def check_site(headers: Headers, *, method: str) -> None:
-    """Raises Forbidden if a request that may change something comes from a page of another site."""
-    if method in ("GET", "HEAD", "OPTIONS"):
+def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) -> None:
+    """Raises Forbidden if a request that may change something comes from a page of another site. allowed: origins of
+    pages that may send such requests; "*": all.
+    """
+    if method in ("GET", "HEAD", "OPTIONS") or "*" in allowed or headers.get("origin") in allowed:
         return
     sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
     if any(site not in ("same-origin", "none") for site in sites):
@@ -231,7 +233,8 @@ class Gate:
         if self._is_open(keys):
             if self._loopback or self._hosts:
                 check_host(headers, allowed=self._hosts)
-            check_site(headers, method=scope["method"])
+            allowed = self._server.cors_origins if path.startswith("/v1/") else ()
+            check_site(headers, method=scope["method"], allowed=allowed)
             return _ANYBODY
         if needs_session(path, headers):
             caller = self._by_proxy(scope.get(PEER), headers) or await self._in_session(headers, keys)

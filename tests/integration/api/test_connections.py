@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.support.servers.http_service import QUESTION, Service
+from tests.support.servers.http_service import QUESTION, Service, worker_answers
 from tests.support.waiting import until
 
 BODY = json.dumps({"question": QUESTION}).encode()
@@ -132,3 +132,27 @@ def test_no_connection_waits_to_fill_its_packets(kind, settings):
         finally:
             service.close()
         assert delays == {("clients", True), ("model", True)}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_stream_to_http_1_0(serve_on):
+    """A client of HTTP/1.0 gets a stream without chunks, which ends with the connection; other replies are as ever."""
+    service = serve_on()
+    link = connected(service, post("/v1/answer?stream=true").replace(b"HTTP/1.1", b"HTTP/1.0"))
+    (key,) = until(lambda: service.jobs.enqueued, seconds=10)
+    worker_answers(service, key, "Bram Stoker")
+    reply = everything(link).lower()
+    head, _, body = reply.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert body.startswith(b"event: decision\ndata: {")
+    assert everything(connected(service, b"GET /health HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+def test_head_is_get_without_a_body(serve_on):
+    """HEAD has the status and the headers of GET on every path, also of an error, and no body."""
+    service = serve_on()
+    for path in ("/health", "/ready", "/metrics", "/v1/models", "/v1/policies", "/docs", "/v1/decisions/none", "/x"):
+        shown, probed = service.http.get(path), service.http.head(path)
+        assert (probed.status_code, probed.content) == (shown.status_code, b"")
+        assert probed.headers["content-type"] == shown.headers["content-type"]
+    assert service.http.head("/v1/route").status_code == 405

@@ -82,3 +82,25 @@ def test_a_keyed_service_may_have_any_name(keyed):
     """With keys the name does not matter: no browser sends a key by itself."""
     client = keyed().client()
     assert ask(client, host="rag.example", origin="http://evil.example").status_code == 200
+
+
+def test_pages_of_other_origins(serve):
+    """Only pages of listed origins may call the paths under /v1/, with a key or on an open service; by default none."""
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
+    page = {"origin": "https://chat.example"}
+    path, listed = "/v1/chat/completions", {"cors_origins": ["https://chat.example"]}
+
+    def allowed(http, path=path, origin="https://chat.example"):
+        reply = http.options(path, headers=asks | {"origin": origin})
+        return reply.headers.get("access-control-allow-origin")
+
+    assert allowed(serve().http) is None
+    http = serve(server=listed).http
+    assert allowed(http) == page["origin"]
+    assert (allowed(http, origin="https://evil.example"), allowed(http, "/ui")) == (None, None)
+    reply = http.post("/v1/route", json={"question": "Who?"}, headers=page | {"sec-fetch-site": "cross-site"})
+    assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, page["origin"])
+    other = http.post("/v1/route", json={"question": "Who?"}, headers={"origin": "https://evil.example"})
+    assert other.status_code == 403
+    refused = serve(server={"cors_origins": ["*"]}).http.post(path, json={}, headers=page)
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (400, "*")

@@ -84,6 +84,8 @@ class Request:
     #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
     #: `Completion.details["reply"]` then has "message" (its fields except the content) and "finish_reason"
     chat: Mapping[str, Json] | None = None
+    #: whether the caller chose the name of the limit in `chat`; otherwise the generator may rename its max_tokens
+    is_limit_named: bool = True
     #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls

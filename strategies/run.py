@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.openai_client import OUTPUT_LIMIT, TOKEN_LIMITS
 from ragbandit.shared.types import (
     ArmName,
     Branch,
@@ -307,17 +308,21 @@ class Run:
         Raises as `complete`. The budget's cap on tokens is checked only before the call.
         """
         self._check_call()
-        limit = next((body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name)), max_tokens)
-        longest = limit if isinstance(limit, int) else self.generator.context_tokens or PACKED_TOKENS
-        longest = self._tokens_left(longest)
-        if self.budget.tokens is not None:
-            limit = longest
+        sent = {name: value for name in TOKEN_LIMITS if isinstance(value := body.get(name), int)}
+        limit = min(sent.values(), default=max_tokens)
+        longest = self._tokens_left(limit or self.generator.context_tokens or PACKED_TOKENS)
+        names = sent.keys() - {OUTPUT_LIMIT}
+        limit = limit if self.budget.tokens is None else longest
+        limits: dict[str, Json] = {}
+        if limit is not None and (not names or self.budget.tokens is not None):
+            limits = dict.fromkeys(names or ("max_tokens",), limit)
         request = Request(
             prompt=prompt,
             max_tokens=longest,
             deadline=self.deadline,
             sink=self.stream.sink(str),
-            chat={**body, "max_tokens": limit} if limit else body,
+            chat={name: value for name, value in body.items() if name != OUTPUT_LIMIT} | limits,
+            is_limit_named=bool(names),
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,
         )

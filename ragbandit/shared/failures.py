@@ -53,6 +53,12 @@ _HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE 
 _TAG: Final = re.compile(r"<[^<>]*>?")
 #: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
+_PARAM: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
+#: codes of a status 429 that another attempt does not change, since the quota or the money of the key is used up
+_NO_QUOTA: Final = frozenset(
+    {"insufficient_quota", "insufficient_credits", "insufficient_balance", "billing_hard_limit_reached"}
+    | {"billing_not_active", "exceeded_current_quota_error", "Arrearage"}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +71,13 @@ class Failure:
     #: Retry-After of the reply; None without that header
     retry_after_s: float | None = None
     code: str | None = None
+    #: parameter of the request that the server names
+    param: str | None = None
+
+    @property
+    def has_no_quota(self) -> bool:
+        """Whether the quota of the arm's key is used up, so that waiting does not help."""
+        return self.kind == "denied" and self.status == 429
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -121,8 +134,10 @@ def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
     """The failure in a reply. status: 400 to 599. headers: names in lower case. body: parsed if it is JSON."""
     after_s = min(retry_after_s((headers or {}).get("retry-after")), 3600.0)
-    kind = _KINDS.get(status, "failed" if status >= 500 else "refused")
-    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=_code(body))
+    kind, code = _KINDS.get(status, "failed" if status >= 500 else "refused"), _code(body)
+    if status == 429 and code in _NO_QUOTA:
+        kind, after_s = "denied", 0.0
+    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
 
 
 def failure_of_error(error: Exception) -> Failure:
@@ -155,11 +170,20 @@ def server_message(body: object, *, depth: int = 0) -> str:
     return next(filter(None, (server_message(part, depth=depth + 1) for part in parts)), "")
 
 
-def _code(body: object) -> str | None:
+def _error_of(body: object) -> Mapping[str, Any]:
+    """The object with the code of an error; {} if there is none."""
     body = body[0] if isinstance(body, list) and body else body
     if not isinstance(body, Mapping):
-        return None
-    if isinstance(body.get("error"), Mapping):
-        return _code(body["error"])
-    codes = (body.get(name) for name in ("code", "type"))
+        return {}
+    return _error_of(body["error"]) if isinstance(body.get("error"), Mapping) else body
+
+
+def _param(body: object) -> str | None:
+    param = _error_of(body).get("param")
+    return param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+
+
+def _code(body: object) -> str | None:
+    error = _error_of(body)
+    codes = (error.get(name) for name in ("code", "type"))
     return next((code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)), None)

@@ -6,6 +6,8 @@ from typing import Any, Final
 #: type of a tool call -> field of the call with the text that the model wrote
 CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
+#: fields of a message with images, audio or video
+MEDIA: Final = ("images", "image", "audio", "video", "videos")
 
 
 class MessageParts:
@@ -42,6 +44,12 @@ class MessageParts:
         if missing is not None and "tool_calls" in missing:
             missing["tool_calls"] = [{"index": index, **call} for index, call in missing["tool_calls"].items()]
         return missing
+
+
+def thoughts_first(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a delta. Returns (fields that come before the text, fields after it)."""
+    thoughts = {name: value for name, value in delta.items() if name.startswith(("reasoning", "thinking"))}
+    return thoughts, {name: value for name, value in delta.items() if name not in thoughts}
 
 
 def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:

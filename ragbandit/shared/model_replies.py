@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
 from ragbandit.shared.failures import NO_ERROR, server_message
-from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MessageParts
-from ragbandit.shared.token_usage import add_usage, count_of
+from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MEDIA, MessageParts
+from ragbandit.shared.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.types import MAX_TEXT
 
 #: longest message, characters: text, reasoning, calls, ids and unknown fields. A longer message fails
 MAX_MESSAGE: Final = 4 * MAX_TEXT
+#: longest images, audio and video of one message by default, characters. A larger message fails
+MAX_MEDIA: Final = 16_000_000
 #: maximum number of tool calls in one message
 MAX_CALLS: Final = 128
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
@@ -47,6 +49,12 @@ _FINISH: Final = {
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
 #: fields of a message with their own code; all others are copied
 _READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call", "finish_reason", LOGPROBS)
+#: fields of a reply, a choice and a usage that are not copied to `more`, because the service writes its own
+_REPLY: Final = frozenset({"id", "object", "created", "model", "choices", "error", "usage"})
+_CHOICE: Final = frozenset({"index", "delta", "message", "text", "finish_reason", "error", "usage", LOGPROBS})
+_USAGE: Final = frozenset({f"{kind}_tokens{end}" for kind in ("prompt", "completion") for end in ("", "_details")})
+#: values of a field that say nothing
+_EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 #: fields of an object with its text
 _TEXTS: Final = ("text", "content", "value", "summary", "parts")
 
@@ -87,19 +95,33 @@ def _token_of(entry: Any) -> dict[str, Any] | None:
 
 @dataclass(kw_only=True, slots=True)
 class _Call:
-    """A tool call. place: position in the message. id: for clients. server_id: "" if the server sent no id."""
+    """A tool call. place: position in the message. id: for clients. server_id: "" if the server sent no id.
+
+    born: number of the value with its first piece. head: its fields except name and arguments, until arguments come or
+    the call ends, because a name may come in several pieces, and clients need it whole.
+    """
 
     place: int
     id: str
     server_id: str
     kind: str
     name: str
+    born: int
+    head: dict[str, Any] | None = None
+
+    def begin(self, text: str = "") -> dict[str, Any]:
+        """The first piece for clients. text: the arguments so far."""
+        head, self.head = self.head, None
+        return {**(head or {}), self.kind: {"name": self.name, CALL_TEXTS[self.kind]: text}}
 
 
 class ModelReply:
-    """The part of a reply that was read. uses_functions: whether the caller sent `functions` instead of `tools`."""
+    """The part of a reply that was read.
 
-    def __init__(self, *, uses_functions: bool = False) -> None:
+    uses_functions: whether the caller sent `functions` instead of `tools`. max_media: see MAX_MEDIA.
+    """
+
+    def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
         self.text = ""
         #: OpenAI's finish reason, or ERROR; None before the end
         self.finish: str | None = None
@@ -113,12 +135,24 @@ class ModelReply:
         self.has_broken_logprobs = False
         #: token counts so far, see `token_usage.add_usage`
         self.usage: dict[str, int] = {}
+        #: price of the call in dollars; None if the server does not report one
+        self.dollars: float | None = None
         #: name of the model according to the server
         self.model: str | None = None
+        #: further fields: of the reply ("more"), of its choice ("choice") and of its usage ("usage")
+        self.more: dict[str, dict[str, Any]] = {"more": {}, "choice": {}, "usage": {}}
+        #: names of further fields that were left out because of their size
+        self.omitted: set[str] = set()
         self.is_done = False
         #: number of characters so far, see MAX_MESSAGE
         self.size = 0
-        self._uses_functions = uses_functions
+        self._uses_functions, self._max_media = uses_functions, max_media
+        #: number of characters of the media, and of the further fields
+        self._media_size = self._more_size = 0
+        #: further fields as the server sent them, since many servers repeat them in every chunk
+        self._sent: dict[str, dict[Any, Any]] = {kind: {} for kind in self.more}
+        #: number of values read
+        self._taken = 0
         self._has_choice = False
         #: index of the choice that is read; None until a choice has one
         self._choice: int | None = None
@@ -133,10 +167,14 @@ class ModelReply:
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
-        self.delta, size = {}, self.size
-        self.is_done = self.is_done or value == DONE
+        self.delta, size = {}, self.size + self._media_size
+        self.is_done, self._taken = self.is_done or value == DONE, self._taken + 1
         for part in _listed(value)[:1]:
             add_usage(self.usage, part)
+            self._keep("more", part, known=_REPLY)
+            if isinstance(usage := part.get("usage"), dict):
+                self._keep("usage", usage, known=_USAGE)
+                self.dollars = dollars_of(usage) or self.dollars
             for source in (part, *_listed(part.get("x_groq"))):
                 self._raise_failure(source)
             name = part.get("model")
@@ -151,7 +189,8 @@ class ModelReply:
                 if index in (self._choice, None):
                     self._has_choice = True
                     self._take(choice)
-        self._note = "" if self.size > size else self._note  # an answer follows, so the message was no error
+        if self.size + self._media_size > size:  # an answer follows, so the message was no error
+            self._note = ""
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""
@@ -159,12 +198,14 @@ class ModelReply:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
             raise BrokenReply(self._note or "the reply has no choices, so it contains no answer")
-        if self.finish is None and (self._note or not (self.is_done and self.size)):
-            end = "broke off before its end" if self.size else "ended without content"
+        has_content = self.size + self._media_size > 0
+        if self.finish is None and (self._note or not (self.is_done and has_content)):
+            end = "broke off before its end" if has_content else "ended without content"
             raise BrokenReply(self._note or f"the reply {end}")
         if self.finish in (None, "stop"):
             self.finish = "function_call" if "function_call" in self.message.whole else "stop"
             self.finish = "tool_calls" if self._calls else self.finish
+        self.message.add({"tool_calls": self._held_calls()})
         for field in self._halves:
             if field == "content":
                 self.text += "\ufffd"
@@ -189,17 +230,16 @@ class ModelReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
+        self._keep("choice", choice, known=_CHOICE)
         body: Any = next(filter(None, map(choice.get, ("delta", "message", "text"))), {})
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)
         self._has_deltas = self._has_deltas or not is_whole
         if is_whole and self._has_deltas:  # a whole message after deltas repeats them
-            known = {**self.message.whole, "content": self.text}
+            known = {**self.message.whole, "content": self.text, "tool_calls": self._calls}
             part = {name: value for name, value in part.items() if not known.get(name)}
-        fields = {
-            name: value for name, value in part.items() if name not in _READ_BY_NAME and value not in (None, "", [], {})
-        }
+        fields = {name: value for name, value in part.items() if name not in _READ_BY_NAME and value not in _EMPTY}
         self.text += self._complete_characters("content", self._content(part.get("content"), fields=fields))
         cleaned = {whole_characters(name): self._further_field(name, value) for name, value in fields.items()}
         self.delta = {name: value for name, value in cleaned.items() if value}
@@ -209,11 +249,16 @@ class ModelReply:
             self.delta[LOGPROBS] = {"content": logprobs}
         if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
             raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
-        if self.delta:
-            self.message.add(self.delta)
+        if self._media_size > self._max_media:
+            message = f"the reply has more than {self._max_media} characters of images, audio or video"
+            raise BrokenReply(message, remedy="raise generator.openai.media_chars")
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip().lower():
             words = re.split(r"[^a-z_]+|finish_reason_", reason.replace("-", "_"))
             self.finish = next((_FINISH[word] for word in words if word in _FINISH), "stop") or self.finish
+        if self.finish is not None and (held := self._held_calls()):
+            self.delta["tool_calls"] = [*self.delta.get("tool_calls", ()), *held]
+        if self.delta:
+            self.message.add(self.delta)
 
     def _content(self, content: Any, *, fields: dict[str, Any]) -> str:
         """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""
@@ -225,9 +270,14 @@ class ModelReply:
             if kind in _PARTS:
                 field = _PARTS[kind]
                 fields[field] = words_of(fields.get(field)) + words_of(part.get(kind) or part)
+            elif "image" in kind:
+                fields["images"] = [*_listed(fields.get("images")), part]
+            elif "audio" in kind:
+                fields["audio"] = next(filter(None, map(part.get, ("audio", kind))), part)
             else:
                 text += words_of(part)
-        if isinstance(content, dict) and content and not text and kind not in _PARTS and not {*_TEXTS} & {*content}:
+        is_read = text or kind in _PARTS or "image" in kind or "audio" in kind
+        if isinstance(content, dict) and content and not is_read and not {*_TEXTS} & {*content}:
             return json.dumps(content, ensure_ascii=False)  # an answer in JSON
         return text
 
@@ -246,12 +296,39 @@ class ModelReply:
             value = words_of(value)
         if isinstance(value, str):
             return self._complete_characters(name, value)
-        if name == "annotations":
+        if name in ("annotations", "images"):
             value = _listed(value)
         if isinstance(value, list) and isinstance(known := self.message.whole.get(name), list):
             # Clients join lists by the index of each object.
             value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
-        return self._clean(value) if name != "audio" or isinstance(value, dict) else None
+        size, cleaned = self.size, self._clean(value) if name != "audio" or isinstance(value, dict) else None
+        if name in MEDIA:
+            self._media_size, self.size = self._media_size + self.size - size, size
+        return cleaned
+
+    def _keep(self, kind: str, part: Mapping[str, Any], *, known: frozenset[str]) -> None:
+        """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
+        and objects are merged. Fields beyond MAX_MESSAGE are left out: an answer is not lost to them.
+        """
+        kept, sent = self.more[kind], self._sent[kind]
+        for name, value in part.items():
+            if name in known or value in _EMPTY or not isinstance(name, str):
+                continue
+            is_joined = kind == "choice" and isinstance(value, list) and part.get("delta") is not None
+            if sent.get(name) == value and not is_joined:
+                continue
+            size, sent[name] = self.size - len(name), value
+            cleaned = self._clean(value)
+            self._more_size, self.size = self._more_size + self.size - size, size + len(name)
+            if self._more_size > MAX_MESSAGE:
+                self.omitted |= {whole_characters(name)[:64]} if len(self.omitted) < MAX_CALLS else set()
+                continue
+            before = kept.get(name)
+            if is_joined and isinstance(before, list):
+                cleaned = before + cleaned
+            elif isinstance(before, dict) and isinstance(cleaned, dict):
+                cleaned = before | cleaned
+            kept[whole_characters(name)] = cleaned
 
     def _clean(self, value: Any, *, depth: int = 0) -> Any:
         """Copy an unknown value so that every JSON parser and database accepts the copy. Add its size to `size`."""
@@ -305,14 +382,19 @@ class ModelReply:
             entries = [{"function": legacy[0]}]
         listed = _listed(entries)
         size = 0 if is_whole else len(listed)
-        calls = [self._take_call(entry, at=at, of=size) for at, entry in enumerate(listed[:MAX_CALLS])]
+        entries = enumerate(listed[:MAX_CALLS])
+        calls = [piece for at, entry in entries for piece in self._take_call(entry, at=at, of=size)]
         if max(len(listed), len(self._calls)) > MAX_CALLS:
             raise BrokenReply(f"the reply has more than {MAX_CALLS} tool calls")
-        if any(calls):
-            self.delta["tool_calls"] = list(filter(None, calls))
+        if calls:
+            self.delta["tool_calls"] = calls
 
-    def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> dict[str, Any] | None:
-        """Convert a piece of a tool call; None if the piece adds nothing. at, of: see `_known_call`."""
+    def _held_calls(self) -> list[dict[str, Any]]:
+        """The first pieces of calls whose arguments have not begun."""
+        return [call.begin() for call in self._calls if call.head is not None]
+
+    def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> list[dict[str, Any]]:
+        """The pieces for clients after a piece of a tool call. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
         texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
@@ -324,7 +406,7 @@ class ModelReply:
         text = _written(sent)
         index = count_of(entry.get("index"))
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
-        if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text):
+        if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):
             call = None
         known = "" if call is None else self.message.call_text(call.place)
         is_empty = text.strip() in ("{}", "null", known) and (not known or _is_json(known))
@@ -332,20 +414,27 @@ class ModelReply:
             text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:
             text = self._complete_characters(call.place, text)
+            if call.head is not None:
+                call.name = name if name.startswith(call.name) else call.name + name
+                call.head |= further
+                return [call.begin(text)] if sent else []
             new_name = "" if call.name else name
             call.name = call.name or name
-            return _piece(call, text=text, name=new_name, further=further) if text or new_name or further else None
+            return [_piece(call, text=text, name=new_name, further=further)] if text or new_name or further else []
         if not (server_id or name or text):
-            return None
+            return []
         is_usable = server_id and all(earlier.id != server_id for earlier in self._calls)
         client_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
-        call = _Call(place=len(self._calls), id=client_id, server_id=server_id, kind=kind, name=name)
+        earlier, place = self._held_calls(), len(self._calls)
+        head = {"index": place, "id": client_id, "type": kind, **further}
+        call = _Call(place=place, id=client_id, server_id=server_id, kind=kind, name=name, born=self._taken, head=head)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
         self.size += len(server_id) + len(name)
-        head = {"index": call.place, "id": call.id, "type": kind, **further}
-        return head | {kind: {"name": call.name, CALL_TEXTS[kind]: self._complete_characters(call.place, text)}}
+        if of and not sent:
+            return earlier
+        return [*earlier, call.begin(self._complete_characters(place, text))]
 
     def _known_call(self, server_id: str, *, index: int | None, is_named: bool, at: int, of: int) -> _Call | None:
         """The call that a piece may continue; None if the piece begins a new call.
@@ -368,14 +457,16 @@ class ModelReply:
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
-    def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str) -> bool:
+    def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str, index: int | None) -> bool:
         """Whether a piece begins another call than `call`: it has another id, or a name after complete arguments."""
         if server_id and call.server_id:
             # Some servers send a new id with every piece, so arguments without a name continue the call.
             return server_id != call.server_id and bool(name or not text)
         if not name or not call.name:
             return False
-        is_new = call.place >= len(self.message.whole.get("tool_calls", ()))  # the call began in this chunk
+        is_new = call.born == self._taken
+        if call.head is not None and index is not None and not is_new:
+            return False  # the rest of its name
         return name != call.name or is_new or _is_json(self.message.call_text(call.place))
 
 

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.failures import Failure, failure_of_error, server_message
-from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.outbound import retry_pause
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
@@ -355,6 +355,11 @@ class OpenAiOptions:
     seed: Annotated[int, Field(strict=True)] | None = None
     #: fields added to every request, or replacing its own; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
+    #: names of the request fields that arms of the class `model` pass to the server, besides messages and limits of
+    #: tokens; null: all fields except the service's own
+    passed: Sequence[str] | None = None
+    #: longest images, audio and video of a chat's reply, characters of base64. A larger reply fails
+    media_chars: Annotated[int, Field(strict=True, ge=0, le=MAX_MEDIA)] = MAX_MEDIA
     #: whether the server returns log-probabilities
     logprobs: _Flag = False
     #: longest silence within a reply, seconds
@@ -381,12 +386,6 @@ class OpenAiOptions:
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
 
-#: parameters of a chat completion that arms of the class `model` pass to the server
-PASSED_PARAMETERS: Final = frozenset(
-    {
-        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "logprobs"),
-        *("top_logprobs", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "max_tokens", "logit_bias"),
-        *("max_completion_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "reasoning"),
-        *("reasoning_effort", "thinking", "verbosity", "prediction", "prompt_cache_key", "chat_template_kwargs"),
-    }
-)
+#: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
+OUTPUT_LIMIT: Final = "max_output_tokens"
+TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)

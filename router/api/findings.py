@@ -285,7 +285,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     for (arm, kind), handed_over in counts.items():
         what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
         denied = kind == "denied"
-        remedy = "correct the key, the model or the address of its generator" if denied else "see its server's log"
+        remedy = "correct its generator's key, quota, model or address" if denied else "see its server's log"
         yield Finding("problem" if denied else "warning", f"arms.{arm}", what, remedy)
 
 

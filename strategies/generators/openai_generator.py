@@ -10,9 +10,11 @@ from urllib.parse import urlsplit
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
 from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
-from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.message_parts import thoughts_first
+from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.openai_client import (
     BASE_URL_ENV,
+    TOKEN_LIMITS,
     ModelServer,
     OpenAiOptions,
     cause_of,
@@ -80,7 +82,8 @@ class OpenAiGenerator(Generator):
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
-        reply, feed = PartialReply(request, dropped=dropped), TextFeed(request)
+        reply = PartialReply(request, dropped=dropped, max_media=self._options.media_chars)
+        feed = TextFeed(request)
         try:
             is_late = await self._ask(reply, feed=feed)
             if not is_late:
@@ -142,10 +145,7 @@ class OpenAiGenerator(Generator):
                         reply.take(value)
                         if reply.has_begun and (reply.finish is not None or silence.when() is not None):
                             silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
-                        if feed.has_reader:
-                            await feed.grow(reply.text_without_prefix())
-                        if reply.delta and reply.request.delta_sink is not None:
-                            await reply.request.delta_sink(reply.delta)
+                        await _pass_on(reply, feed=feed)
                         if reply.has_enough:
                             return
                 return
@@ -199,8 +199,8 @@ class OpenAiGenerator(Generator):
             prompt_tokens=used.read,
             completion_tokens=used.written,
             finish="deadline" if is_late else finish,
-            details=_details(reply),
-            dollars=self._dollars(used, model=reply.model),
+            details=_details(reply, options=self._options),
+            dollars=self._dollars(used, reply=reply),
             first_s=reply.first_s,
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
@@ -208,10 +208,11 @@ class OpenAiGenerator(Generator):
             estimated=used.estimated,
         )
 
-    def _dollars(self, used: Tokens, *, model: str | None) -> float:
-        prices = self._options.token_prices
-        if not prices:
-            return 0.0
+    def _dollars(self, used: Tokens, *, reply: "PartialReply") -> float:
+        """The price that the server reports, which includes its fees and discounts, else the price of the tokens."""
+        prices, model = self._options.token_prices, reply.model
+        if reply.dollars is not None or not prices:
+            return reply.dollars or 0.0
         return used.dollars(prices[self.name if model is None or model not in prices else model])
 
     def _failed(self, error: Exception, *, reply: "PartialReply") -> ArmFailed:
@@ -229,7 +230,7 @@ class OpenAiGenerator(Generator):
         if not (reply.size or reply.usage):
             return error
         used = self._usage(reply)
-        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, model=None))
+        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, reply=reply))
         failure = error.failure if isinstance(error, ServerFailed) else None
         return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
 
@@ -249,9 +250,23 @@ class OpenAiGenerator(Generator):
         }.get(failure.status or 0)
 
 
-def _details(reply: "PartialReply") -> dict[str, Any]:
+async def _pass_on(reply: "PartialReply", *, feed: TextFeed) -> None:
+    """Send the last piece of a reply to its readers: thoughts first, then the text, then the other fields."""
+    sink = reply.request.delta_sink
+    thoughts, delta = thoughts_first(reply.delta) if reply.delta and sink is not None else ({}, {})
+    if thoughts and sink is not None:
+        await sink(thoughts)
+    if feed.has_reader:
+        await feed.grow(reply.text_without_prefix())
+    if delta and sink is not None:
+        await sink(delta)
+
+
+def _details(reply: "PartialReply", *, options: OpenAiOptions) -> dict[str, Any]:
     if reply.request.chat is not None:
-        return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish}}
+        names = {"omitted": sorted(reply.omitted), "ignored": ignored_fields(reply.request.chat, options=options)}
+        more = {name: value for name, value in {**reply.more, **names}.items() if value}
+        return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
     tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
     return {"logprobs": tuple(tokens)} if "logprobs" in reply.request.want else {}
 
@@ -306,8 +321,8 @@ def estimated_tokens(text: str) -> int:
 class PartialReply(ModelReply):
     """The reply so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
-    def __init__(self, request: Request, *, dropped: str = "") -> None:
-        super().__init__(uses_functions="functions" in (request.chat or {}))
+    def __init__(self, request: Request, *, dropped: str = "", max_media: int = MAX_MEDIA) -> None:
+        super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
         self.request, self.dropped = request, dropped
         self.was_sent = False
         #: attempts: number of requests sent. values: number of values in the reply. parts: number of values with text
@@ -367,7 +382,7 @@ class PartialReply(ModelReply):
 
 
 def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    body = _body(request, options=options) if request.chat is None else _chat_body(request.chat, options=options)
+    body = _body(request, options=options) if request.chat is None else _chat_body(request, options=options)
     streams = is_streamed(request, options=options)
     body |= {"stream_options": {"include_usage": True}} if streams else {}
     body |= options.fields
@@ -396,12 +411,20 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     return body
 
 
-def _chat_body(chat: Mapping[str, Any], *, options: OpenAiOptions) -> dict[str, Any]:
-    body = dict(chat)
-    for limit in (body.pop("max_completion_tokens", None), body.pop("max_tokens", None)):
-        if limit is not None:
-            body[options.max_tokens_field] = limit
+def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
+    body = dict(request.chat or {})
+    for name in ignored_fields(body, options=options):
+        del body[name]
+    if not request.is_limit_named and "max_tokens" in body:
+        body[options.max_tokens_field] = body.pop("max_tokens")
     return body
+
+
+def ignored_fields(chat: Mapping[str, Any], *, options: OpenAiOptions) -> list[str]:
+    """The fields of a chat that the setting `passed` leaves out."""
+    if options.passed is None:
+        return []
+    return [name for name in chat if name not in ("messages", *TOKEN_LIMITS, *options.passed)]
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

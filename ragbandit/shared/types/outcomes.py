@@ -139,7 +139,8 @@ class Outcome:
     made_at: end of the run, seconds since 1970
     sources: passages in the model's prompts, in the order of their first use; empty if the caller ran the arm
     reply: for arms of the class `model`, the model's reply besides the text: {"message": {"tool_calls": ...},
-        "finish_reason": ...}
+        "finish_reason": ...}, and if there are any, further fields of the reply ("more"), of its choice ("choice") and
+        of its usage ("usage"), and names of its fields that were left out ("omitted") or of the request's ("ignored")
     """
 
     decision_id: DecisionId

@@ -18,7 +18,7 @@ from ragbandit.router.queue.streams import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.failures import link_of
-from ragbandit.shared.message_parts import MessageParts
+from ragbandit.shared.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
@@ -174,12 +174,15 @@ class _Sent:
         """The events that were not sent yet, with the outcome last. Raises AnswerChanged."""
         events: list[AnswerEvent] = []
         unsent = "" if outcome.answer is None else self._continue_to(outcome.answer)
+        message = outcome.reply.get("message")
+        rest = self._message.rest(message if isinstance(message, Mapping) else {})
+        if rest is None:
+            raise self._changed()
+        thoughts, delta = thoughts_first(rest)
+        if thoughts:
+            events.append(DeltaPiece(delta=thoughts))
         if unsent:
             events.append(TextPiece(text=unsent))
-        message = outcome.reply.get("message")
-        delta = self._message.rest(message if isinstance(message, Mapping) else {})
-        if delta is None:
-            raise self._changed()
         if delta:
             events.append(DeltaPiece(delta=delta))
         return [*events, outcome]

@@ -17,9 +17,11 @@ from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKEN
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_replies import words_of
-from ragbandit.shared.openai_client import PASSED_PARAMETERS
+from ragbandit.shared.openai_client import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
+#: fields that never pass: the service's own, and the handling of streams
+_OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover"})
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 
@@ -63,7 +65,7 @@ class Chat:
 def read_chat(
     sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
 ) -> Chat:
-    """Read the messages and parameters of a chat completion. Raises InvalidInput, which names the message.
+    """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
     at: name of the parameter that has the messages, for errors.
     skip: number of messages that come before those of the parameter.
@@ -74,14 +76,16 @@ def read_chat(
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    names = [name for name in PASSED_PARAMETERS & sent.keys() if sent[name] not in (None, [])]
-    values = {name: (token_limit if name.endswith("_tokens") else storable)(sent[name], field=name) for name in names}
-    # Servers refuse a choice without tools.
-    choices = () if any(map(values.get, _TOOLS)) else (*_TOOLS.values(), "parallel_tool_calls")
-    left_out = [name for name in choices if values.get(name) in ("auto", "none", True, False)]
-    params = {name: value for name, value in values.items() if value is not None and name not in left_out}
-    messages = storable(sent["messages"], field=at)
-    needs = _needs(params)
+    limits = {name: token_limit(sent[name], field=name) for name in TOKEN_LIMITS if name in sent}
+    # Servers refuse empty lists of stop strings or tools, and a choice without tools.
+    left_out = [name for name in ("stop", *_TOOLS) if sent.get(name) == []]
+    if not any(map(sent.get, _TOOLS)):
+        choices = (*_TOOLS, *_TOOLS.values(), "parallel_tool_calls")
+        left_out += [name for name in choices if sent.get(name) in ("auto", "none", True, False, None)]
+    left_out += [name for name, limit in limits.items() if limit is None and sent[name] is not None]
+    left_out += _OWN
+    whole = _storable({name: value for name, value in {**sent, **limits}.items() if name not in left_out}, at=at)
+    messages, needs = whole["messages"], _needs(whole)
     reader = _Reader(needs=needs)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     if reader.faults and not passed:
@@ -97,16 +101,16 @@ def read_chat(
     clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
     if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
-    offered = any(params.get(tools) and params.get(choice) != "none" for tools, choice in _TOOLS.items())
+    offered = any(whole.get(tools) and whole.get(choice) != "none" for tools, choice in _TOOLS.items())
     facts: dict[str, Json] = {NEEDS: list[Json](sorted(needs)), OPTIONAL: [], "clipped": clipped or None}
     if offered and "tools" not in needs:
         facts[OPTIONAL] = ["tools"]
-    whole = {"messages": messages, **params}
     if passed:
         shown = {**whole, "messages": [_without_data(message) for message in messages]}
         facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // 4  # characters per token
-    if passed and (params or needs or results):
-        facts[CHAT_HASH] = body_hash(whole)  # also differs if only the parameters differ
+    told = {name: value for name, value in whole.items() if value is not None}
+    if passed and (len(told) > 1 or needs or results):
+        facts[CHAT_HASH] = body_hash(told)  # also differs if only the parameters differ
     return Chat(turns=tuple(texts), sent=whole, facts=facts, ignored=tuple(ignored))
 
 
@@ -169,6 +173,7 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
         "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
         "json": isinstance(form, Mapping) and form.get("type") != "text",
         "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
+        CHAT: passed.get("audio") or passed.get("modalities") not in (None, [], ["text"]),
     }
     return {name for name, needed in needs.items() if needed}
 
@@ -187,6 +192,17 @@ def storable(value: Any, *, field: str) -> Any:
     except ValueError:
         message = f'"{field}" has a number that is not finite'
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None
+
+
+def _storable(fields: Mapping[str, Any], *, at: str) -> dict[str, Any]:
+    """The fields as `storable`. at: name of the messages, for errors. Raises InvalidInput, which names the field."""
+    try:
+        repaired: dict[str, Any] = storable(fields, field=at)
+    except InvalidInput:
+        for name, value in fields.items():
+            storable(value, field=at if name == "messages" else name)
+        raise
+    return repaired
 
 
 def _repaired(value: Any) -> Any:

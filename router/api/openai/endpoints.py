@@ -246,11 +246,15 @@ class ChatExchange:
         return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
-        reply = refusal(error, scope=self.request.scope)
+        scope = self.request.scope
+        if isinstance(error, replies.ServerFault):  # the server has named the parameter, in its own words
+            scope = {**scope, "path": ""}
+        reply = refusal(error, scope=scope)
         reply.headers.update(headers(decision))
         if isinstance(error, replies.ServerFault):
             reply.status_code = error.status  # a 422 of the model's server, which `refusal` has changed to 400
-        if error.status != 429:  # after a 429 the client may repeat the request when Retry-After is over
+        # After a 429 the client may repeat the request when Retry-After is over, unless its quota is used up.
+        if error.status != 429 or (isinstance(error, replies.ServerFault) and error.has_no_quota):
             reply.headers["x-should-retry"] = "false"
         return reply
 

@@ -16,10 +16,9 @@ from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.failures import Failure, FailureKind, failover_facts, failure_of
-from ragbandit.shared.message_parts import LOGPROBS
+from ragbandit.shared.message_parts import LOGPROBS, MEDIA
 from ragbandit.shared.types import (
     CANCELLED,
-    Cost,
     Decision,
     DeltaPiece,
     Outcome,
@@ -30,8 +29,10 @@ from ragbandit.shared.types import (
 )
 
 RESPONSES: Final = "/v1/responses"
-#: paths of OpenAI's interface. Errors on these paths have OpenAI's shape, even on a path that is not served
-_PATHS: Final = ("/v1/models/", "/v1/chat/", "/v1/completions/", f"{RESPONSES}/", "/v1/embeddings/")
+#: paths of OpenAI's interface, also those that follow a wrong base URL. Errors on these paths have OpenAI's shape
+_PATHS: Final = re.compile(
+    r"(/v\d|/api|/openai|/(deployments|engines)/[^/]+)*/(models|chat|completions|responses|embeddings)(/.*)?", re.DOTALL
+)
 #: RagBandit's name of a field -> its name in a chat completion; None if chat completions have no such parameter
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
@@ -45,7 +46,6 @@ _RESPONSE_PARAMS: Final = {
     "question": "input",
     "messages": "input",
     "response_format": "text.format",
-    "max_completion_tokens": "max_output_tokens",
     "logprobs": "include",
 }
 _CODES: Final = {
@@ -76,11 +76,11 @@ class ServerFault(RagBanditError):
     """A model's server failed, or refused the request. Status and code depend on the kind of failure."""
 
     def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
-        super().__init__(message, remedy=remedy)
+        super().__init__(message, field=failure.param, remedy=remedy)
         self.status, code = _FAULTS.get(failure.kind, (502, "UPSTREAM_ERROR"))
-        if failure.kind == "refused":
+        if failure.kind == "refused" or failure.has_no_quota:
             self.status, code = failure.status or 400, failure.code or code
-        self.code = code
+        self.code, self.has_no_quota = code, failure.has_no_quota
         self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
 
 
@@ -116,7 +116,7 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
 
 
 def is_openai_path(path: str) -> bool:
-    return f"{path}/".startswith(_PATHS)
+    return _PATHS.fullmatch(path) is not None
 
 
 def error_in_reply(error: RagBanditError) -> dict[str, Any]:
@@ -194,6 +194,10 @@ class Facts(TypedDict):
     """Rounds of search and generation."""
     cost: CostReply
     """What the answer used."""
+    ignored: list[str]
+    """Parameters, tools and items of the request that this arm does not use."""
+    omitted: list[str]
+    """Fields of the model's reply that were left out because of their size."""
     passages: list[dict[str, Any]]
     """The passages that the arm saw: `id`, `title`, `url`, and `score` in the search that found the passage."""
     failover: dict[str, Any] | None
@@ -214,13 +218,14 @@ class ChatCompletion(TypedDict):
     """The arm that answered: `ragbandit/<arm>`."""
     choices: list[dict[str, Any]]
     """One answer in OpenAI's form. If the chat was passed on to a model, it has the tool calls and all other fields of
-    the model's reply. `finish_reason` is `length` if the budget ended the arm; the answer is then a draft, or empty.
-    The `annotations` of its message are the passages that the arm saw, each a citation of the whole answer."""
+    the model's reply, and the completion has the further fields of that reply, for example `citations`. `finish_reason`
+    is `length` if the budget ended the arm; the answer is then a draft, or empty. The `annotations` of its message are
+    the model's own, or the passages that the arm saw, each a citation of the whole answer."""
     usage: dict[str, Any]
     """Tokens of all calls of the arm, and `saved`, an estimate in dollars: mean price of an answer by the arm of
     `policy.holdback` so far, minus the price of this answer. `saved` is missing if it is not known."""
     system_fingerprint: str
-    """The policy that decided: label of its ledger, and version of its snapshot."""
+    """The model server's fingerprint if it sends one; else the policy: label of its ledger, version of its snapshot."""
     ragbandit: Facts
     """The decision behind the answer."""
 
@@ -260,8 +265,10 @@ def _head(decision: Decision) -> dict[str, Any]:
     }
 
 
-def usage_of(cost: Cost, *, saved: float | None = None) -> dict[str, Any]:
+def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
+    cost = outcome.cost
     usage: dict[str, Any] = {
+        **more_of(outcome, "usage"),
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
         "total_tokens": cost.prompt_tokens + cost.completion_tokens,
@@ -283,6 +290,17 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
     """The fields of a model's message except the text, and its `logprobs`; {} if the arm does not pass chats on."""
     message = outcome.reply.get("message")
     return dict(message) if isinstance(message, Mapping) else {}
+
+
+def more_of(outcome: Outcome, part: str = "more") -> dict[str, Any]:
+    """Further fields that a model's server sent: of the reply ("more"), its choice ("choice") or usage ("usage")."""
+    fields = outcome.reply.get(part)
+    return dict(fields) if isinstance(fields, Mapping) else {}
+
+
+def _names(fields: Mapping[str, Any], key: str) -> list[str]:
+    names = fields.get(key)
+    return list(map(str, names)) if isinstance(names, list) else []
 
 
 def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
@@ -310,7 +328,9 @@ def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         **decision_json(decision),
         policy_version=decision.version,
         forced=decision.query.forced,
-        abstained=not (outcome.answer or "").strip() and not calls_of(outcome),
+        abstained=not ((outcome.answer or "").strip() or calls_of(outcome) or message_of(outcome).keys() & MEDIA),
+        ignored=_names(decision.query.request, "ignored") + _names(outcome.reply, "ignored"),
+        omitted=_names(outcome.reply, "omitted"),
         passages=passages,
         failover=failover_facts(decision.query.request),
     )
@@ -327,11 +347,13 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "annotations": annotations_of(outcome, base=base),
         **fields,
     }
+    choice = {"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}
     reply: Any = {
         **_head(decision),
+        **more_of(outcome),
         "object": "chat.completion",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}],
-        "usage": usage_of(outcome.cost, saved=saved),
+        "choices": [more_of(outcome, "choice") | choice],
+        "usage": usage_of(outcome, saved=saved),
         "ragbandit": facts_of(decision, outcome, base=base),
     }
     return cast(ChatCompletion, reply)
@@ -378,9 +400,11 @@ class ChatStream:
         elif outcome.sources:
             delta = {"annotations": annotations_of(outcome, base=self._base)}
         facts = facts_of(self.decision, outcome, base=self._base)
-        events.append(self._chunk(delta, finish=finish_of(outcome), ragbandit=facts))
+        choice = more_of(outcome, "choice") | {"index": 0, "delta": delta, "finish_reason": finish_of(outcome)}
+        fields = {**more_of(outcome), "choices": [choice | {"logprobs": None}], "ragbandit": facts}
+        events.append(self._event(**fields))
         if self._include_usage:
-            events.append(self._event(usage=usage_of(outcome.cost, saved=saved)))
+            events.append(self._event(usage=usage_of(outcome, saved=saved)))
         return [*events, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
@@ -400,11 +424,8 @@ class ChatStream:
         status = {"type": "status", "data": {"description": text, "done": done}}
         return self._event(event=status)
 
-    def _chunk(
-        self, delta: Mapping[str, Any], *, finish: str | None = None, logprobs: object = None, **fields: Any
-    ) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return self._event(choices=[choice], **fields)
+    def _chunk(self, delta: Mapping[str, Any], *, logprobs: object = None) -> bytes:
+        return self._event(choices=[{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}])
 
     def _event(self, **fields: Any) -> bytes:
         usage = {"usage": None} if self._include_usage else {}

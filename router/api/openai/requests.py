@@ -1,7 +1,7 @@
 """Requests of OpenAI's interface: the names of models, the bodies, and the question that is made of a body."""
 
+import json
 import math
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
 from ragbandit.router.api.openai.tool_loops import hashed
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, id_in_header, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
+from ragbandit.router.serving.deciding.needs import short_names
 from ragbandit.router.serving.deciding.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import FAILOVER
-from ragbandit.shared.openai_client import PASSED_PARAMETERS
 from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
 
 AUTO: Final = "auto"
@@ -96,16 +96,6 @@ _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
 _LONGEST_USER: Final = 256
-_MOST_IGNORED: Final = 64
-#: pattern of the names of parameters, tools and namespaces that are stored
-SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-
-
-_METADATA: Final[dict[str, Any]] = {
-    "maxProperties": _MOST_PAIRS,
-    "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
-    "additionalProperties": {"type": "string", "maxLength": _LONGEST_VALUE, **STORABLE},
-}
 
 
 def configured(**example: Any) -> ConfigDict:
@@ -128,8 +118,9 @@ class OpenAIBody(BaseModel):
     """An aim in place of `cost_weight`, as for /v1/route."""
     failover: bool | None = None
     """false: no other arm answers if the drawn arm fails. true or null: the setting `server.failover` decides."""
-    metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
-    """Up to 16 pairs of texts. Keys declared in the setting `context` influence the choice; the others are stored."""
+    metadata: dict[str, Any] | None = None
+    """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
+    texts (keys of up to 64 characters, values of up to 512) are stored."""
     user: Annotated[str | None, limits(ANY_TEXT)] = None
     """Id of the user who asks; stored with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
@@ -141,9 +132,14 @@ class OpenAIBody(BaseModel):
     top_logprobs: Annotated[WholeNumber, limits(minimum=0, maximum=20)] = None
     """Number of tokens at each place that get log-probabilities."""
 
+    @property
+    def sent_fields(self) -> dict[str, Any]:
+        """The fields that the client sent, declared or not."""
+        return {name: value for name, value in self if name in self.model_fields_set}
+
 
 class ChatBody(OpenAIBody):
-    """A request for a chat completion. OpenAI's other parameters are ignored; the decision stores their names."""
+    """A request for a chat completion. Arms of the class `model` pass on all other parameters too."""
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
@@ -163,10 +159,6 @@ class ChatBody(OpenAIBody):
     """The form of the answer: `text`, `json_object` or `json_schema`."""
     logprobs: bool | None = None
     """Log-probabilities of the answer's tokens."""
-    modalities: Annotated[list[str] | None, limits(items={"enum": ["text"]})] = None
-    """Only ["text"] is supported."""
-    audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
-    """Only null is supported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,12 +175,9 @@ class ChatQuestion:
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
     """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, or Unsupported."""
     decision_id = id_in_header(key)
-    chat = read_chat(dict(body), passed=bool(router_of(request).service.passing))
+    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
-    if body.audio is not None or any(kind != "text" for kind in body.modalities or ()):
-        name = "audio" if body.audio is not None else "modalities"
-        raise Unsupported("answers are text only", field=name, remedy=f"leave {name} out")
     return chat_question(request, body, chat=chat, decision_id=decision_id)
 
 
@@ -214,14 +203,18 @@ def chat_question(
     forced_arm = None if model.arm is None else (model.arm,)
     arms = permitted_arms(forced_arm, tenant=tenant, request=request, run_by="worker")
     prices = noted_prices(request, tenant=tenant)
-    context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
+    schema, sent = router.settings.context, dict(chat.sent)
+    context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
+    if context:  # these keys are for this service
+        others = {key: value for key, value in sent.pop("metadata").items() if key not in context}
+        sent |= {"metadata": others} if others else {}
     headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
     # A client that did not fill in its template sends {{...}}, which names no conversation.
     named_session = next((name for name in headers if name and "{{" not in name), session)
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
-    entries = {**_facts(body, chat=chat), "metadata": dict(metadata), **prices, **(facts or {})}
+    entries = {**_facts(body, chat=chat), **prices, **(facts or {}), "metadata": dict(metadata)}
     entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
     if CHAT_HASH in entries:
         entries[CONVERSATION] = conversation
@@ -237,7 +230,7 @@ def chat_question(
         session=named_session,
         api_key=caller.key,
         request=entries,
-        chat=chat.sent,
+        chat=sent,
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
 
@@ -254,39 +247,34 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    ignored = {name for name, value in (body.model_extra or {}).items() if value is not None} - PASSED_PARAMETERS
-    ignored.update(chat.ignored)
-    names = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in ignored})
     return {
         "surface": "openai",
-        "ignored": list[Json](names[:_MOST_IGNORED]),
+        "ignored": short_names(chat.ignored),
         FAILOVER: False if body.failover is False else None,
         "user": user[:_LONGEST_USER] if user else None,
         **chat.facts,
     }
 
 
-def _context_of(metadata: Mapping[str, str], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
-    """Split metadata. Returns (context keys that settings declare, converted to their types; all other pairs)."""
-    if len(metadata) > _MOST_PAIRS:
-        message = f'"metadata" has {len(metadata)} pairs'
-        raise InvalidInput(message, field="metadata", remedy=f"send at most {_MOST_PAIRS}")
+def _context_of(metadata: Mapping[str, Any], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
+    """Split metadata. Returns (context keys that settings declare, converted to their types; other pairs to store)."""
     context: dict[str, Json] = {}
-    undeclared: dict[str, str] = {}
+    stored: dict[str, str] = {}
     for key, value in metadata.items():
-        checked_text(key, field="metadata")
-        field = f"metadata.{key}"
-        if len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            remedy = f"a key has at most {_LONGEST_KEY} characters, a value {_LONGEST_VALUE}"
-            raise InvalidInput(f'"{field:.80}" is too long', field=field[:80], remedy=remedy)
-        if value.strip():
-            checked_text(value, field=field)
         declared = schema.get(key)
-        if declared is None or declared.is_own:
-            undeclared[key] = value
-        else:
-            context[key] = _value(value, declared=declared, field=field)
-    return context, undeclared
+        if declared is not None and not declared.is_own:
+            if value is not None:
+                context[key] = _value(_text_of(value), declared=declared, field=f"metadata.{key}")
+        elif isinstance(value, str) and len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE:
+            stored[key] = value
+    return context, dict(list(stored.items())[:_MOST_PAIRS])
+
+
+def _text_of(value: object) -> str:
+    """The value of a context key as the text that OpenAI's metadata would have."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _value(text: str, *, declared: ContextKey, field: str) -> Json:

@@ -57,11 +57,13 @@ class ResponseStream:
             events += self._begin_part("output_text")
         reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
         for item in reply["output"]:
+            if item["id"] not in self._items:  # an image, which is sent whole
+                events += self._begin_item(item)
             where = self._where(item["id"])
             if item["type"] == CALL:
                 fields = {name: item[name] for name in ("name", "arguments")}
                 events.append(self._event("function_call_arguments.done", **where, **fields))
-            else:
+            elif "content" in item:
                 item["content"].sort(key=lambda part: self._content_index(part["type"]))
                 events += [event for part in item["content"] for event in self._end_part(part)]
             events.append(self._event("output_item.done", output_index=where["output_index"], item=item))

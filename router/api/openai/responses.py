@@ -7,9 +7,11 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import chats, replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespace, storable, tools_of
-from ragbandit.router.api.openai.requests import SHORT_NAME, OpenAIBody, configured
+from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
+from ragbandit.router.serving.deciding.needs import SHORT_NAME
 from ragbandit.shared.message_parts import LOGPROBS
+from ragbandit.shared.openai_client import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
@@ -45,7 +47,8 @@ class ResponseReply(TypedDict):
     output: list[dict[str, Any]]
     """Items of the answer. A `message` has the text in its part `output_text`, or a refusal in its part `refusal`.
     The `annotations` of the text are the passages that the arm saw, each a `url_citation` of the whole answer. A
-    `reasoning` item has the thoughts that the model's server sent, and each call of a tool is a `function_call`. []
+    `reasoning` item has the thoughts that the model's server sent, each call of a tool is a `function_call`, and each
+    image that the model made is an `image_generation_call`. Other fields of the model's message are in its item. []
     before there is an answer, and if the response failed."""
     usage: dict[str, Any] | None
     """Tokens of all calls of the arm: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
@@ -150,6 +153,8 @@ def response(
             reply["output"] = output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
         reply["ragbandit"] = replies.facts_of(decision, outcome, base=base)
+        more = replies.more_of(outcome, "choice") | replies.more_of(outcome)
+        reply |= {name: value for name, value in more.items() if name not in reply or name == "service_tier"}
     return reply
 
 
@@ -169,7 +174,18 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
         items.append(item)
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
-    return items + calls
+    images = [image for image in passed.get("images", ()) if isinstance(image, Mapping)]
+    return items + calls + [_image_item(decision, image, place=place) for place, image in enumerate(images)]
+
+
+def _image_item(decision: Decision, image: Mapping[str, Any], *, place: int) -> dict[str, Any]:
+    """The item of an image that the model made. Its `result` is base64, or the address of the image."""
+    sent = image.get("image_url")
+    url = str(sent.get("url") if isinstance(sent, Mapping) else sent or image.get("url") or "")
+    head, comma, data = url.partition(";base64,")
+    fields = {"output_format": head.rpartition("/")[2], "result": data} if comma else {"result": url}
+    key = f"ig_{_item_key(decision)}_{place}"
+    return (fields if url else dict(image)) | {"type": "image_generation_call", "id": key, "status": "completed"}
 
 
 def reasoning_of(fields: Mapping[str, Any]) -> str:
@@ -206,10 +222,23 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     if outcome.answer or not content:
         cited = [annotation["url_citation"] for annotation in replies.annotations_of(outcome, base=base)]
         part = item_part("output_text", outcome.answer or "")
-        part["annotations"] = [{"type": "url_citation", **citation} for citation in cited]
+        cited = list(map(_flat, passed.get("annotations", ()))) or [{"type": "url_citation", **one} for one in cited]
+        part["annotations"] = cited
         part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
         content.insert(0, part)
-    return item | {"status": _status(outcome, failed=False), "content": content}
+    known = _IN_ITEMS | chats.reasoning_in(passed).keys()
+    more = {name: value for name, value in passed.items() if name not in known}
+    return {**more, **item, "status": _status(outcome, failed=False), "content": content}
+
+
+#: fields of a message that its items have in another form
+_IN_ITEMS: Final = frozenset({"refusal", "annotations", "images", "tool_calls", "function_call", LOGPROBS})
+
+
+def _flat(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """An annotation of a chat completion in the form of responses, without an object for its fields."""
+    fields, citation = dict(annotation), annotation.get("url_citation")
+    return {"type": "url_citation", **citation} if isinstance(citation, Mapping) else fields
 
 
 def item_id(decision: Decision, *, part: str) -> str:
@@ -250,15 +279,24 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
 
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
-    usage = dict(replies.usage_of(outcome.cost, saved=saved))
+    usage = replies.usage_of(outcome, saved=saved)
     for chat_name, name in (("prompt", "input"), ("completion", "output")):
         usage[f"{name}_tokens"] = usage.pop(f"{chat_name}_tokens")
         usage[f"{name}_tokens_details"] = usage.pop(f"{chat_name}_tokens_details")
     return usage
 
 
+#: parameters of a response that chat completions do not have, or have under another name
+_ONLY_HERE: Final = frozenset(
+    {"input", "instructions", "text", "max_output_tokens", "reasoning", "store", "previous_response_id", "conversation"}
+    | {"background", "prompt", "include", "truncation", "max_tool_calls", "client_metadata", "context_management"}
+)
+#: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
+_REASONING: Final = frozenset({"effort", "summary", "generate_summary"})
+
+
 class ResponseBody(OpenAIBody):
-    """A request for a response. OpenAI's other parameters are ignored; the decision stores their names."""
+    """A request for a response. Arms of the class `model` pass on all other parameters too."""
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
 
@@ -300,7 +338,6 @@ class ResponseBody(OpenAIBody):
         spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
-            "metadata": dict(self.metadata or {}),
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
@@ -318,17 +355,22 @@ class ResponseBody(OpenAIBody):
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         unread = chats.add_items(messages, items)
         tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
-        reasoning = (self.model_extra or {}).get("reasoning")
+        more = self.model_extra or {}
+        reasoning = more["reasoning"] if isinstance(more.get("reasoning"), Mapping) else {}
+        is_known = reasoning.keys() <= _REASONING  # otherwise it is the server's own object, as OpenRouter's
         converted = {
+            **tools,
             "response_format": format_of((self.text or {}).get("format")),
-            "reasoning_effort": reasoning.get("effort") if isinstance(reasoning, Mapping) else None,
-            "max_completion_tokens": chats.token_limit(self.max_output_tokens, field="max_output_tokens"),
+            "reasoning_effort": reasoning.get("effort") if is_known else None,
+            "reasoning": None if is_known else reasoning,
+            OUTPUT_LIMIT: self.max_output_tokens,
             "verbosity": (self.text or {}).get("verbosity"),
             "logprobs": True if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()) else None,
         }
         converted = {name: value for name, value in converted.items() if value is not None}
-        sent = {**dict(self), "reasoning": None, **tools, **converted, "messages": messages}
-        return sent, ignored + unread
+        passed = {name: value for name, value in self.sent_fields.items() if name not in {*_ONLY_HERE, *tools}}
+        ignored += unread + [name for name in more.keys() & _ONLY_HERE - {"reasoning"} if more[name] is not None]
+        return {**passed, **converted, "messages": messages}, ignored
 
 
 def check_response(body: ResponseBody) -> None:

@@ -6,13 +6,14 @@ The need `chat` is a chat that only a model can read: it has parts of other type
 features, or no question at its end.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, Query
+from ragbandit.shared.types import ArmName, Json, Query
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
 NEEDS: Final = "needs"
@@ -30,7 +31,13 @@ _PARAMETERS: Final = {
     "json": ("response_format",),
     "logprobs": ("logprobs", "top_logprobs"),
     "tools": ("tool_choice", "function_call"),
+    CHAT: ("modalities", "audio"),
 }
+#: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
+SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_MOST_IGNORED: Final = 64
+#: fields of a chat that the service itself uses, so they are never called ignored
+_USED: Final = frozenset({"messages", "user", "safety_identifier", "metadata"})
 
 
 class UnmetNeed(InvalidInput):
@@ -93,9 +100,19 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 
 def as_text(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
-    ignored = sorted(_names(query, "ignored") | query.chat.keys() - {"messages"})
+    sent = {name for name, value in query.chat.items() if value is not None} - _USED
+    metadata, stored = (part.get("metadata") for part in (query.chat, query.request))
+    if isinstance(metadata, dict):
+        sent |= {f"metadata.{key}" for key in metadata.keys() - (stored if isinstance(stored, dict) else {}).keys()}
+    ignored = short_names(_names(query, "ignored") | sent)
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
     return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
+
+
+def short_names(names: Collection[str]) -> list[Json]:
+    """Names of a request to store, sorted. Names that are long or not plain become "other"."""
+    short = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in names})
+    return list[Json](short[:_MOST_IGNORED])
 
 
 def _in_words(arm: str, *, ability: Ability | None) -> str:

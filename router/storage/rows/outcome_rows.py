@@ -28,6 +28,7 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_rows
 from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves
 from ragbandit.router.storage.sql.tables import counters, decisions, jobs, judge_days, outcomes, updates
+from ragbandit.shared.message_parts import MEDIA
 from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
@@ -55,6 +56,9 @@ _DICTIONARY: Final = (
     b'[{"completion_tokens":1,"prompt_tokens":1,"purpose":"answer","seconds":0.,"text":"","type":"generated"}]'
 )
 _MARK: Final = b"\x01"
+#: maximum characters of images, audio and video that an outcome stores. Larger media pass to the waiting client, but
+#: are missing in the reply to a repeated request, and in answers of workers
+MAX_STORED_MEDIA: Final = 2_000_000
 #: maximum bytes of an unpacked trace, so that a damaged row cannot fill the memory
 _MOST: Final = 64 * 1024 * 1024
 
@@ -155,6 +159,16 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
     return canonical(values) if values else None
 
 
+def _reply_json(reply: Mapping[str, Json]) -> str | None:
+    """The reply without its media if they have more than MAX_STORED_MEDIA characters; "omitted" names them."""
+    message = reply.get("message")
+    media = {name: message[name] for name in MEDIA if name in message} if isinstance(message, dict) else {}
+    if isinstance(message, dict) and media and len(canonical(media)) > MAX_STORED_MEDIA:
+        kept = {name: value for name, value in message.items() if name not in media}
+        reply = {**reply, "message": kept, "omitted": list[Json](media)}
+    return storable(canonical(dict(reply))) if reply else None
+
+
 _OUTCOME: Final = TableRows(
     outcomes,
     Outcome,
@@ -167,7 +181,7 @@ _OUTCOME: Final = TableRows(
     sources=Form(
         write=_sources_json, read=lambda text: tuple(of_known(Source, item) for item in json.loads(text or "[]"))
     ),
-    reply=Form(write=lambda reply: storable(canonical(dict(reply))) if reply else None, read=json_object),
+    reply=Form(write=_reply_json, read=json_object),
 )
 
 

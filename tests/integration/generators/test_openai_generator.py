@@ -1,13 +1,14 @@
 """The generator "openai": its requests, its reading of replies, and its checks at the start."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.openai_client import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_fields
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.generators import make_generator
@@ -229,3 +230,21 @@ def test_wrong_options(options, environment, field, said, monkeypatch):
     assert caught.value.field == (field if field.isupper() else f"generator.openai.{field}")
     assert caught.value.remedy
     assert "hunter2" not in str(caught.value)
+
+
+def test_the_fields_of_a_chat():
+    """All go on, or those of a list with the limits; the options name only a limit that has no name of its own."""
+    chat = {"messages": [], "top_k": 3, "seed": None, "max_completion_tokens": 5}
+    named = OpenAiOptions(base_url="http://host/v1", max_tokens_field="max_completion_tokens", stream=False)
+
+    def fields(chat, options=named, **more):
+        return request_fields(Request(prompt=CAPITAL, max_tokens=4, chat=chat, **more), model="gpt", options=options)
+
+    sent = {"model": "gpt", "stream": False}
+    assert fields(chat) == sent | chat
+    assert fields({"messages": [], "max_tokens": 7}) == sent | {"messages": [], "max_tokens": 7}
+    own = fields({"messages": [], "max_tokens": 7}, is_limit_named=False)
+    assert own == sent | {"messages": [], "max_completion_tokens": 7}
+    listed = replace(named, passed=["seed"])
+    assert fields(chat, listed) == sent | {name: chat[name] for name in chat if name != "top_k"}
+    assert ignored_fields(chat, options=listed) == ["top_k"]

@@ -96,3 +96,22 @@ def test_the_kind_of_an_error():
     for kind, errors in kinds.items():
         assert {failure_of_error(error) for error in errors} == {Failure(kind=kind)}
     assert failure_of_error(BrokenReply("busy", status_code=503)) == Failure(kind="failed", status=503)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "code", "param"),
+    [
+        (400, {"code": "too_long", "param": "messages[0].content"}, "refused", "too_long", "messages[0].content"),
+        (400, {"type": "invalid", "param": ["a"]}, "refused", "invalid", None),
+        (422, {"param": "a key: sk-1"}, "refused", None, None),
+        (429, {"code": "insufficient_quota"}, "denied", "insufficient_quota", None),
+        (429, {"type": "exceeded_current_quota_error"}, "denied", "exceeded_current_quota_error", None),
+        (429, {"code": "rate_limit_exceeded"}, "limited", "rate_limit_exceeded", None),
+    ],
+)
+def test_what_an_error_names(status, error, kind, code, param):
+    """The code and the parameter are kept; a used-up quota is the arm's fault, and no wait helps."""
+    failure = failure_of_status(status, headers={"retry-after": "7"}, body={"error": error})
+    assert (failure.kind, failure.code, failure.param) == (kind, code, param)
+    assert (failure.has_no_quota, failure.retry_after_s) == ((True, None) if kind == "denied" else (False, 7.0))
+    assert failure_of({"failure": failure.facts}) == failure

@@ -491,3 +491,66 @@ def test_a_field_that_is_too_deep_or_no_json_is_left_out():
     reply = read(whole({"content": "Rome", "mine": {"deep": deep, "number": float("inf"), "text": "\ud800"}}))
     assert reply.text == "Rome"
     assert reply.message.whole["mine"] | {"deep": 0} == {"deep": 0, "number": None, "text": "\ufffd"}
+
+
+def test_further_fields_of_a_reply_are_kept():
+    """The last value of each field counts; lists of a streamed choice and objects are joined; null tells nothing."""
+    usage = {"prompt_tokens": 3, "cost": 0.25, "num_search_queries": 2}
+    reply = read(
+        {**chunk({"content": "Ro"}, token_ids=[1], hate={"filtered": False}), "citations": ["a"], "provider": "x"},
+        {**chunk({"content": "me"}, token_ids=[2], hate={"severity": "safe"}), "citations": ["a", "b"]},
+        {**chunk({}, "stop", stop_reason=7), "id": "up-1", "citations": None, "x_groq": {"id": "r"}, "usage": usage},
+    )
+    assert (reply.text, reply.dollars, reply.omitted) == ("Rome", 0.25, set())
+    assert reply.more == {
+        "more": {"citations": ["a", "b"], "provider": "x", "x_groq": {"id": "r"}},
+        "choice": {"token_ids": [1, 2], "hate": {"filtered": False, "severity": "safe"}, "stop_reason": 7},
+        "usage": {"cost": 0.25, "num_search_queries": 2},
+    }
+
+
+def test_further_fields_that_are_too_large_cost_no_answer():
+    """They are left out by their names, and nothing else is."""
+    long = "x" * (MAX_MESSAGE // 2)
+    reply = read({**whole({"content": "Rome"}), "results": [long, long], "object": "x"}, {"a\ud800": "b"})
+    assert (reply.text, reply.more["more"], reply.omitted) == ("Rome", {}, {"results", "a\ufffd"})
+    assert read({**whole({"content": "Rome"}), 5: 1, "a": [float("nan")]}).more["more"] == {"a": [None]}
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * MAX_MESSAGE}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": "Here.", "images": [IMAGE]}, {"content": [{"type": "text", "text": "Here."}, IMAGE]}],
+)
+@pytest.mark.parametrize("form", [whole, chunk])
+def test_images_have_a_cap_of_their_own(message, form):
+    """An image of the answer may be larger than all text, in a field or among the parts; a larger one fails."""
+    reply = read(form(message, "stop"))
+    images = [{name: one[name] for name in IMAGE} for one in reply.message.whole["images"]]
+    assert (reply.text, images, reply.size) == ("Here.", [IMAGE], 5)
+    with pytest.raises(BrokenReply, match="more than 10 characters of images") as broken:
+        read(form(message), max_media=10)
+    assert "media_chars" in broken.value.remedy
+
+
+def test_an_answer_in_audio_comes_in_pieces():
+    """Its data and transcript are joined, and it needs no text."""
+    pieces = [{"id": "a1", "data": "AA"}, {"data": "BB", "transcript": "Ro"}, {"transcript": "me", "expires_at": 5}]
+    reply = read(*(chunk({"audio": one}) for one in pieces))
+    assert reply.message.whole["audio"] == {"id": "a1", "data": "AABB", "transcript": "Rome", "expires_at": 5}
+
+
+@pytest.mark.parametrize("rest", [["ther"], ["weather"], ["weat", "weather"]])
+@pytest.mark.parametrize("arguments", ["{}", ""])
+def test_the_name_of_a_call_in_pieces(rest, arguments):
+    """Pieces before the arguments are one name, which clients get whole, also if a server repeats its beginning."""
+    reply, deltas = ModelReply(), []
+    pieces = [piece("", name=name, index=0) for name in ["wea", *rest]]
+    for value in [piece("", name="wea", index=0, id="c1"), *pieces[1:], piece(arguments, index=0), chunk({}, "stop")]:
+        reply.take(value)
+        deltas += reply.delta.get("tool_calls", [])
+    reply.end()
+    assert calls_of(reply) == [("c1", "function", "weather", "{}")]
+    assert [delta["function"].get("name") for delta in deltas] == ["weather"]

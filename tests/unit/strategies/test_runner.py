@@ -638,3 +638,35 @@ def test_an_arm_reports_the_cost_of_its_own_model():
         assert (outcome.status, outcome.stop_reason) == ("exhausted", f"budget_{cap}")
         assert (outcome.answer, outcome.cost.dollars) == ("draft", 0.25)
     assert ended(Own(own_model), dollars=0.25, tokens=35).status == "answered"
+
+
+@pytest.mark.parametrize(
+    ("sent", "tokens", "expected"),
+    [
+        ({"max_completion_tokens": 60}, None, {"max_completion_tokens": 60}),
+        ({"max_tokens": 9, "max_completion_tokens": 60}, None, {"max_tokens": 9, "max_completion_tokens": 60}),
+        ({"max_completion_tokens": 60}, 20, {"max_completion_tokens": 20}),
+        ({"max_completion_tokens": 6}, 20, {"max_completion_tokens": 6}),
+        ({"max_tokens": None}, None, {"max_tokens": 30}),
+        ({"max_output_tokens": 60}, None, {"max_tokens": 60}),
+        ({}, 20, {"max_tokens": 20}),
+    ],
+)
+def test_the_limit_of_a_chat_keeps_its_name(sent, tokens, expected):
+    """A lower limit of ours has the name that the caller chose; without one, the server's options choose the name."""
+    generator, chats = ScriptedGenerator(["one two"]), []
+    complete = generator.complete
+
+    async def noted(request):
+        chats.append(request.chat)
+        assert request.is_limit_named == any(sent.get(name) for name in ("max_tokens", "max_completion_tokens"))
+        return await complete(request)
+
+    generator.complete = noted
+
+    async def passed(run):
+        await run.chat({"messages": [], **sent}, prompt=PROMPT, max_tokens=30)
+        return Answer(text="x", stop_reason="x")
+
+    assert ended(Own(passed), generator=generator, tokens=tokens).status == "answered"
+    assert chats == [{"messages": [], **expected}]

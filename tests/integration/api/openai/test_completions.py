@@ -1,5 +1,6 @@
 """OpenAI's interface: completions as its own client reads them, and the decisions behind them."""
 
+import json
 from dataclasses import replace
 
 import openai
@@ -11,6 +12,8 @@ from tests.integration.api.openai.conftest import COST, SOURCES
 from tests.support.servers.http_service import QUESTION
 
 ASKED = [{"role": "user", "content": QUESTION}]
+
+CITED = {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": "A"}}
 
 
 def posted(http, headers=None, **more):
@@ -166,3 +169,38 @@ def test_older_completions_are_a_404_with_the_remedy(client):
     """The error of /v1/completions names the setting that makes a client use chat completions."""
     with pytest.raises(openai.NotFoundError, match="is_chat_model=True"):
         client.completions.create(model="auto", prompt="Who wrote Dracula?")
+
+
+#: the reply of a model's server, without its text
+MORE = {
+    "message": {"annotations": [CITED], "images": [{"image_url": {"url": "data:image/png;base64,AAAA"}}], "mood": "x"},
+    "finish_reason": "stop",
+    "more": {"citations": ["https://a.example"], "system_fingerprint": "fp_1", "service_tier": "flex"},
+    "choice": {"native_finish_reason": "STOP", "index": 7},
+    "usage": {"queue_time": 0.5, "prompt_tokens": 9},
+    "omitted": ["results"],
+    "ignored": ["top_k"],
+}
+
+
+def test_further_fields_of_a_reply(http, answers, service):
+    """They come in addition to the usual fields, whole and streamed; the facts name the fields that were left out."""
+    answers(reply=MORE)
+    whole = posted(http, seed=3).json()
+    *_, last = [line for line in posted(http, stream=True, seed=3).text.splitlines() if "ragbandit" in line]
+    for reply, choice in ((whole, whole["choices"][0]), (tree := json.loads(last[6:]), tree["choices"][0])):
+        assert {name: reply[name] for name in MORE["more"]} == MORE["more"]
+        assert (choice["native_finish_reason"], choice["index"], choice["finish_reason"]) == ("STOP", 0, "stop")
+        assert (reply["ragbandit"]["omitted"], reply["ragbandit"]["ignored"]) == (["results"], ["seed", "top_k"])
+    assert {name: whole["choices"][0]["message"][name] for name in MORE["message"]} == MORE["message"]
+    assert (whole["usage"]["queue_time"], whole["usage"]["prompt_tokens"]) == (0.5, 310)
+
+
+def test_metadata_that_is_not_stored(http, answers, service):
+    """An arm that reads texts ignores, and names, long values, values of other types, and keys after the sixteenth."""
+    answers()
+    pairs = {f"k{number:02}": "x" for number in range(17)}
+    key = posted(http, metadata={"long": "x" * 513, "tags": [1]} | pairs).json()["ragbandit"]["decision_id"]
+    stored = service.router.decision(key).decision.query.request
+    assert (len(stored["metadata"]), "k16" in stored["metadata"]) == (16, False)
+    assert stored["ignored"] == ["metadata.k16", "metadata.long", "metadata.tags"]

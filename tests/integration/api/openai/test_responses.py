@@ -476,3 +476,34 @@ def test_cancelling_and_deleting(http, service, answers):
     assert http.post(f"/v1/responses/{made['id']}/cancel").json() == made
     assert http.delete(f"/v1/responses/{made['id']}").status_code == 405
     assert http.get(f"/v1/responses/{made['id']}").json() == made
+
+
+#: further fields of a model's reply; two of them have names that responses use otherwise
+MORE = {"citations": ["x"], "service_tier": "flex", "text": 5, "id": "up-1"}
+
+
+def test_further_fields_of_a_models_reply(http, in_pieces):
+    """An image is an item of its own, citations of the model are annotations, other fields are in the message."""
+    cited = {"url": "https://a.example", "title": "A"}
+    message = {
+        "annotations": [{"type": "url_citation", "url_citation": cited}, {"type": "file", "file": 1}],
+        "images": [
+            {"image_url": {"url": "data:image/png;base64,AAAA"}},
+            {"image_url": "https://b.example"},
+            {"b": 1},
+            5,
+        ],
+        "audio": {"data": "BBBB"},
+    }
+    in_pieces(TextPiece(text="Here."), reply={"message": message, "more": MORE, "choice": {"why": 7}})
+    events, _ = events_of(http)
+    for response in (events[-1]["response"], posted(http).json()):
+        text, *images = response["output"]
+        assert text["content"][0]["annotations"] == [{"type": "url_citation", **cited}, {"type": "file", "file": 1}]
+        assert (text["audio"], response["citations"], response["why"]) == ({"data": "BBBB"}, ["x"], 7)
+        assert (response["service_tier"], response["text"]) == ("flex", {"format": {"type": "text"}})
+        assert {image["type"] for image in images} == {"image_generation_call"}
+        assert [image.get("result") for image in images] == ["AAAA", "https://b.example", None]
+        assert len({image["id"] for image in images}) == 3
+    added = [event["item"]["type"] for event in events if event["type"] == "response.output_item.added"]
+    assert added == ["message", *["image_generation_call"] * 3]

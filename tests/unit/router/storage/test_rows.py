@@ -23,7 +23,13 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_value
+from ragbandit.router.storage.rows.outcome_rows import (
+    MAX_STORED_MEDIA,
+    outcome_body,
+    outcome_row,
+    outcome_value,
+    trace_value,
+)
 from ragbandit.shared.types import (
     Branch,
     Budget,
@@ -405,3 +411,15 @@ def test_key_of_a_feedback_is_stored_and_is_no_part_of_its_body(feedback):
     row = feedback_row(first)
     assert feedback_value(row).api_key == "0123456789"
     assert feedback_row(replace(feedback, api_key=None))["body_hash"] == row["body_hash"]
+
+
+def test_large_media_are_not_stored():
+    """A reply loses media beyond the cap, which it names; the rest of its message stays."""
+    message = {"images": [{"image_url": {"url": "x" * MAX_STORED_MEDIA}}], "reasoning": "Hm.", "annotations": []}
+    reply = {"message": message, "finish_reason": "stop", "more": {"citations": ["a"]}}
+    outcome = replace(made_outcome(), reply=reply)
+    stored = outcome_value(outcome_row(outcome)).reply
+    kept = {"reasoning": "Hm.", "annotations": []}
+    assert stored == reply | {"message": kept, "omitted": ["images"]}
+    small = reply | {"message": kept | {"audio": {"data": "x"}}}
+    assert outcome_value(outcome_row(replace(outcome, reply=small))).reply == small

@@ -30,6 +30,12 @@ def read(*messages, passed=True, **more):
     return read_chat({"messages": list(messages), **more}, passed=passed)
 
 
+def responded(**body):
+    """The chat completion that a request for a response becomes."""
+    sent, ignored = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
+    return read_chat(sent, passed=True, ignored=ignored).sent
+
+
 def user(*parts):
     return {"role": "user", "content": list(parts)}
 
@@ -311,7 +317,53 @@ def test_a_tool_that_nobody_runs_cannot_be_demanded(choice):
 
 def test_parameters_of_responses():
     """The verbosity is passed on; a limit of -1 is none, and another one below 1 is refused by its own name."""
-    sent, _ = ResponseBody(model="auto", input="Why?", text={"verbosity": "low"}, max_output_tokens=-1).sent()
-    assert (sent["verbosity"], sent.get("max_completion_tokens")) == ("low", None)
+    sent = responded(text={"verbosity": "low"}, max_output_tokens=-1)
+    assert (sent["verbosity"], sent.keys() & {"max_output_tokens", "max_completion_tokens"}) == ("low", set())
     with pytest.raises(InvalidInput, match='"max_output_tokens" is 0'):
-        ResponseBody(model="auto", input="Why?", max_output_tokens=0).sent()
+        responded(max_output_tokens=0)
+
+
+EXTRAS = {
+    "guided_json": {"type": "object", "properties": {"a": {"enum": [1, None, "x"]}}},
+    "enable_thinking": False,
+    "provider": {"order": ["x"]},
+    "stop_token_ids": [151645],
+    "service_tier": "flex",
+    "user": "u-1",
+    "metadata": {"trace": {"tags": ["a"]}, "page": "faq"},
+    "modalities": ["text"],
+    "seed": None,
+    "max_thinking_tokens": 0,
+    "x y": "\ud83d",
+}
+
+
+@pytest.mark.parametrize("ask", [lambda **more: read(HI, **more).sent, responded])
+def test_every_field_goes_on(ask):
+    """Fields pass under their names, also unknown, null, empty and nested ones; the service's own fields do not."""
+    sent = ask(**EXTRAS, stream=True, stream_options={}, cost_weight=1.0, failover=False, aim=None, model="auto")
+    assert {name: value for name, value in sent.items() if name != "messages"} == EXTRAS | {"x y": "\ufffd"}
+
+
+def test_fields_that_only_responses_have():
+    """They have their counterpart in chat completions, or are left out and named; a server's `reasoning` goes on."""
+    only_here = {"truncation": "auto", "include": ["x"], "store": False, "client_metadata": {"a": "b"}}
+    form = {"type": "json_schema", "name": "f", "schema": {}}
+    body = {"reasoning": {"effort": "low", "summary": "auto"}, "text": {"format": form}, **only_here}
+    sent = responded(**body, max_output_tokens=9)
+    assert {name: value for name, value in sent.items() if name != "messages"} == {
+        "reasoning_effort": "low",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": {}}},
+        "max_output_tokens": 9,
+    }
+    assert responded(reasoning={"max_tokens": 5, "exclude": True})["reasoning"] == {"max_tokens": 5, "exclude": True}
+    _, ignored = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
+    assert sorted(ignored) == ["client_metadata", "truncation"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), [[float("inf")]]])
+def test_an_unknown_field_that_json_cannot_express(value):
+    """It is refused by its name."""
+    with pytest.raises(InvalidInput) as refused:
+        read(HI, top_a=value)
+    assert refused.value.field == "top_a"

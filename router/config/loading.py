@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -89,10 +89,10 @@ _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 class LoadedSettings:
     settings: Settings
     #: dotted key -> "file <path>" or "environment <variable>"; keys with default values are missing
-    sources: Mapping[str, str]
-    file: Path | None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    file: Path | None = None
     #: content of the file, without the environment
-    tree: Mapping[str, Any]
+    tree: Mapping[str, Any] = field(default_factory=dict)
 
 
 def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> LoadedSettings:

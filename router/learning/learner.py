@@ -91,8 +91,16 @@ class Learner:
         assert self._policy is not None
         return self._policy
 
-    def catch_up(self) -> None:
-        untrained = self._check_routers()
+    def prepare(self, *, encoder_hash: str) -> None:
+        """Make the snapshot that a router of these settings begins with, while routers of other settings go on."""
+        untrained = policy_of(self.settings)
+        self._encoder_hash = encoder_hash if "features" in untrained.needs else ""
+        self.catch_up(untrained)
+        self.publish(force=True)
+
+    def catch_up(self, chosen: Policy | None = None) -> None:
+        """Restore the policy from a snapshot and the ledger. chosen: by default that of the registered routers."""
+        untrained = self._check_routers() if chosen is None else chosen
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
         for info in self.ledger.snapshots_to_try(
@@ -109,7 +117,7 @@ class Learner:
             self.last_seq = info.last_seq
             break
         else:
-            if end > 0:
+            if end > 0 and chosen is None:
                 extra = {"action": "rebuild", "to": end}
                 log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=extra)
         self._arms.refresh()
@@ -148,11 +156,12 @@ class Learner:
             log.error("the policy refused an update and continues without it", extra=details)
         self.last_seq = update.seq
 
-    def drain(self, *, patience_s: float = 0.0) -> int:
+    def drain(self, *, patience_s: float = 0.0, attended: bool = False) -> int:
         """Learn all decisions that are ready, for at most DRAIN_S.
 
         Returns the number of closed decisions: 0 if none was ready, or if another learner has the lease. While a new
         ledger still inherits the store's decisions, it returns 1. patience_s: how long to wait for the lease, seconds.
+        attended: whether a person waits for this call: then it neither pauses nor diagnoses.
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -167,7 +176,8 @@ class Learner:
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
-                self.publisher.wait()
+                if not attended:
+                    self.publisher.wait()
                 self.screening.refresh()
                 while time.monotonic() < give_up:
                     closed = self._step()
@@ -176,7 +186,8 @@ class Learner:
                     total += closed
                 # Publish even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
-                self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
+                if not attended:
+                    self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
                 # A job's time limit may interrupt any line, so the policy in memory may be half updated.
                 self._policy = None
@@ -185,6 +196,12 @@ class Learner:
                 self.ledger.release(holder=self.holder)  # otherwise other learners would wait until the lease expires
                 self._renew_at = -math.inf
             return total
+
+    def diagnose(self) -> None:
+        """Store the diagnosis and the frontier of what `drain(attended=True)` has learned. Raises StoreError."""
+        with self._lock:
+            if self._policy is not None:
+                self.publisher.diagnose(self._policy, encoder_hash=self._encoder_hash)
 
     def _inherit(self, give_up: float) -> bool:
         while inherit(self.ledger, holder=self.holder) != "done":

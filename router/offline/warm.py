@@ -1,7 +1,6 @@
 """Warm start: a policy learns labelled questions or a log before it serves."""
 
 import hashlib
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
@@ -21,7 +19,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy
-from ragbandit.router.storage.ledgers.inheritance import register_policy
+from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -176,15 +174,17 @@ class Entered:
 
 
 def enter(
-    material: WarmRows, *, ledger: Ledger, settings: Settings, encoder_hash: str, progress: Progress = no_progress
+    material: WarmRows, *, ledger: Ledger, settings: Settings, encoder: Encoder, progress: Progress = no_progress
 ) -> Entered:
     """Append the rows that the ledger does not have, learn them, and make a snapshot.
 
     Raises Conflict if a row contradicts what the ledger has learned, or has features of another encoder; NotReady if a
     learner holds the ledger for longer than PATIENCE_S.
     """
-    policy = register(ledger, settings=settings, encoder_hash=encoder_hash, now=time.time())
-    learner = Learner(ledger, files=SnapshotFiles(settings.snapshot_root), settings=settings)
+    files = SnapshotFiles(settings.snapshot_root)
+    snapshots = SnapshotFollower(ledger.database, settings=settings, files=files, encoder=encoder)
+    snapshots.register()
+    learner = Learner(ledger, files=files, settings=settings)
     learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
     rows = material.rows
     if settings.log.text != "full":
@@ -206,29 +206,9 @@ def enter(
     progress("learning", 0, 0)
     learner.drain(patience_s=PATIENCE_S)
     last = ledger.last_seq()
-    newest = ledger.latest_snapshots(
-        limit=1, algorithm=policy.algorithm, params=policy.params, encoder_hash=_hash_for(policy, encoder_hash)
-    )
+    newest = snapshots.newest(limit=1)
     version = newest[0].version if newest and newest[0].last_seq == last else None
     return Entered(added=counts.added, known=counts.known, last_seq=last, version=version)
-
-
-def register(ledger: Ledger, *, settings: Settings, encoder_hash: str, now: float) -> Policy:
-    """Register the ledger as a router would. Returns an untrained configured policy. Raises Conflict."""
-    policy = policy_of(settings)
-    register_policy(
-        ledger.database,
-        label=ledger.label,
-        algorithm=policy.algorithm,
-        params=canonical(dict(policy.params)),
-        encoder_hash=_hash_for(policy, encoder_hash),
-        now=now,
-    )
-    return policy
-
-
-def _hash_for(policy: Policy, encoder_hash: str) -> str:
-    return encoder_hash if "features" in policy.needs else ""
 
 
 def _without_texts(decision: Decision, *, settings: Settings) -> Decision:

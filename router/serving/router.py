@@ -7,13 +7,15 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
-from ragbandit.router.config.loading import load
+from ragbandit.router.config.loading import LoadedSettings, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.monitoring.diagnosis import LEAST
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
@@ -34,7 +36,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -66,6 +68,8 @@ class Router(AbstractContextManager["Router"]):
         """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
         check_policy(settings)
         self.settings = settings
+        #: the file of the settings; None if there is none, or if `open` was given Settings
+        self.config_file: Path | None = None
         self.database, self.encoder = database, encoder
         self.jobs, self._owns_jobs = jobs, False
         label = PolicyLabel(settings.policy.label)
@@ -103,6 +107,9 @@ class Router(AbstractContextManager["Router"]):
         }
         #: estimates the dollars that an answer saved, compared with the arm of the holdback
         self.savings = Savings(database, policy=settings.policy)
+        #: label -> learner of `learn`, and the number of decisions that these have closed since the last diagnosis
+        self._learners: dict[str, Learner] = {}
+        self._undiagnosed = 0
         #: runs arms in this process; None if workers run all of them
         self.inline: InlineRuns | None = None
         #: reads answers while workers write them; None without Redis
@@ -125,14 +132,15 @@ class Router(AbstractContextManager["Router"]):
 
         config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError, StoreError.
         """
-        settings = config if isinstance(config, Settings) else load(config).settings
+        loaded = LoadedSettings(settings=config) if isinstance(config, Settings) else load(config)
+        settings = loaded.settings
         database = open_database(settings)
         try:
             if encoder is None:
                 ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
                 encoder = make_encoder(settings.encoder, ledger=ledger)
             router = cls(settings, encoder=encoder, database=database, jobs=jobs or make_jobs(settings))
-            router._owns_jobs = jobs is None
+            router._owns_jobs, router.config_file = jobs is None, loaded.file
             router.start()
             return router
         except BaseException:
@@ -168,6 +176,8 @@ class Router(AbstractContextManager["Router"]):
         """Finish the submitted requests, stop all threads, close the connections."""
         if self.inline is not None:
             self.inline.close()
+        with suppress(RagBanditError):  # everything is learned and stored; only `status` knows less
+            self._diagnose()
         queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
         for part in (*queues, self.poll, self.listener, self.following, self.streams):
             if part is not None:
@@ -333,6 +343,7 @@ class Router(AbstractContextManager["Router"]):
 
     def status(self) -> ledger_status.Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
+        self._diagnose()
         return ledger_status.status(
             self.ledger,
             serving=self.following.snapshots.fresh,
@@ -347,14 +358,27 @@ class Router(AbstractContextManager["Router"]):
         return verify(self.ledger, files=self.files, serving=self.following.snapshots.fresh, deep=deep)
 
     def learn(self) -> int:
-        """Learn in this process, for notebooks and tests; live versions learn in their own ledgers.
+        """Learn the judged decisions in this process, and decide with them; live versions learn in their own ledgers.
 
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
-        ledgers = (self.settings, *self.following.learned())
-        closed = [make_learner(settings, database=self.database, jobs=self.jobs).drain() for settings in ledgers]
+        closed = []
+        for settings in (self.settings, *self.following.learned()):
+            label = settings.policy.label
+            if label not in self._learners or self._learners[label].settings != settings:
+                self._learners[label] = make_learner(settings, database=self.database, jobs=self.jobs)
+            closed.append(self._learners[label].drain(attended=True))
+        self._undiagnosed += sum(closed)
+        self._diagnose(least=LEAST)
         self.refresh()
         return closed[0]
+
+    def _diagnose(self, *, least: int = 1) -> None:
+        """Diagnose what `learn` has learned, unless it is less than this. It takes as long as learning ten labels."""
+        if self._undiagnosed >= least:
+            self._undiagnosed = 0
+            for learner in list(self._learners.values()):
+                learner.diagnose()
 
     def advise(
         self,
@@ -369,13 +393,12 @@ class Router(AbstractContextManager["Router"]):
 
         Stored answers are used again. pipelines: arm -> function of the question that returns a text, (text, cost) or
         a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
-        `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes (a warm start).
-        Raises InvalidInput, ConfigError.
+        `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
+        write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
         """
         module = import_module("ragbandit.workers.evaluation.advise")  # by name: router must not import workers
-        options: dict[str, Any] = {"budget": budget, "family": family, "apply": apply}
-        advice: Advice = module.advise_pipelines(pipelines, questions, router=self, **options)
-        return advice
+        options: dict[str, Any] = {"router": self, "budget": budget, "family": family, "apply": apply}
+        return cast("Advice", module.advise_pipelines(pipelines, questions, **options))
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""

@@ -1,7 +1,5 @@
 """`ragbandit advise`: decides whether routing pays on given questions, and can train the policy with their outcomes."""
 
-import contextlib
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-import yaml
 from rich.console import Console
 from rich.markup import escape
 
@@ -35,10 +32,10 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import whole_file
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
+from ragbandit.workers.evaluation.applying import set_incumbent
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
@@ -174,8 +171,10 @@ def advise_pipelines(
     details, material, advice = sources.of_run(file, run=run, learns=apply)
     if apply:
         ledger = Ledger(router.database, label=PolicyLabel(settings.policy.label))
-        enter(material, ledger=ledger, settings=settings, encoder_hash=router.encoder.hash)
+        common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": router.encoder}
+        enter(material, **common)
         router.refresh()
+        warnings.append(f"policy.incumbent: {set_incumbent(advice.best, file=router.config_file, **common)}")
     warnings.insert(0, f"ended: {details['ended']}")
     return replace(advice, notes=(*warnings, *_arm_notes(material, settings=settings), *advice.notes))
 
@@ -340,46 +339,13 @@ def _applied(
 ) -> dict[str, Any]:
     """With `warm` or `apply`, let the policy learn rows that are not from the store. `apply` sets the incumbent too."""
     details: dict[str, Any] = {}
-    if (warm or apply) and material.origin != STORE:
-        with opened(config, make=True) as (settings, ledger):
-            encoder = make_encoder(settings.encoder, ledger=ledger)
-            entered = enter(material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress)
-        details = {**asdict(entered), "label": settings.policy.label}
-    if apply:
-        details["incumbent"] = _set_incumbent(configuration.load(config), advice.best)
+    if not apply and (not warm or material.origin == STORE):
+        return details
+    with opened(config, make=True) as (settings, ledger):
+        encoder = make_encoder(settings.encoder, ledger=ledger)
+        common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
+        if material.origin != STORE:
+            details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
+        if apply:
+            details["incumbent"] = set_incumbent(advice.best, file=configuration.load(config).file, **common)
     return details
-
-
-def _set_incumbent(loaded: configuration.LoadedSettings, arm: str) -> str:
-    """Set policy.incumbent and policy.holdback.arm in the configuration file. Returns what was set, or why not."""
-    if arm not in loaded.settings.arms:
-        return f"not set: {arm} is no arm of the configuration"
-    changed = None if loaded.file is None else with_incumbent(loaded.file.read_text(encoding="utf-8"), arm)
-    if loaded.file is None or changed is None:
-        return f"not set: write {arm} as policy.incumbent, and as the arm of a holdback, into the configuration"
-    with whole_file(loaded.file, durable=True) as new_file:
-        new_file.write_text(changed, encoding="utf-8")
-    return f"{arm}, in {loaded.file}"
-
-
-def with_incumbent(text: str, arm: str) -> str | None:
-    """The YAML text with `arm` as policy.incumbent and policy.holdback.arm; None if no safe change is found."""
-    tree = yaml.safe_load(text) or {}
-    policy: dict[str, Any] = {**(tree.get("policy") or {}), "incumbent": arm}
-    if policy.get("holdback"):
-        policy["holdback"] = {**policy["holdback"], "arm": arm}
-        text = re.sub(r"(\bholdback:[^}]*?\barm:)[ \t]*[^\s,}#]+", rf"\g<1> {arm}", text, count=1)
-    expected = {**tree, "policy": policy}
-    if "policy" not in tree:
-        changed = f"{text.rstrip()}\n\npolicy:\n  incumbent: {arm}\n".lstrip()
-    elif "incumbent" in (tree["policy"] or {}):
-        value = r"(?m)^([^#\n]*\bincumbent:)[^,}#\n]*?([ \t]*(?:[,}#].*)?)$"
-        changed = re.sub(value, rf"\g<1> {arm}\g<2>", text, count=1)
-    else:
-        block = r"(?m)^(policy:[ \t]*(?:#.*)?\n)([ \t]*)"
-        changed = re.sub(block, lambda at: f"{at[1]}{at[2] or '  '}incumbent: {arm}\n{at[2]}", text, count=1)
-        changed = re.sub(r"(?m)^policy:[ \t]*\{", f"policy: {{incumbent: {arm}, ", changed, count=1)
-    with contextlib.suppress(yaml.YAMLError):
-        if yaml.safe_load(changed) == expected:
-            return changed
-    return None

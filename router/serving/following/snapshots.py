@@ -63,7 +63,7 @@ class SnapshotFollower:
         return self.serving
 
     def _first(self) -> Serving:
-        for info in self._newest(limit=FIRST_TRIES):
+        for info in self.newest(limit=FIRST_TRIES):
             policy = self._loaded(info)
             if policy is not None:
                 return self._made(info, policy)
@@ -92,7 +92,7 @@ class SnapshotFollower:
     def refresh(self) -> bool:
         """Load a snapshot that is newer than `serving`. Returns whether there was one."""
         serving = self.serving
-        for info in self._newest(limit=REFRESH_TRIES):
+        for info in self.newest(limit=REFRESH_TRIES):
             if info.version == serving.version or info.last_seq < serving.last_seq:
                 return False
             policy = self._loaded(info)
@@ -106,7 +106,7 @@ class SnapshotFollower:
             return True
         return False
 
-    def _newest(self, *, limit: int) -> list[SnapshotInfo]:
+    def newest(self, *, limit: int) -> list[SnapshotInfo]:
         return self.ledger.latest_snapshots(
             limit=limit, algorithm=self.fresh.algorithm, params=self.fresh.params, encoder_hash=self.encoder_hash
         )

@@ -25,7 +25,7 @@ from ragbandit.router.offline.replay.plan import EstimateWithInterval
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, ArmName, Query
-from ragbandit.workers.evaluation.advise import with_incumbent
+from ragbandit.workers.evaluation.applying import with_policy
 from ragbandit.workers.evaluation.paired import Race
 from ragbandit.workers.evaluation.verdict import print_advice
 from ragbandit.workers.judge.rubric import CRITERIA
@@ -455,7 +455,8 @@ def test_the_verdict_is_applied(running):
     said = advise("q.jsonl", "--apply", "--json", "--report", page)
     assert said["added"] == 2 * said["answered"] + said["left"]["broken"]
     assert "# the pipeline of before" in (running / "config.yaml").read_text()
-    assert load(None).settings.policy.incumbent == said["best"]
+    policy = load(None).settings.policy
+    assert (policy.incumbent, policy.holdback.arm, policy.holdback.share) == (said["best"], said["best"], 0.02)
     assert audited()[0].ok
     assert said["sentence"][:30] in page.read_text()
 
@@ -503,24 +504,45 @@ def test_a_judge_scores_questions_without_answers(running):
     assert (running / "asked").read_text() == asked
 
 
+_SHARED = "labels: &b {arm: b, share: 0.1}\npolicy: {holdback: *b}  # one\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "arms: {a: {}}\n", "policy:\narms: {a: {}}\n", "policy:\n  # why\n  name: mba\narms: {}\n"),
+        *("", "# why\n", "arms: {a: {}}\n", "arms: {a: {}}", "policy:\narms: {a: {}}\n", "policy: ~  # one\n"),
+        *("policy: {}\n", "policy:\n  # why\n  name: mba\narms: {}\n", "policy: {\n  name: mba, # one\n}\n"),
         *("policy: {name: mba}  # one\n", "policy:\n    incumbent: b   # now\n    harm: 0.1\n"),
+        *("policy:\n  incumbent:\n  harm: 0.1  # now", "policy:\n  {name: mba}\n", "policy: &a\n  name: mba  # one\n"),
         "policy:\n  incumbent: b\n  holdback: {share: 0.1, arm: b}  # one\n",
-        "policy:\n  holdback:\n    # why\n    arm: b\n    share: 0.1\n",
+        "policy:\n  holdback:\n    # why\n    arm: 'b'\n    share: 0.1\n",
         "policy: {holdback: {arm: b, share: 0.1}, incumbent: b}  # now\n",
+        "policy:\n  holdback:\n  params: {explore: 0.5}\n\nreward: {weight: 1}  # now\n",
+        *("x: &i b\npolicy:\n  incumbent: *i  # one\n", "x: &p {name: mba}\npolicy: *p  # one\n", _SHARED),
+        "x: &p {incumbent: b}\npolicy:\n  <<: *p  # one\n  harm: 0.1\n",
+        "  arms: {a: {}}  # one\r\n  policy:\r\n    name: mba\r\n",
+        "{arms: {a: {}}, policy: {name: mba}}",
+        "log: |\n  policy: {incumbent: b}\narms: {}",
     ],
 )
-def test_the_incumbent_is_put_into_a_configuration(text):
-    """The incumbent, and with it the arm of a holdback, is set in every form; comments and other settings stay."""
-    changed = with_incumbent(text, "deep")
-    assert yaml.safe_load(changed)["policy"]["incumbent"] == "deep"
-    assert ("arm: deep" in changed) == ("holdback" in text)
-    assert all(comment in changed for comment in ("# why", "# one", "# now") if comment in text)
-    assert with_incumbent("policy: {incumbent: a, name: mba}\n", "deep") == "policy: {incumbent: deep, name: mba}\n"
-    assert with_incumbent("policy: &anchor\n  {name: mba}\n", "deep") is None
+def test_the_incumbent_and_a_holdback_are_put_into_a_configuration(text):
+    """Both are set in every form of the file; its comments, other settings, share and ends of lines stay."""
+    share = 0.1 if "share" in text else 0.02
+    wanted = {"incumbent": "deep", "holdback": {"arm": "deep", "share": share}}
+    changed = with_policy(text, wanted)
+    before, after = yaml.safe_load(text) or {}, yaml.safe_load(changed)
+    assert after == {**before, "policy": {**(before.get("policy") or {}), **wanted}}
+    assert text.count("#") == changed.count("#")
+    assert text.count("\r\n") == 0 or changed.count("\n") == changed.count("\r\n")
+    assert with_policy(changed, wanted) == changed
+
+
+@pytest.mark.parametrize(
+    "text", ["policy: &p {name: mba}\nx: *p\n", "{arms: {}}", "a: 1\n...\n", "- a\n", "a: |+\n b\n\n\n"]
+)
+def test_a_file_without_a_safe_change_is_left_alone(text):
+    """If another setting would change too, or the form is not known, there is no change."""
+    assert with_policy(text, {"incumbent": "deep"}) is None
 
 
 def test_any_number_of_arms_fits_on_one_screen():

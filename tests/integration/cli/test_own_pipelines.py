@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import sys
 from collections import Counter
 from decimal import Decimal
@@ -81,13 +82,77 @@ def test_functions_run_paired_and_resumable_and_their_rows_are_the_warm_start(fo
     assert "cost 0 dollars" not in done.stderr
     assert again["sentence"] == said["sentence"]
     assert again["added"] == 2 * said["answered"]
-    assert load(None).settings.policy.incumbent == "big"
-    settings = load(None).settings.model_copy(
-        update={"policy": load(None).settings.policy.model_copy(update={"incumbent": None})}
-    )
-    with Router.open(settings) as router:
-        easy, hard = (router.route(f"{kind} {kind} 999?") for kind in ("easy", "hard"))
-    assert easy.pmf[easy.arms.index("small")] > 0.5 > hard.pmf[hard.arms.index("small")]
+    assert_warm(again["last_seq"])
+
+
+def assert_warm(last_seq):
+    """The next router decides with what these updates taught, with and without the incumbent of the file."""
+    settings = load(None).settings
+    assert (settings.policy.incumbent, settings.policy.holdback.arm) == ("big", "big")
+    bold = {"policy": settings.policy.model_copy(update={"incumbent": None, "holdback": None})}
+    for chosen, floor in ((None, 0.04), (settings.model_copy(update=bold), 0.5)):
+        with Router.open(chosen) as router:
+            easy, hard = (router.route(f"{kind} {kind} 999?") for kind in ("easy", "hard"))
+            assert easy.version.startswith(f"main-{last_seq}-")
+            assert easy.pmf[easy.arms.index("small")] > floor > hard.pmf[hard.arms.index("small")]
+
+
+def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
+    """If the command dies before it replaces the file, repeating it learns nothing twice and leaves a warm policy."""
+
+    def die(*_, **__):
+        raise SystemExit(9)
+
+    words = ("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json")
+    with monkeypatch.context() as patch:
+        patch.setattr("ragbandit.workers.evaluation.applying.Learner.prepare", die)
+        command.run(*words, code=9)
+    assert (folder / "config.yaml").read_text() == CONFIG
+    assert [path.name for path in folder.glob(".new-*")] == []
+    said = json.loads(command.run(*words, code=0).stdout)
+    assert (said["added"], said["known"]) == (0, 2 * said["answered"])
+    assert_warm(said["last_seq"])
+
+
+def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
+    """A running router follows to the learned policy and still learns; the file's change waits for its next start."""
+    with Router.open() as running:
+        said = json.loads(
+            command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json", code=0).stdout
+        )
+        running.refresh()
+        decision = running.route("easy easy 999?")
+        assert decision.version.startswith(f"main-{said['last_seq']}-")
+        assert decision.pmf[decision.arms.index("small")] > 0.5
+        running.outcome(decision.id, answer="yes", cost={"dollars": 0.001})
+        running.feedback(decision.id, label=["yes"])
+        assert running.learn() == 1
+    (folder / "config.yaml").write_text(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        (
+            f"{CONFIG}...\n",
+            {},
+            "of config.yaml was found; add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.02}}",
+        ),
+        (CONFIG, {"RAGBANDIT_POLICY__INCUMBENT": "small"}, "not set: policy.holdback.arm: 'big' would keep its share"),
+        (f"{CONFIG}policy: {{name: conservative, params: {{policy: mba, incumbent: small}}}}\n", {}, "not set: policy"),
+    ],
+)
+def test_what_cannot_be_written_is_said_with_the_lines(folder, monkeypatch, caplog, text, environ, said):
+    """If the file is not changed, the output has the reason and the settings, and the outcomes are learned."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    (folder / "config.yaml").write_text(text)
+    done = json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json", code=0).stdout)
+    assert said in done["incumbent"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert (folder / "config.yaml").read_text() == text
+    with Router.open() as router:
+        assert router.route("easy easy 999?").version.startswith(f"main-{done['last_seq']}-")
 
 
 def test_a_changed_function_is_asked_again(folder):
@@ -113,7 +178,12 @@ def test_the_library_gives_the_same_verdict(folder):
     with Router.open() as router:
         advice = asyncio.run(inside())
         assert advice.verdict == "route"
-        assert router.status().counters.learned >= 100
+        learned = router.status().counters.learned
+        assert learned >= 100
+        decision = router.route("easy easy 999?")
+        assert decision.version.startswith(f"main-{learned}-")
+        assert decision.pmf[decision.arms.index("small")] > 0.5
+        assert "policy.incumbent: big, in config.yaml" in " ".join(advice.notes)
         with pytest.raises(InvalidInput, match="only small to run"):
             router.advise({"small": pipelines["small"]}, questions)
         with pytest.raises(InvalidInput, match="a mapping of names to functions"):
@@ -122,6 +192,7 @@ def test_the_library_gives_the_same_verdict(folder):
             router.advise(pipelines, questions, budget=float("nan"))
         with pytest.raises(ConfigError, match="not a valid name of a pipeline"):
             router.advise({"a b": len, "big": len}, questions)
+    assert_warm(learned)
 
 
 def test_questions_are_read_in_every_form(tmp_path):

@@ -4,8 +4,10 @@ import threading
 
 from ragbandit import Router
 from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.learning import snapshots
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving import router as router_module
+from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
 
 
 def test_state_follows_what_happens(make_world):
@@ -37,3 +39,21 @@ def test_a_router_that_is_not_started_does_nothing(settings):
         router.start()
         assert router.readiness.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
         assert router.route("Who wrote Dracula?").version == router.state().serving
+
+
+def test_learn_diagnoses_rarely(router, monkeypatch):
+    """`learn` keeps its learner and does not diagnose each label: every 50 decisions, and when `status` is asked."""
+    made, diagnosed = [], []
+    monkeypatch.setattr(snapshots, "diagnose", lambda *_, **__: diagnosed.append(1))
+    monkeypatch.setattr(router_module, "make_learner", lambda *a, **k: made.append(1) or make_learner(*a, **k))
+    counts = []
+    for number in range(60):
+        decision = router.route(f"Who wrote book {number}?")
+        router.outcome(decision.id, answer="x", steps=1)
+        router.feedback(decision.id, rating=number % 2 == 0)
+        assert router.learn() == 1
+        counts.append(len(diagnosed))
+    assert (counts[48], counts[49], counts[59], len(made)) == (0, 1, 1, 1)
+    assert router.route("Who?").version == router.status().snapshot
+    assert len(diagnosed) == 2
+    assert router.verify().ok

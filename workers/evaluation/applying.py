@@ -1,0 +1,103 @@
+"""Applying a verdict: the best fixed arm becomes the incumbent and the arm of a holdback, in the configuration file.
+
+The snapshot of the new settings is made before the file is replaced, so that the next router has learned the ledger.
+"""
+
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ragbandit.router.config.loading import load, parsed_yaml, with_changes
+from ragbandit.router.config.settings import HoldbackSettings, Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import whole_file
+from ragbandit.shared.types import Json
+
+
+def set_incumbent(arm: str, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder) -> str:
+    """Write `arm` into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line to add.
+
+    settings: the present ones. file: their file; None if there is none. Raises StoreError and SnapshotError.
+    """
+    share = (settings.policy.holdback or HoldbackSettings(arm=arm)).share
+    policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, "share": share}}
+    line = f"policy: {_flow(policy)}"
+
+    def prepare(served: Settings) -> None:
+        check_policy(served)
+        Learner(ledger, files=SnapshotFiles(served.snapshot_root), settings=served).prepare(encoder_hash=encoder.hash)
+
+    try:
+        prepare(with_changes(settings, {"policy": policy}))  # also for a user who adds the line
+        # Not read_text, which would change the ends of lines.
+        changed = None if file is None else with_policy(file.read_bytes().decode("utf-8"), policy)
+        if file is None or changed is None:
+            return f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}"
+        with whole_file(file.resolve(), durable=True) as new_file:
+            new_file.write_bytes(changed.encode("utf-8"))
+            shutil.copymode(file, new_file)
+            prepare(load(new_file).settings)  # the environment may set more
+    except ConfigError as error:
+        return f"not set: {error}"
+    except OSError as error:
+        return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
+    return f"{arm}, in {file}, with {line}; whatever runs has learned the rows, and uses both after its next start"
+
+
+def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:
+    """The YAML text with these values in `policy`; all else stays as it is. None if no such change is found."""
+    try:
+        tree = parsed_yaml(text) or {}
+        wanted = {"policy": {**(tree.get("policy") or {}), **policy}}
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        changed = text
+        if "policy" in tree:
+            for start, end, new in sorted(_edits(text, root, wanted=wanted, present=tree), reverse=True):
+                changed = changed[:start] + new + changed[end:]
+        else:
+            column = " " * (root.value[0][0].start_mark.column if tree else 0)
+            lines = [f"{column}policy:", *(f"{column}  {_flow({key: value})[1:-1]}" for key, value in policy.items())]
+            changed = "\n".join([*filter(None, [text.rstrip()]), "", *lines, ""]).lstrip("\n")
+        if "\r\n" in text:
+            changed = changed.replace("\r\n", "\n").replace("\n", "\r\n")
+        return changed if parsed_yaml(changed) == {**tree, **wanted} else None
+    except (ValueError, yaml.YAMLError, AttributeError, TypeError, IndexError):  # a form that is not edited here
+        return None
+
+
+def _edits(text: str, node: Any, *, wanted: Any, present: Any) -> Iterator[tuple[int, int, str]]:
+    """The changes that give this mapping of the text the wanted values. present: its values now."""
+    entries = {key.value: (key, value) for key, value in node.value}
+    changes = {name: value for name, value in wanted.items() if present.get(name) != value}
+    for name in changes.keys() & entries.keys():
+        (key, old), value = entries[name], changes.pop(name)
+        start, end = old.start_mark.index, old.end_mark.index
+        if start < key.end_mark.index:  # an alias, whose node is elsewhere
+            start, end = next(re.compile(r"\*[^\s,\]}]+").finditer(text, key.end_mark.index)).span()
+        elif isinstance(old, yaml.MappingNode) and old.value:
+            yield from _edits(text, old, wanted=value, present=present[name])
+            continue
+        yield start, end, ("" if text[start - 1].isspace() else " ") + _flow(value)
+    if changes and node.flow_style:
+        start = text.index("{", node.start_mark.index) + 1
+        yield start, start, f"{_flow(changes)[1:-1]}, "
+    elif changes:
+        first = node.value[0][0].start_mark
+        lines = [_flow({name: value})[1:-1] for name, value in changes.items()]
+        yield first.index, first.index, "".join(f"{line}\n{' ' * first.column}" for line in lines)
+
+
+def _flow(value: Json) -> str:
+    """The value as YAML on one line."""
+    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
+    return text.strip()[1:-1]

@@ -46,7 +46,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
 from ragbandit.shared.formats import counted, number, percent, roughly
-from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Outcome
+from ragbandit.shared.types import IMPORTED, MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
 #: the state "steady" as JSON: diagnoses are stored with its former name, so that earlier releases can read them
@@ -411,6 +411,7 @@ def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[st
         return None
     columns = select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
     answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
+    answers = answers.where(outcomes.c.stop_reason != IMPORTED)  # the costs of imported rows are only in their ledger
     with database.read() as connection:
         rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(NEWEST)).all()
     costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}

@@ -186,7 +186,7 @@ def test_a_learner_that_does_not_run(make_world):
 
 
 def test_processes_that_are_missing(running, redis_client):
-    """A missing learner and a missing answer worker are problems; arms of callers need no answer worker."""
+    """A missing learner or answer worker is a problem; arms of callers and of servers need no answer worker."""
     mine = {"arms": {"mine": {"run_by": "caller"}}}
     service, learner = running("processes", **mine)
     assert service.startswith("warning processes: no service runs")
@@ -194,6 +194,10 @@ def test_processes_that_are_missing(running, redis_client):
     hosts(redis_client, {"queues": ("learn",)})
     assert running("processes", **mine) == []
     (found,) = running("processes")
+    assert "--queue answer" in found
+    models = {"arms": {"one": {"class": "model"}}, "generator": {"name": "openai", "model": "m"}}
+    assert running("processes", **models) == []  # the service answers itself
+    (found,) = running("processes", **models, workers={"inline": 0})
     assert "--queue answer" in found
 
 

@@ -27,7 +27,7 @@ def library() -> None:
             answer, steps = pipelines[decision.arm](question)
             router.outcome(decision.id, answer=answer, steps=steps)  # what it took
             router.feedback(decision.id, label=gold)  # or rating=True, or rating=4, scale="1-5"
-        router.learn()  # here; a service has a learner process of its own
+            router.learn()  # the next question is decided with it; a service has a learner process of its own
         assert router.verify().ok  # every draw and the whole learning, recomputed from the store
 
 

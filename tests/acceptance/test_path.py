@@ -53,8 +53,8 @@ def is_best_by_its_score(decision):
     return decision.arms[decision.scores.index(max(decision.scores))] == best
 
 
-def test_the_path_of_a_new_user(folder):
-    """From the first verdict to the report every step knows what the step before has learned, and `status` is ok."""
+def test_the_path_of_a_new_user(folder, monkeypatch, empty_postgres_url):
+    """From the first verdict to PostgreSQL every step knows what the step before has learned, and `status` is ok."""
     words = ("advise", "q.jsonl", "--module", "own_two:arms", "--apply", "--json")
     applied = json.loads(command.run(*words, code=0).stdout)
     assert (applied["verdict"], findings()) == ("route", [])
@@ -76,8 +76,15 @@ def test_the_path_of_a_new_user(folder):
         assert [finding["about"] for finding in findings()] == ["policy"]  # it is being learned again
         router.learn()
         assert router.route("Who wrote the law?").version == router.status().snapshot
+        before = router.status()
     assert findings() == []
-    # Here the user moves to PostgreSQL (`ragbandit migrate --from`), and goes on with the same policy.
+    monkeypatch.setenv("DATABASE_URL", empty_postgres_url)
+    command.run("migrate", "--from", "data/ragbandit.db", code=0)
+    assert [finding["about"] for finding in findings()] == ["redis_url"]  # none is set
+    with Router.open() as router:
+        assert router.route("Who wrote the river?").version == before.snapshot
+        assert router.status().counters.learned == before.counters.learned
+        assert router.verify(deep=True).ok
 
 
 def test_status_of_each_set_up_is_ok(tmp_path, postgres_url, redis_server):

@@ -344,12 +344,8 @@ class Router(AbstractContextManager["Router"]):
     def status(self) -> ledger_status.Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         self._diagnose()
-        return ledger_status.status(
-            self.ledger,
-            serving=self.following.snapshots.fresh,
-            rule=closing_rule(self.settings.learning),
-            now=time.time(),
-        )
+        serving, rule = self.following.snapshots.fresh, closing_rule(self.settings.learning)
+        return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time())
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""

@@ -5,8 +5,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-#: largest event, and largest document, bytes
+#: largest event, largest document, and most bytes without a value
 MAX_EVENT: Final = 16_000_000
+#: most events of a reply
+MAX_VALUES: Final = 1_000_000
+#: most lists, objects and commas of a value, since one value is parsed at once
+MAX_ITEMS: Final = 600_000
+#: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
+_LINE: Final = 256
+#: bytes of an incomplete document that are parsed before further attempts wait until the document has doubled
+_ATTEMPTS: Final = 1_000_000
 #: value after the last event of a stream, and after a document
 DONE: Final = "[DONE]"
 #: length of the part of an unexpected body that is shown, bytes
@@ -40,8 +48,10 @@ class EventReader:
         #: name of the unfinished event
         self._event = b""
         self._begin = b""
-        #: number of bytes in `_buffer` and `_lines`
+        #: bytes, and _LINE for each line, since the last value
         self._size = 0
+        #: events with values so far, and bytes of attempts to parse a document
+        self._values = self._parsed = 0
         self._is_read = False
 
     def feed(self, data: bytes) -> Iterator[Any]:
@@ -49,23 +59,32 @@ class EventReader:
         self._buffer += data
         self._size += len(data)
         if self._size > MAX_EVENT:
-            raise BrokenReply(f"the reply has an event of more than {MAX_EVENT} bytes")
+            raise _too_large()
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
         if self._begin.startswith(_DOCUMENT):
-            yield from self._document()
+            yield from self._document(is_whole=False)
         elif self._buffer and (b"\n" in data or b"\r" in data):
             lines = bytes(self._buffer).splitlines(keepends=True)
             self._buffer = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
+            self._size += _LINE * len(lines)
+            if self._size > MAX_EVENT:
+                raise _too_large()
             for line in lines:
-                yield from self._read_line(line.rstrip(b"\r\n"))
-            self._size = len(self._buffer) + sum(map(len, self._lines))
+                if values := self._read_line(line.rstrip(b"\r\n")):
+                    self._size = 0
+                    self._values += 1
+                    if self._values > MAX_VALUES:
+                        raise BrokenReply(f"the reply has more than {MAX_VALUES} events")
+                    yield from values
 
     def end(self) -> list[Any]:
         """The last values of the body. Raises BrokenReply without events and without a complete document."""
         values: list[Any] = []
-        if not self._begin.startswith(_DOCUMENT):
+        if self._begin.startswith(_DOCUMENT):
+            values = self._document(is_whole=True)
+        else:
             with suppress(BrokenReply):  # a truncated event: the caller notices the missing end of the reply
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
@@ -73,9 +92,11 @@ class EventReader:
             raise BrokenReply(f"expected a completion, got {_text_of(self._begin)!r}", remedy=_ADDRESS_REMEDY)
         return values
 
-    def _document(self) -> list[Any]:
+    def _document(self, *, is_whole: bool) -> list[Any]:
         """The document, or each item of a list, and DONE. It need not wait for the end of the connection."""
-        if not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
+        may_be_whole = is_whole or self._parsed <= _ATTEMPTS + len(self._buffer)
+        if may_be_whole and not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
+            self._parsed += len(self._buffer)
             with suppress(BrokenReply):
                 value = _value_of(bytes(self._buffer))
                 self._is_read = True
@@ -100,8 +121,8 @@ class EventReader:
 
 def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     data = b"\n".join(lines).strip()
-    while data.startswith(b"data:"):  # the server encoded the event twice
-        data = data[5:].strip()
+    if data.startswith(b"data:"):  # the server encoded the event twice, or three times
+        data = data[5:].lstrip().removeprefix(b"data:").lstrip()
     if data[:8].strip(b'"').upper().startswith(DONE.encode()):
         return [DONE]
     if data[:1] == b"{" or (data[:1] == b"[" and not data[1:2].isalpha()):
@@ -119,6 +140,10 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
     return [value for line in lines for value in _values_of([line], event=event)]
 
 
+def _too_large() -> BrokenReply:
+    return BrokenReply(f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event")
+
+
 def _text_of(data: bytes) -> str:
     try:
         return data.decode("utf-8", "surrogatepass")
@@ -127,6 +152,8 @@ def _text_of(data: bytes) -> str:
 
 
 def _value_of(data: bytes) -> Any:
+    if len(data) > MAX_ITEMS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_ITEMS:
+        raise BrokenReply(f"the reply has a value of more than {MAX_ITEMS} items")
     try:
         return _DECODER.decode(_text_of(data).strip())
     except (ValueError, RecursionError) as error:

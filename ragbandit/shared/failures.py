@@ -10,8 +10,8 @@ from ragbandit.shared.outbound import retry_after_s
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.
-#: limited: status 429. failed: status 5xx. denied: the arm's key or model is wrong. refused: the request is wrong, and
-#: no other arm is asked
+#: limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong. refused: the request is
+#: wrong, and no other arm is asked
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
 
 #: key in the `made_by` of a failed outcome; the value is `Failure.facts`
@@ -34,7 +34,7 @@ _MESSAGES: Final = (
 )
 #: texts of servers, in lower case, in place of an error message if there is no error
 NO_ERROR: Final = ("", "success", "ok", "none", "null")
-#: status -> kind; other statuses are "failed" (5xx) or "refused" (4xx)
+#: status -> kind; other statuses are "failed" (5xx), "refused" (4xx) or "denied" (3xx: redirects are not followed)
 _KINDS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((401, 402, 403, 404), "denied"),
     **dict.fromkeys((408, 504), "timeout"),
@@ -49,8 +49,10 @@ _BROKEN: Final = frozenset(
     {"ReadError", "WriteError", "CloseError", "RemoteProtocolError", "LocalProtocolError", "ProxyError"}
     | {"TooManyRedirects", "UnsupportedProtocol", "ClientError"}
 )
-_HIDDEN: Final = re.compile(r"<(script|style|head)\b.*?</\1\s*>", re.IGNORECASE | re.DOTALL)
-_TAG: Final = re.compile(r"<[^<>]*>?")
+#: maximum number of characters of a text in which a server's message is searched
+_READ: Final = 100_000
+#: a tag; `name` is the name of an element whose text is not shown
+_TAG: Final = re.compile(r"<(?:(?P<end>/?)(?P<name>script|style|head)\b)?[^<>]*>?", re.IGNORECASE)
 #: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
 _PARAM: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
@@ -132,9 +134,10 @@ def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
-    """The failure in a reply. status: 400 to 599. headers: names in lower case. body: parsed if it is JSON."""
+    """The failure in a reply. status: 300 to 599. headers: names in lower case. body: parsed if it is JSON."""
     after_s = min(retry_after_s((headers or {}).get("retry-after")), 3600.0)
-    kind, code = _KINDS.get(status, "failed" if status >= 500 else "refused"), _code(body)
+    kind = _KINDS.get(status, "failed" if status >= 500 else "refused" if status >= 400 else "denied")
+    code = _code(body)
     if status == 429 and code in _NO_QUOTA:
         kind, after_s = "denied", 0.0
     return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
@@ -143,7 +146,7 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
 def failure_of_error(error: Exception) -> Failure:
     """Convert an error of httpx or aiohttp, or of reading a reply, to a Failure."""
     status = getattr(error, "status_code", None)
-    if status is not None and 400 <= status < 600:
+    if status is not None and 300 <= status < 600:
         headers = getattr(getattr(error, "response", None), "headers", None)
         return failure_of_status(status, headers=headers, body=getattr(error, "body", None))
     names = {base.__name__ for cause in (error, error.__cause__) for base in type(cause).__mro__}
@@ -157,8 +160,8 @@ def failure_of_error(error: Exception) -> Failure:
 def server_message(body: object, *, depth: int = 0) -> str:
     """The error message in an object, a list, a text or an HTML page; "" if it contains none."""
     if isinstance(body, str):
-        text = _TAG.sub(" ", _HIDDEN.sub(" ", body)) if body.lstrip().startswith("<") else body
-        text = " ".join(text.split())[:_LONGEST]
+        text = body[:_READ].strip()
+        text = " ".join((_page_text(text) if text.startswith("<") else text).split())[:_LONGEST]
         return "" if text.lower() in NO_ERROR else text
     if depth > _DEEPEST:
         return ""
@@ -168,6 +171,21 @@ def server_message(body: object, *, depth: int = 0) -> str:
     elif isinstance(body, int) and body is not True and body and depth:
         return str(body)
     return next(filter(None, (server_message(part, depth=depth + 1) for part in parts)), "")
+
+
+def _page_text(page: str) -> str:
+    """The text between the tags of a page, without the elements that are not shown, in linear time."""
+    parts: list[str] = []
+    hidden, begin, at = "", 0, 0
+    for tag in _TAG.finditer(page):
+        parts.append(page[at : tag.start()])
+        name, at = (tag["name"] or "").lower(), tag.end()
+        if name and not hidden and not tag["end"]:
+            hidden, begin = name, len(parts)
+        elif name and name == hidden and tag["end"]:
+            del parts[begin:]
+            hidden = ""
+    return " ".join([*parts, page[at:]])
 
 
 def _error_of(body: object) -> Mapping[str, Any]:

@@ -22,6 +22,8 @@ from ragbandit.shared.types import MAX_TEXT
 MAX_MESSAGE: Final = 4 * MAX_TEXT
 #: longest images, audio and video of one message by default, characters. A larger message fails
 MAX_MEDIA: Final = 16_000_000
+#: maximum number of values without content in sequence
+MAX_EMPTY: Final = 50_000
 #: maximum number of tool calls in one message
 MAX_CALLS: Final = 128
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
@@ -159,7 +161,7 @@ class ModelReply:
         self._has_deltas = False
         #: the server's message in a value without choices
         self._note = ""
-        self._logprob_size = 0
+        self._logprob_size = self._empty = 0
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         #: name of a field, or `place` of a call -> first half of a character that the next piece completes
@@ -190,7 +192,11 @@ class ModelReply:
                     self._has_choice = True
                     self._take(choice)
         if self.size + self._media_size > size:  # an answer follows, so the message was no error
-            self._note = ""
+            self._note, self._empty = "", 0
+            return
+        self._empty += 1
+        if self._empty > MAX_EMPTY:
+            raise BrokenReply(f"the reply has more than {MAX_EMPTY} events in sequence without content")
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, with_config
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.outbound import retry_pause
+from ragbandit.shared.outbound import redirect_message, retry_pause
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.token_usage import Tokens, tokens_of
 
@@ -33,8 +33,22 @@ if TYPE_CHECKING:
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
 #: longest part of a server's message that is passed on, characters
 _MESSAGE: Final = 500
-#: longest part of an error's body that is kept, bytes
+#: longest part of an error's body that is read, bytes
 _MOST_ERROR: Final = 1_000_000
+#: longest wait for the body of an error, seconds
+_ERROR_S: Final = 5.0
+#: part of a reply that is read at once, bytes
+_PART: Final = 16_384
+#: bytes after which other tasks of the event loop run
+_TURN: Final = 32_768
+#: bytes for which a value counts in addition to its own
+_VALUE: Final = 160
+#: most bytes of a reply, largest ratio to the bytes before it was decompressed, and size from which both are checked
+_MOST_REPLY: Final = 256_000_000
+_MOST_RATIO: Final = 100
+_CHECKED: Final = 1_000_000
+#: maximum number of replies 1xx before a reply
+_MOST_INTERIM: Final = 20
 #: seconds after which an idle connection is closed. Many servers close a connection after 5 seconds, and a request that
 #: is sent at that moment is lost
 _IDLE_S: Final = 4.0
@@ -73,8 +87,11 @@ class ModelServer:
         if self._session is None:
             self._session = self._new_session()
         data = body if len(body) < _LARGE else io.BytesIO(body)
-        # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too.
-        return await self._session.post(self._address, data=data, headers=self._headers, proxy=self._proxy)
+        # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too. A
+        # redirect is not followed, because its address would get the question and the headers.
+        return await self._session.post(
+            self._address, data=data, headers=self._headers, proxy=self._proxy, allow_redirects=False
+        )
 
     async def close(self) -> None:
         """Close the connections."""
@@ -87,6 +104,7 @@ class ModelServer:
         is_secure = "https" in (self._address.scheme, (self._proxy or "").partition(":")[0].lower())
         certificates = _certificates() if is_secure else True
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates)
+        connector._factory = functools.partial(_protocol(), loop=connector._loop)  # noqa: SLF001 - it has no parameter
         # Called at the end of this object or of the process, because aiohttp warns about connections that stay open.
         weakref.finalize(self, connector._close)  # noqa: SLF001 - `close` is a coroutine
         return aiohttp.ClientSession(
@@ -96,6 +114,27 @@ class ModelServer:
             max_line_size=_HEADER,
             max_field_size=_HEADER,
         )
+
+
+@functools.cache
+def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
+    import aiohttp
+    import aiohttp.client_proto
+
+    class Protocol(aiohttp.client_proto.ResponseHandler):
+        """Limits the number of replies 1xx: aiohttp reads them without an end."""
+
+        interim = 0
+
+        def feed_data(self, data: Any, size: int = 0) -> None:
+            self.interim = self.interim + 1 if 100 <= data[0].code < 200 else 0
+            if self.interim > _MOST_INTERIM:
+                self.abort()
+                self.set_exception(aiohttp.ClientPayloadError(f"more than {_MOST_INTERIM} replies 1xx"))
+            else:
+                super().feed_data(data, size)
+
+    return Protocol
 
 
 def _proxy_of(scheme: str, *, host: str) -> str | None:
@@ -128,6 +167,8 @@ class RefusedRequest(Exception):
         self.body = body.decode("utf-8", "replace")
         with suppress(ValueError, RecursionError):
             self.body = json.loads(body)
+        if response.status < 400:
+            self.body = redirect_message(response.headers.get("Location"), url=str(response.url))
         super().__init__(f"status {response.status}: {self.body}")
 
 
@@ -149,7 +190,8 @@ def connect(
     key = key or "none"
     address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
     client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers))
-    all_headers = {"Authorization": f"Bearer {key}", **client.default_headers}
+    # A compressed reply takes processor time, and may be a thousand times as large as what is sent.
+    all_headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": "identity", **client.default_headers}
     # Values other than texts mark headers that should not be sent.
     sent = {name: value for name, value in all_headers.items() if isinstance(value, str)}
     url = f"{str(client.base_url).rstrip('/')}/chat/completions{mark}{query}"
@@ -162,25 +204,54 @@ async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncI
     Close the iterator with contextlib.aclosing, so that the connection is released.
     """
     reply = await server.post(_BODY.encode(fields).encode())
-    is_success, reader = 200 <= reply.status < 300, EventReader()
+    reader, work = EventReader(), 0
     try:
         chunks = _chunks(reply)
-        refusal = b""
+        if not 200 <= reply.status < 300:
+            raise RefusedRequest(reply, await _error_body(chunks))
         async for data in chunks:
-            if not is_success:
-                refusal = (refusal + data)[:_MOST_ERROR]
-                continue
-            for value in reader.feed(data):
-                yield value
-                if value == DONE:
-                    await _drain(chunks)
-                    return
-        if not is_success:
-            raise RefusedRequest(reply, refusal)
-        for value in reader.end():
+            for part in (data,) if len(data) <= _PART else _parts(data):
+                work += len(part)
+                for value in reader.feed(part):
+                    yield value
+                    if value == DONE:
+                        await _drain(chunks)
+                        return
+                    work += _VALUE
+                    if work > _TURN:
+                        work = await _turn()
+                if work > _TURN:
+                    work = await _turn()
+        for at, value in enumerate(reader.end(), start=1):
             yield value
+            if at % (_TURN // _VALUE) == 0:
+                await _turn()
     finally:
         reply.close()
+
+
+def _parts(data: bytes) -> list[bytes]:
+    return [data[start : start + _PART] for start in range(0, len(data), _PART)]
+
+
+async def _turn() -> int:
+    """Give other tasks of the event loop a turn, since data that has arrived is read without waiting. Returns 0."""
+    await asyncio.sleep(0)
+    return 0
+
+
+async def _error_body(chunks: AsyncIterator[bytes]) -> bytes:
+    """The body of an error, as far as it arrives: the status counts, even if the body is cut."""
+    import aiohttp
+
+    body = bytearray()
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(_ERROR_S):
+            async for data in chunks:
+                body += data
+                if len(body) > _MOST_ERROR:
+                    break
+    return bytes(body[:_MOST_ERROR])
 
 
 async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
@@ -198,8 +269,12 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
         closed.remove_done_callback(_read)  # added once only; it stays on an idle connection
         closed.add_done_callback(_read)
         closed.add_done_callback(fail)
+    size = 0
     try:
         async for data in content.iter_any():
+            size += len(data)
+            if size > _CHECKED:
+                _check_size(size, sent=content.total_compressed_bytes)
             yield data
     except aiohttp.ClientError:
         # If a connection breaks, aiohttp raises the error although the last bytes are not read yet.
@@ -209,6 +284,14 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
     finally:
         if closed is not None:
             closed.remove_done_callback(fail)
+
+
+def _check_size(size: int, *, sent: int | None) -> None:
+    """Raises BrokenReply for a reply that is too large. sent: size before it was decompressed; None if it was not."""
+    if size > _MOST_REPLY:
+        raise BrokenReply(f"the reply has more than {_MOST_REPLY} bytes")
+    if sent is not None and size > _MOST_RATIO * sent:
+        raise BrokenReply(f"the reply is compressed, and more than {_MOST_RATIO} times as large as what was sent")
 
 
 def _read(closed: "asyncio.Future[None]") -> None:

@@ -4,9 +4,10 @@ import email.utils
 import math
 import random
 import time
+import zlib
 from base64 import b64encode
 from contextlib import suppress
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import unquote, unquote_plus, urljoin, urlsplit
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.redaction import is_secret_in_query
@@ -36,6 +37,27 @@ def shown_address(url: str) -> str:
     # Split at the last @, since the password in an invalid URL may contain any character.
     address = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
     return f"{scheme}{slashes}{address}"
+
+
+def unpacked(body: bytes, *, encoding: str, most: int) -> bytes:
+    """Decode a body in gzip or deflate. Raises ValueError for other encodings, and beyond `most` decoded bytes."""
+    if encoding.lower() in ("", "identity"):
+        return body
+    try:
+        decoder = zlib.decompressobj(47)  # 47: gzip or deflate
+        whole = decoder.decompress(body, most)
+    except zlib.error as error:
+        raise ValueError(f"its encoding {encoding!r:.40} cannot be read: {error}") from error
+    if not decoder.eof:
+        raise ValueError(f"it has more than {most} bytes, or is cut")
+    return whole
+
+
+def redirect_message(location: str | None, *, url: str) -> str:
+    """The message for a redirect, with the new address. location: header Location. url: address that was asked."""
+    with suppress(ValueError):
+        location = urljoin(url, location or "")
+    return f"it redirects to {shown_address(location or '')[:200]}; redirects are not followed"
 
 
 def credentials_of(url: str) -> tuple[str, ...]:

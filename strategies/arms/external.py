@@ -14,7 +14,15 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error, failure_of_status, server_message
-from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
+from ragbandit.shared.outbound import (
+    check_address,
+    check_header_value,
+    credentials_of,
+    redirect_message,
+    retry_pause,
+    shown_address,
+    unpacked,
+)
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
@@ -26,6 +34,7 @@ from ragbandit.strategies.run import Answer, Run
 _PAUSE_S = 0.5
 #: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
+_READ = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
 _SHOWN = 200  #: maximum number of characters of a reply's body in messages
 _LOG_REMEDY: Final = "see the pipeline's own log"
 
@@ -136,7 +145,8 @@ class Http(ParamsArm[HttpParams]):
         }
         if query.messages:
             body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
-        headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
+        # A compressed reply may be a thousand times as large as what is sent.
+        headers = {"Accept-Encoding": "identity"} | self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._post_with_retries(client, body=body, run=run)
         return accounted(checked_reply(reply_body, arm=self.name, hidden=self._hidden), run=run)
@@ -181,14 +191,19 @@ class Http(ParamsArm[HttpParams]):
     async def _post(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
         content, max_bytes = bytearray(), self._params.max_bytes
         async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
-            async for piece in response.aiter_bytes():
+            async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > max_bytes:
                     message, field = f"{self._shown} replied more than {max_bytes} bytes", f"arms.{self.name}.max_bytes"
                     remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
                     raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
-        headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
-        return httpx.Response(response.status_code, headers=headers, content=bytes(content))
+        try:
+            body = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
+        except ValueError as error:
+            message, failure = f"{self._shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
+            raise ServerFailed(message, failure=failure, remedy=_LOG_REMEDY) from error
+        headers = {name: value for name, value in response.headers.items() if name in ("retry-after", "location")}
+        return httpx.Response(response.status_code, headers=headers, content=body)
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
         failure, remedy = failure_of_error(error), _LOG_REMEDY
@@ -204,9 +219,11 @@ class Http(ParamsArm[HttpParams]):
     def _read(self, response: httpx.Response) -> object:
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
-            failure = failure_of_status(status, headers=response.headers) if status >= 400 else unreadable
-            message = f"{self._shown} cannot be asked: {self._shown_reply(response)}"
-            raise ServerFailed(message, failure=failure, remedy=_LOG_REMEDY)
+            failure = failure_of_status(status, headers=response.headers) if status >= 300 else unreadable
+            message, remedy = f"{self._shown} cannot be asked: {self._shown_reply(response)}", _LOG_REMEDY
+            if 300 <= status < 400:
+                remedy = f"put that address into arms.{self.name}.url, if it is right"
+            raise ServerFailed(message, failure=failure, remedy=remedy)
         try:
             return json.loads(response.content)
         except (ValueError, RecursionError):
@@ -214,7 +231,9 @@ class Http(ParamsArm[HttpParams]):
             raise ServerFailed(message, failure=unreadable, remedy='reply with {"answer": "..."}') from None
 
     def _shown_reply(self, response: httpx.Response) -> str:
-        text = response.text
+        text = response.text[:_READ]
+        if response.is_redirect:
+            text = redirect_message(response.headers["location"], url=self._params.url)
         body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 

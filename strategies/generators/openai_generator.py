@@ -243,6 +243,7 @@ class OpenAiGenerator(Generator):
             return "start the server, or correct generator.openai.base_url"
         variable = shown_variable(self._options.api_key_env)
         return {
+            **dict.fromkeys(range(300, 400), "put that address into generator.openai.base_url, if it is right"),
             400: "the server does not accept the request: see generator.openai.fields and max_tokens_field",
             401: f"put a valid key into the environment variable {variable}",
             403: f"put a key with this permission into the environment variable {variable}",

@@ -1,8 +1,10 @@
 """The arm behind a URL, against a real server on loopback that misbehaves as told."""
 
 import asyncio
+import gzip
 import json
 import time
+import zlib
 
 import pytest
 
@@ -157,6 +159,35 @@ def test_a_reply_that_is_too_large_is_not_read_to_its_end(status):
     assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
     assert outcome.error.startswith("arms.mine.max_bytes: ")
     assert f"{pipeline.url} replied more than 1000 bytes" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "error"),
+    [
+        ("gzip", gzip.compress(b'{"answer": "Paris"}'), None),
+        ("deflate", zlib.compress(b'{"answer": "Paris"}'), None),
+        ("gzip", gzip.compress(b" " * 5_000_000), "more than 1000000 bytes"),
+        ("gzip", gzip.compress(b'{"answer": "Paris"}')[:-9], "or is cut"),
+        ("gzip", b"no gzip", "encoding 'gzip' cannot be read"),
+        ("br", b"x", "encoding 'br' cannot be read"),
+    ],
+)
+def test_a_compressed_reply_is_read_within_the_size(encoding, body, error):
+    """A pipeline that compresses its reply although no encoding was asked for is read up to `max_bytes`."""
+    with Pipeline((200, {"content-encoding": encoding}, body)) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.answer == "Paris") == (error is None)
+    assert (error or "") in (outcome.error or "")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status):
+    """Neither the question nor the headers go to the address of a redirect, which the failure names."""
+    with Pipeline((status, {"location": "/other?key=SECRET"}, {})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.status, outcome.made_by["failure"]["kind"], len(pipeline.asked)) == ("failed", "denied", 1)
+    assert "/other;" in outcome.error
+    assert "SECRET" not in outcome.error
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

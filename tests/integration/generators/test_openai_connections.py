@@ -1,4 +1,4 @@
-"""Connections to OpenAI-compatible servers: what arrives before a break, encodings, redirects and credentials."""
+"""Connections to OpenAI-compatible servers: breaks, encodings, redirects, credentials, and replies without an end."""
 
 import asyncio
 import gc
@@ -6,12 +6,15 @@ import gzip
 import json
 import socket
 import struct
+import time
 from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
 import pytest
 
-from ragbandit.shared.openai_client import _certificates, connect, reply_values
+from ragbandit.shared.event_reader import BrokenReply
+from ragbandit.shared.failures import failure_of_error
+from ragbandit.shared.openai_client import RefusedRequest, _certificates, connect, reply_values
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
@@ -75,17 +78,97 @@ def test_what_arrives_before_a_break_is_read_by_a_slow_reader():
 
 
 @pytest.mark.timeout(30)
-def test_a_compressed_reply_and_a_redirect_are_read():
-    """A reply in gzip is decoded, and a redirect is followed with the body of the request."""
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("location", ["https://me:SECRET@other.example/v2?key=SECRET", "/v2", "file:///etc/passwd", ""])
+def test_a_redirect_is_not_followed(status, location):
+    """A redirect is one request and a failure `denied`, whose message has the new address without secrets."""
 
     async def run():
-        packed = gzip.compress(event("a") + b"data: [DONE]\n\n")
-        whole = HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
-        moved = b"HTTP/1.1 307 Moved\r\nLocation: /v2/chat/completions\r\nContent-Length: 0\r\n\r\n"
-        async with connected([moved], [whole]) as (model, heads):
+        moved = f"HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
+        async with connected([moved], [moved]) as (model, heads):
+            with pytest.raises(RefusedRequest) as error:
+                await values_of(model)
+            assert (len(heads), failure_of_error(error.value).kind) == (1, "denied")
+            assert {"h": "https://other.example/v2", "/": "/v2"}.get(location[:1], "") in error.value.body
+            assert "SECRET" not in str(error.value)
+
+    asyncio.run(run())
+
+
+def packed(body, kind=b"gzip"):
+    body = gzip.compress(body)
+    return HEAD + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (kind, len(body)) + body
+
+
+@pytest.mark.timeout(30)
+def test_a_compressed_reply_is_read_within_a_ratio():
+    """No encoding is asked for. A reply in gzip is read, unless it grows more than a hundred times."""
+
+    async def run():
+        bombs = [packed(unit * (20_000_000 // len(unit))) for unit in (b"data: {}\n\n", b": " + b"x" * 997 + b"\n")]
+        async with connected([packed(event("a") + b"data: [DONE]\n\n")], *[[bomb] for bomb in bombs]) as (model, heads):
             assert await values_of(model) == ["a", "[DONE]"]
-            assert [head.split()[1] for head in heads] == ["/v1/chat/completions", "/v2/chat/completions"]
-            assert "authorization: bearer k" in heads[0]
+            assert "accept-encoding: identity\r\n" in heads[0]
+            for _ in bombs:
+                with pytest.raises(BrokenReply, match="times as large"):
+                    async with aclosing(reply_values(model, {})) as reply:
+                        assert [value async for value in reply if value] == []
+
+    asyncio.run(run())
+
+
+#: parts of replies that are sent without an end, after a status line and the headers
+ENDLESS = {
+    "events without content": (HEAD + b"\r\n", b'data: {"choices": [{"delta": {}}]}\n\n' * 2000),
+    "empty comments": (HEAD + b"\r\n", b":\n" * 30_000),
+    "empty data": (HEAD + b"\r\n", b"data:\n" * 10_000),
+    "short data": (HEAD + b"\r\n", b"data:ab\n" * 8000),
+    "a line": (HEAD + b"\r\n", b"data: " + b"x" * 60_000),
+    "a document": (HEAD + b"\r\n[{}", b"," + b"{}," * 32 + b"{}"),
+    "replies 100": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_reply_without_end_does_not_hold_the_event_loop(name):
+    """While an endless reply is read, the loop runs other tasks after little processor time, and a deadline holds."""
+
+    async def run():
+        head, part = ENDLESS[name]
+        longest = 0.0
+
+        async def watch():
+            nonlocal longest
+            last = time.process_time()
+            while True:
+                await asyncio.sleep(0)
+                now = time.process_time()
+                longest, last = max(longest, now - last), now
+
+        async with connected([head, *[part] * 1000]) as (model, _):
+            watcher = asyncio.create_task(watch())
+            with pytest.raises((BrokenReply, aiohttp.ClientError, TimeoutError)):
+                async with asyncio.timeout(5), aclosing(reply_values(model, {})) as reply:
+                    assert [value async for value in reply if value == "answer"] == []
+            watcher.cancel()
+        assert longest < 1.0
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("length", [15, 5000])
+def test_an_error_whose_body_is_cut_keeps_its_status(length):
+    """A 400 whose body breaks off is refused like a whole one, and its endless body is not read to the end."""
+
+    async def run():
+        parts = [b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % length, b'{"error": "no"']
+        async with connected(parts) as (model, _):
+            with pytest.raises(RefusedRequest) as error:
+                await values_of(model)
+            assert failure_of_error(error.value).kind == "refused"
+            assert '{"error": "no"' in error.value.body
 
     asyncio.run(run())
 

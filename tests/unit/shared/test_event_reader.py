@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.event_reader import DONE, MAX_EVENT, BrokenReply, EventReader
+from ragbandit.shared.event_reader import DONE, MAX_EVENT, MAX_ITEMS, BrokenReply, EventReader
 
 
 def values(body, *, size=None):
@@ -37,6 +37,7 @@ BODIES = {
         b'data: {"b": [1, 2]}\n\n{"error": {"code": 500}}\ndata: [DONE]\n\n',
         [B, {"error": {"code": 500}}, DONE],
     ),
+    "encoded without end": (b"data:" * 99 + b' {"b": 1}\n\ndata: {"b": [1, 2]}\n\n', [B]),
     "no end": (b'data: {"b": [1, 2]}', [B]),
     "control characters": (b'data: {"a": "1\t2"}\n\n', [{"a": "1\t2"}]),
     "broken characters": (b'data: {"a": "x\xff"}\n\n', [{"a": "x\ufffd"}]),
@@ -74,13 +75,19 @@ def test_a_document_is_read_before_its_connection_ends():
         b'{"a": ' + b"[" * 100_000,
         json.dumps({"a": "x" * MAX_EVENT}).encode(),
         b"data: " + b"x" * MAX_EVENT,
+        b"data:\n" * 100_000,
+        b":\r" * 100_000,
+        b'data: {"a": [' + b"{}," * MAX_ITEMS + b"{}]}\n\n",
     ],
-    ids=["page", "text", "half a document", "half an event", "deep", "large document", "large event"],
+    ids=[
+        *("page", "text", "half a document", "half an event", "deep", "large document", "large event"),
+        *("data without text", "comments", "items"),
+    ],
 )
 def test_another_body_is_a_broken_reply(body):
     """A body that is neither events nor a document, is cut, or is too large is refused with its first characters."""
     with pytest.raises(BrokenReply) as error:
-        values(body, size=1_000_000)
+        values(body, size=100_000)
     assert len(str(error.value)) < 300
 
 

@@ -33,6 +33,7 @@ from ragbandit.shared.failures import Failure, failure_of, failure_of_error, fai
         ({"text": "too long", "error_code": 50002}, "too long"),
         ("  plain\n text ", "plain text"),
         ("<html><head><title>x</title></head><body><h1>502</h1> Bad <b>Gatew", "502 Bad Gatew"),
+        ("<HEAD><style>p{}</style></HEAD ><script>if (a<b) {}</script>502<script>x", "502 x"),
         *(
             (body, "")
             for body in (None, "", {}, [], {"error": None}, {"error": {}}, 7, "OK", {"code": 0, "msg": "Success"})
@@ -54,8 +55,8 @@ def test_a_body_without_end():
 
 
 KINDS = {
+    "denied": (300, 302, 307, 401, 402, 403, 404),
     "refused": (400, 409, 413, 422),
-    "denied": (401, 402, 403, 404),
     "timeout": (408, 504),
     "limited": (429,),
     "failed": (424, 498, 499, 500, 502, 503, 599),

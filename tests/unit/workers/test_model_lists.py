@@ -1,5 +1,9 @@
 """Lists of models as servers give them: names, contexts, prices; rows that name no model."""
 
+import gzip
+import json
+from contextlib import contextmanager
+
 import httpx
 import pytest
 
@@ -14,11 +18,18 @@ def listed(monkeypatch):
     asked = []
 
     def found(tree, url="http://host.example/api"):
-        def get(address, **_):
+        @contextmanager
+        def stream(method, address, **_):
             asked.append(str(address))
-            return httpx.Response(200, json=tree, request=httpx.Request("GET", address))
+            reply = (
+                tree
+                if isinstance(tree, httpx.Response)
+                else httpx.Response(200, content=iter([json.dumps(tree).encode()]))
+            )
+            reply.request = httpx.Request(method, address)
+            yield reply
 
-        monkeypatch.setattr(model_lists.httpx, "get", get)
+        monkeypatch.setattr(model_lists.httpx, "stream", stream)
         return find_server(url=url, key_env="NO_KEY", environ={})
 
     found.asked = asked
@@ -101,3 +112,16 @@ def test_what_is_no_list(listed, tree):
     """Without a model that answers questions the address is refused."""
     with pytest.raises(ConfigError, match=r"no list of models|lists no model"):
         listed(tree)
+
+
+def test_a_list_is_not_read_beyond_a_size_and_no_redirect_is_followed(listed):
+    """A list that is endless, or in gzip and too large, and a redirect are refused; the new address is named."""
+    packed = gzip.compress(b" " * 20_000_000)
+    replies = {
+        "more than 16000000 bytes": httpx.Response(200, content=(b"[" * 1_000_000 for _ in range(1000))),
+        "or is cut": httpx.Response(200, headers={"content-encoding": "gzip"}, content=iter([packed])),
+        "to https://other.example/v1": httpx.Response(307, headers={"location": "https://k:k@other.example/v1?key=k"}),
+    }
+    for message, reply in replies.items():
+        with pytest.raises(ConfigError, match=message):
+            listed(reply)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
@@ -27,11 +28,14 @@ from ragbandit.strategies.registry import ARMS, generates, registered_name, retr
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import ActiveRun, Context
-from ragbandit.workers.tasks import AnswerJob, job_of
+from ragbandit.workers.tasks import AnswerJob, end_if_blocked, job_of
+from ragbandit.workers.threads import LoopWatch
 from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, worker_arms
 
 log = logging.getLogger("ragbandit.worker")
 
+#: time without a response after which the event loop of the service counts as blocked, seconds
+HELD_S = 15.0
 #: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
 
@@ -83,6 +87,7 @@ class InlineAnswers:
         self._routines = [
             *housekeeping.routines_of(self._context),
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
+            Routine("watch the event loop", partial(self._watch, thread=threading.get_ident()), every_s=1.0).start(),
         ]
         self._router.run_inline(self)
 
@@ -142,6 +147,10 @@ class InlineAnswers:
             if claimed is None:
                 return
             loop.call_soon_threadsafe(self._spawn, context.active_runs.begin_claimed(claimed))
+
+    def _watch(self, *, thread: int) -> None:
+        if self._loop is not None and not self._context.ending.is_set():
+            end_if_blocked(self._context, watch=LoopWatch(self._loop, thread=thread), within_s=HELD_S)
 
     def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: LocalWriter | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(run, job=job, writer=writer))

@@ -31,7 +31,7 @@ from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NO_SPANS, AnswerReader, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
-from ragbandit.workers.threads import EventLoop, insist
+from ragbandit.workers.threads import LoopWatch, insist
 from ragbandit.workers.wiring.generators import worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
@@ -209,8 +209,7 @@ class AnswerJob:
         try:
             return context.loop.run(self.work(arm, reader=writer), timeout_s=self.longest_s)
         except TimeoutError:
-            if not context.loop.answers(within_s=PING_S):
-                _end_process(context, loop=context.loop)
+            end_if_blocked(context, watch=context.loop.watch, within_s=PING_S)
             raise
         finally:
             if streams is not None and writer is not None:
@@ -277,10 +276,14 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
     return None
 
 
-def _end_process(context: Context, *, loop: EventLoop) -> None:
-    """Exit, because nothing on a blocked event loop can be cancelled. The supervisor starts a new process."""
-    extra = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
-    log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=extra)
+def end_if_blocked(context: Context, *, watch: LoopWatch, within_s: float) -> None:
+    """Exit if the loop is blocked, because nothing on it can be cancelled. A supervisor starts a new process."""
+    if watch.answers(within_s=within_s):
+        return
+    extra = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": watch.position()}
+    log.critical(
+        "an arm blocks the event loop, so this process ends; make the arm await what it waits for", extra=extra
+    )
     context.store.database.close()
     logging.shutdown()
     os._exit(1)  # sys.exit would wait for threads that wait for the blocked loop

@@ -51,6 +51,28 @@ def insist(
 CLOSE_S = 5.0
 
 
+class LoopWatch:
+    """Finds out whether an event loop is blocked by code that never awaits. thread: ident of the loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, thread: int | None) -> None:
+        self._loop, self._thread = loop, thread
+
+    def answers(self, *, within_s: float) -> bool:
+        """Whether the loop runs a callback in time, or has ended. A stop of this process counts as a tenth of it."""
+        answered = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(answered.set)
+        return any(answered.wait(within_s / 10) for _ in range(10)) or not self._loop.is_running()
+
+    def position(self) -> str:
+        """The line of code that the loop's thread is running, as "file:line function"."""
+        frame = sys._current_frames().get(self._thread or 0)  # noqa: SLF001 - the documented way to ask
+        if frame is None:
+            return "its thread has ended"
+        call = traceback.extract_stack(frame)[-1]
+        return f"{call.filename}:{call.lineno} {call.name}"
+
+
 class EventLoop:
     """An event loop on its own thread. Several threads may call `run` at the same time."""
 
@@ -60,6 +82,7 @@ class EventLoop:
         self._lock = threading.Lock()
         self.awaited: set[Future[Any]] = set()
         self._thread.start()
+        self.watch = LoopWatch(self._loop, thread=self._thread.ident)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop):  # the Runner cancels all running tasks at the end
@@ -78,20 +101,6 @@ class EventLoop:
         finally:
             with self._lock:
                 self.awaited.discard(waiting)
-
-    def answers(self, *, within_s: float) -> bool:
-        """Whether the loop runs a callback in time; False if it is blocked by code that never awaits."""
-        answered = threading.Event()
-        self._loop.call_soon_threadsafe(answered.set)
-        return answered.wait(within_s)
-
-    def position(self) -> str:
-        """The line of code that the loop's thread is running, as "file:line function"."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - the documented way to ask
-        if frame is None:
-            return "its thread has ended"
-        call = traceback.extract_stack(frame)[-1]
-        return f"{call.filename}:{call.lineno} {call.name}"
 
     def interrupt(self) -> None:
         """Cancel all coroutines; their calls of `run` raise CancelledError."""

@@ -34,7 +34,9 @@ _QUERY_NAME: Final = re.compile(r"(?:[\w.-]*[_.-])?key|code|auth\w*|jwt|otp|sas|
 #: next @ even in the path, since an unescaped password may contain the characters that begin a path
 _USER: Final = re.compile(r"(?<=://)(?:[^\s/?#]*@|[^\s/?#:@\[]*:(?!\d*(?:[/?#\s]|$))[^\s@]*@)")
 #: a field of the query or the fragment of a URL
-_FIELD: Final = re.compile(r"(?<=[?&;#])([^\s=&;#]+)=[^\s&;#]+")
+_FIELD: Final = re.compile(r"(?<=[?&;#])([^\s=&;#?]+)=[^\s&;#]+")
+#: longest name of a field; a longer name counts as that of a secret, because the patterns take quadratic time
+_LONGEST_NAME: Final = 1000
 #: a value in quotes, in escaped quotes (JSON within JSON), or in braces (ODBC)
 _QUOTED: Final = (
     r"\\\"(?:[^\"\\\n]|\\(?!\"))*\\\"|\"(?:\\.|[^\"\\\n])*\""
@@ -111,7 +113,7 @@ def without_secrets(text: str) -> str:
 
 def is_secret_name(name: str) -> bool:
     """Whether a field's name means a password, a key, a token or another secret."""
-    return _NAME_ALONE.fullmatch(name) is not None
+    return len(name) > _LONGEST_NAME or _NAME_ALONE.fullmatch(name) is not None
 
 
 def described(value: object) -> str:
@@ -157,7 +159,15 @@ def without_credentials(value: object) -> object:
         return tuple(without_credentials(item) for item in value)
     if not isinstance(value, str) or "://" not in value:
         return value
-    return re.sub(r"(?<=://)\S+", lambda address: _FIELD.sub(_stored_field, address[0]), _USER.sub("", value))
+    return re.sub(r"\S+", _stored_word, value)
+
+
+def _stored_word(word: re.Match[str]) -> str:
+    # After the last @ there is no user. _USER would search an @ after each "://", which takes quadratic time.
+    before, at, after = word[0].rpartition("@")
+    address = _USER.sub("", before + at) + after
+    begin, slashes, rest = address.partition("://")
+    return f"{begin}{slashes}{_FIELD.sub(_stored_field, rest)}" if slashes else address
 
 
 def _stored_field(field: re.Match[str]) -> str:

@@ -63,7 +63,7 @@ def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
     plain = rf"{letter}++(?=[\s.,](?!\d))"
     word = rf"{plain}|{run}(?:{signs})?|-(?<![\w)\]%-]-)(?=\d){run}|[{SPACELESS}](?<=\w)[{mark}]*"
     word += rf"|[{''.join(symbols)}]|[<>](?<![-=<>].)(?==? ?-?\d)"
-    return replaced, re.compile(word), re.compile(rf"['_-](?<=[\w{mark}].)(?=\w)(?!(?:(?<=\d-)|(?<=\de-))\d)")
+    return replaced, re.compile(word), re.compile(rf"['_-](?=\w)(?<=[\w{mark}].)(?!(?:(?<=\d-)|(?<=\de-))\d)")
 
 
 def canonical(text: str) -> str:

@@ -33,7 +33,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")
 #: deletes quotes and brackets from the text of a list
 _LISTING = str.maketrans("", "", '"[]')
-_CITATION = re.compile(r"\s*\[\d+\]")
+_CITATION = re.compile(r"(?<!\s)\s*+\[\d+\]")
 #: words of answers that HotpotQA and 2WikiMultihopQA compare as a whole
 _WHOLE = (["yes"], ["no"], ["noanswer"])
 Words = Callable[[str], list[str]]

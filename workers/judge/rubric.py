@@ -41,7 +41,7 @@ _DIVISORS: Final = (1, 2, 4, 8, 16)
 #: start of a tag, or of a control word of a chat format; a space after this start makes both plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-_FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
+_FENCED: Final = re.compile(r"```(?:json)?(.*)```", re.DOTALL | re.IGNORECASE)
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 #: letters that look like Latin letters, and invisible tag characters, which a model reads as letters -> Latin letters

@@ -10,8 +10,9 @@ import re
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
-from ragbandit.router.storage.access.spending import shared_secret
+from ragbandit.router.storage.access.spending import end_session, ended_sessions, shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
@@ -42,6 +43,8 @@ NOTE_S: Final = 60.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
     keys: KeysInForce
+    #: sessions that logged out
+    ended: frozenset[str] = frozenset()
     #: time.monotonic() when the read of the copy began
     at: float
 
@@ -68,6 +71,11 @@ class KeyRing:
                 raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
         return copy.keys
 
+    def note_end(self, session: str) -> None:
+        """Note at once that a session has ended; other processes read it within MAX_AGE_S."""
+        if self.known is not None:
+            self.known = replace(self.known, ended=self.known.ended | {session})
+
     def note_use(self, public_id: str) -> None:
         """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
         now = time.time()
@@ -84,7 +92,8 @@ class KeyRing:
 
     def _read(self) -> Known:
         at = time.monotonic()
-        return Known(keys=self._store.in_force(now=time.time()), at=at)
+        keys, ended = self._store.in_force(now=time.time()), ended_sessions(self._store.database)
+        return Known(keys=keys, ended=ended, at=at)
 
     def _note(self, public_id: str, at: float) -> None:
         try:
@@ -111,14 +120,24 @@ class PageSessions:
         self._secret: bytes | None = None
         self._reading = asyncio.Lock()
 
-    async def read(self, headers: Headers) -> str | None:
-        """Public id of the key behind the cookie; None without a valid cookie of this store. Raises StoreError."""
+    async def read(self, headers: Headers) -> tuple[str, str]:
+        """Returns (public id of the key behind the cookie, name of the session); "" for both without a valid cookie of
+        this store. Raises StoreError.
+        """
         parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
         if parts is None:
-            return None
+            return "", ""
         key, expires = parts[1], int(parts[2])
         is_valid = hmac.compare_digest(await self._mac(f"session {key} {expires}"), parts[3])
-        return key if is_valid and expires > time.time() else None
+        return (key, parts[3][:24]) if is_valid and expires > time.time() else ("", "")
+
+    async def end(self, headers: Headers) -> str:
+        """End the session of the cookie in all processes. Returns its name, "" without a session. Raises StoreError."""
+        _, session = await self.read(headers)
+        if session:
+            end = partial(end_session, self._database, session=session, now=time.time(), kept_s=SESSION_S)
+            await asyncio.to_thread(end)
+        return session
 
     async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
         """Make a cookie. expires_at: when the key expires. Returns (cookie, seconds for which it is valid)."""
@@ -284,7 +303,10 @@ class Gate:
         return self._valid_key(text.strip(" "), keys)
 
     async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
-        key = keys.keys.get(await self._sessions.read(headers) or "")
+        public_id, session = await self._sessions.read(headers)
+        key = keys.keys.get(public_id)
+        if self.ring.known is not None and session in self.ring.known.ended:
+            key = None
         if key is None or key.expired(time.time()):
             raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
         return caller_with(key)

@@ -53,6 +53,8 @@ async def logout(request: Request) -> Response:
     await form_of(request)
     reply = onward("/ui/login")
     if needs_session(request.scope["path"], request.headers):
+        gate: Gate = request.app.state.gate
+        gate.ring.note_end(await request.app.state.page_sessions.end(request.headers))
         _set_session(request, reply, "", seconds=0)
     return reply
 

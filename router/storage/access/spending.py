@@ -116,6 +116,25 @@ def known_secret(database: Database, *, name: str) -> Secret | None:
     return None if row is None else Secret(value=bytes.fromhex(row.value), made_at=row.made_at)
 
 
+#: names of the rows of ended sessions begin with this; the rest is the session's name of 24 characters
+_ENDED: Final = "logout "
+
+
+def end_session(database: Database, *, session: str, now: float, kept_s: float) -> None:
+    """Store that a session of the dashboard has ended. Rows of sessions that ended before `kept_s` seconds go."""
+    is_old = service_secrets.c.name.startswith(_ENDED), service_secrets.c.made_at < now - kept_s
+    with database.write() as connection:
+        connection.execute(delete(service_secrets).where(*is_old))
+        row = {"name": _ENDED + session, "value": "", "made_at": now}
+        insert_new(connection, service_secrets, [row], key="name")
+
+
+def ended_sessions(database: Database) -> frozenset[str]:
+    with database.read() as connection:
+        names = connection.scalars(select(service_secrets.c.name).where(service_secrets.c.name.startswith(_ENDED)))
+        return frozenset(name.removeprefix(_ENDED) for name in names)
+
+
 def shared_secret(database: Database, *, name: str, now: float) -> bytes:
     """The store's secret with this name, 32 random bytes; a missing secret is made."""
     secret = known_secret(database, name=name)

@@ -169,7 +169,7 @@ def test_a_reply_that_is_too_large_is_not_read_to_its_end(status):
         ("gzip", gzip.compress(b" " * 5_000_000), "more than 1000000 bytes"),
         ("gzip", gzip.compress(b'{"answer": "Paris"}')[:-9], "or is cut"),
         ("gzip", b"no gzip", "encoding 'gzip' cannot be read"),
-        ("br", b"x", "encoding 'br' cannot be read"),
+        ("br", b"brotli", "encoding 'br' cannot be read"),
     ],
 )
 def test_a_compressed_reply_is_read_within_the_size(encoding, body, error):

@@ -29,6 +29,7 @@ from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.claims import claims
 from tests.support.forked import Forked
 from tests.support.waiting import until
+from tests.unit.router.cli.test_cli import free_port
 
 ROOT = Path(__file__).parents[3]
 PASSAGES = [
@@ -307,6 +308,29 @@ class Blocks:
         await asyncio.sleep(0.2)
         return Answer(text="yes", stop_reason="done")
 """
+
+
+def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
+    """If a call blocks the event loop of a service that answers inline, the process ends with code 1 and a message."""
+    made = settings(
+        arms={"only": {"class": "model"}},
+        policy={"name": "uniform", "fallback": "only"},
+        generator={"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}},
+        server={"port": free_port()},
+    )
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
+    block = (
+        "import asyncio, time; from ragbandit.workers import inline; inline.HELD_S = 1.0\n"
+        "start = inline.InlineAnswers.start\n"
+        "def blocked(self, tracing): start(self, tracing); asyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
+        "inline.InlineAnswers.start = blocked"
+    )
+    log = tmp_path / "serve.log"
+    process = Forked(
+        ["serve", "--config", str(tmp_path / "config.yaml")], environment=environment(), log=log, first=block
+    )
+    assert process.wait(60) == 1, log.read_text()
+    assert "blocks the event loop" in log.read_text()
 
 
 def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_server, redis_client):

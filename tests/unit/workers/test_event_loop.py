@@ -96,11 +96,11 @@ def test_a_blocked_loop_is_found(loop):
                 return
             time.sleep(0.01)
 
-    assert loop.answers(within_s=5)
+    assert loop.watch.answers(within_s=5)
     with pytest.raises(TimeoutError):
         loop.run(block_the_loop(), timeout_s=0.1)
     assert blocked.wait(5)
-    assert not loop.answers(within_s=0.1)
-    assert "block_the_loop" in loop.position()
+    assert not loop.watch.answers(within_s=0.1)
+    assert "block_the_loop" in loop.watch.position()
     freed.append(True)
-    assert loop.answers(within_s=5)
+    assert loop.watch.answers(within_s=5)

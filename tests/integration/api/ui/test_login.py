@@ -3,6 +3,8 @@
 import re
 import time
 
+import httpx
+
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.ui.conftest import answered
 
@@ -51,8 +53,13 @@ def test_a_key_logs_in_and_out(service, visit, with_keys):
     assert all(part in cookie for part in ("httponly", "samesite=strict", "path=/ui", "max-age=43"))
     assert key not in done.headers["set-cookie"]
     assert "Log out" in browser.page("/ui/decisions")
+    kept, other = dict(browser.http.cookies), visit(service)
+    time.sleep(1.1)  # the time in the cookie of the second login differs
+    other.log_in(key)
     assert browser.send("/ui/logout", on="/ui").status_code == 303
     assert browser.http.get("/ui").status_code == 303
+    assert httpx.get(f"{service.url}/ui/decisions", cookies=kept).status_code == 303  # a copy of the cookie
+    assert other.http.get("/ui/decisions").status_code == 200
 
 
 def test_the_cookie_is_secure_under_https(service, visit, with_keys):

@@ -1,0 +1,275 @@
+"""Patterns and readers of outside text take linear time. Introspection finds both, so that new ones are tested."""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import time
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from re import (
+    _constants as codes,  # type: ignore[attr-defined] # the parse tree has no public name
+    _parser as parser,  # type: ignore[attr-defined]
+)
+
+import pytest
+
+import ragbandit
+from ragbandit import checks
+from ragbandit.shared import outbound, redaction, text_forms
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.event_reader import BrokenReply, EventReader
+from ragbandit.shared.model_replies import ModelReply
+from ragbandit.strategies.prompting import passages
+from ragbandit.workers.judge import rubric
+
+ROOT = Path(ragbandit.__file__).parent
+#: length of most texts, and processor seconds: a hundred times what a linear pattern takes, a tenth of a quadratic one
+SIZE, LIMIT_S = 20_000, 1.0
+#: pattern or reader -> longest text that it gets from its callers, characters
+CAPS = {
+    "passages._DOTTED_END": 16,
+    "passages._MAYBE_BEFORE": 16,
+    "redaction._SECRETS": 4000,
+    "redaction._NAME_ALONE": 1000,
+    "redaction._QUERY_NAME": 1000,
+}
+#: modules whose functions of one text are called with the worst texts of all patterns
+READERS = (
+    *("shared.failures", "shared.redaction", "shared.text_forms", "shared.outbound", "shared.formats"),
+    *("shared.model_replies", "router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
+)
+_METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split")
+_REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
+
+
+def _patterns():
+    """The patterns of every module by place: (pattern, name of the method that is called), also in calls of `re.search`."""
+    found, methods = {}, defaultdict(set)
+    for folder in ("shared", "client", "router", "strategies", "workers", "checks.py"):
+        path = (ROOT / folder).resolve()
+        for file in [path] if path.is_file() else path.rglob("*.py"):
+            for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
+                if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+                    owner, method = call.func.value.id, call.func.attr
+                    methods[owner].add(method)
+                    first = call.args[0] if call.args else None
+                    if owner == "re" and method in _METHODS and isinstance(first, ast.Constant):
+                        flags = sum(getattr(re, name) for name in re.findall(r"re\.([A-Z]+)\b", ast.unparse(call)))
+                        found[f"{file.stem}:{call.lineno}"] = re.compile(first.value, flags), method
+    for module in pkgutil.walk_packages([str(ROOT)], "ragbandit."):
+        if module.name.split(".")[1] in ("shared", "client", "router", "strategies", "workers", "checks"):
+            for name, value in vars(importlib.import_module(module.name)).items():
+                method = min(methods[name], default="search")
+                place = f"{module.name.split('.')[-1]}.{name}"
+                found |= {f"{place}:{at}": (pattern, method) for at, pattern in enumerate(_in(value))}
+    return {name: found for found, name in {found: name for name, found in found.items()}.items()}
+
+
+def _in(value):
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple | list):
+        yield from (pattern for item in value for pattern in _in(item))
+    elif value is text_forms._rules:
+        yield from _in(value())
+
+
+def _sample(items):
+    """A short text that the items of a parse tree match, roughly."""
+    text = ""
+    for code, value in items:
+        if code is codes.LITERAL:
+            text += chr(value)
+        elif code in (codes.ANY, codes.NOT_LITERAL):
+            text += "b" if value == ord("a") else "a"
+        elif code is codes.IN:
+            text += next(_members(value))
+        elif code in _REPEATS:
+            text += _sample(value[2]) * max(1, value[0])
+        elif code is codes.BRANCH:
+            text += _sample(value[1][0])
+        elif code in (codes.SUBPATTERN, codes.ATOMIC_GROUP) or (code is codes.ASSERT and value[0] < 0):
+            text += _sample(value[-1] if isinstance(value, tuple) else value)
+    return text
+
+
+def _members(items):
+    """Characters of a set, usual ones first."""
+    is_in = re.compile(f"[{''.join(map(_piece, items))}]").fullmatch
+    yield from filter(is_in, map(chr, (97, 32, 49, 45, 46, 10, 95, 58, 63, *range(33, 0x3100))))
+    yield ""
+
+
+def _piece(item):
+    code, value = item
+    if code is codes.NEGATE:
+        return "^"
+    if code is codes.RANGE:
+        return f"{re.escape(chr(value[0]))}-{re.escape(chr(value[1]))}"
+    letter = str(value).removeprefix("CATEGORY_").removeprefix("NOT_")[0].lower()
+    return (
+        re.escape(chr(value)) if code is codes.LITERAL else "\\" + (letter.upper() if "NOT_" in str(value) else letter)
+    )
+
+
+def _attacks(items, before=""):
+    """(begin, repeated text): what leads to each repetition and each branch of a pattern, and what it repeats."""
+    for at, (code, value) in enumerate(items):
+        prefix = before + _sample(items[:at])
+        parts = {
+            codes.BRANCH: lambda value: value[1],
+            codes.ATOMIC_GROUP: lambda value: [value],
+            **dict.fromkeys(_REPEATS, lambda value: [value[2]]),
+            **dict.fromkeys((codes.SUBPATTERN, codes.ASSERT, codes.ASSERT_NOT), lambda value: [value[-1]]),
+        }.get(code, lambda _: [])(value)
+        if code in _REPEATS and value[1] > 20:
+            units = [_sample(value[2])]
+            if value[2][0][0] is codes.IN:
+                units += [unit + _sample(value[2][1:]) for unit in islice(_members(value[2][0][1]), 4)]
+            for unit in units:
+                yield from ((prefix, unit), ("", prefix + unit))
+        for part in parts:
+            yield from _attacks(list(part), prefix)
+    yield from (("", before + _sample(items)), ("", before + _sample(items[:-1])))
+
+
+def _seconds(work, begin, unit, *, longest):
+    """Processor seconds for a text of `longest` characters; for a tenth of it if that takes too long already."""
+    seconds = 0.0
+    for size in (longest // 10, longest):
+        text = begin + unit * (size // len(unit)) + "\x00"
+        began = time.process_time()
+        work(text)
+        seconds = time.process_time() - began
+        if seconds > LIMIT_S:
+            break
+    return seconds
+
+
+PATTERNS = _patterns()
+_CALLS = {
+    "sub": lambda pattern, text: pattern.sub("", text),
+    "subn": lambda pattern, text: pattern.subn("", text),
+    "finditer": lambda pattern, text: list(pattern.finditer(text)),
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_takes_linear_time(name):
+    """The worst of the texts that are made from a pattern's own repetitions takes little processor time."""
+    pattern, method = PATTERNS[name]
+    if isinstance(pattern.pattern, bytes):
+        pattern = re.compile(pattern.pattern.decode("latin-1"))
+    call = _CALLS.get(method, lambda pattern, text: getattr(pattern, method)(text))
+    longest = CAPS.get(name.partition(":")[0], SIZE)
+    for begin, unit in dict.fromkeys(_attacks(list(parser.parse(pattern.pattern, pattern.flags)))):
+        if unit:
+            assert _seconds(partial(call, pattern), begin, unit, longest=longest) < LIMIT_S, (begin, unit)
+
+
+def _readers():
+    """The functions of one text in READERS, and those with further arguments."""
+    for name in READERS:
+        module = importlib.import_module(f"ragbandit.{name}")
+        for function in vars(module).values():
+            if inspect.isfunction(function) and function.__module__ == module.__name__:
+                first, *others = inspect.signature(function).parameters.values() or [None]
+                if (
+                    first
+                    and first.annotation in ("str", str, "object")
+                    and all(p.default is not p.empty for p in others)
+                ):
+                    yield f"{name.split('.')[-1]}.{function.__name__}", function
+    yield "redaction.without_keys", partial(redaction.without_keys, secrets=["sk-abcdefghijkl mnop", "a b c"])
+    yield "rubric.parsed_scores", partial(rubric.parsed_scores, criteria=["right"])
+    yield "passages.parsed_label", partial(passages.parsed_label, labels=["yes", "no", "partly supported"])
+    yield "checks.json_parses", lambda text: checks.json_parses(answer=text, question="", sources=[])
+    yield "checks.cites_source", lambda text: checks.cites_source(answer=text, question="", sources=[SOURCE])
+    yield "outbound.unpacked", lambda text: outbound.unpacked(text.encode(), encoding="gzip", most=1000)
+    yield "event_reader", _read
+    yield "event_reader, pieces", partial(_read, size=100)
+
+
+SOURCE = {"id": "1", "title": "", "text": "a b c d e f g h i", "url": "http://x"}
+#: repeated texts that held a reader once, or are like them
+UNITS = (
+    *(
+        " ",
+        "\n",
+        "a",
+        "1",
+        ".",
+        ",",
+        "'",
+        "-",
+        "_",
+        "a-",
+        "1,",
+        "1.",
+        "://:",
+        ";a=",
+        "?a",
+        "@",
+        "a:",
+        "password=",
+        "pass ",
+    ),
+    *(
+        "token",
+        "Authorization:",
+        "bearer ",
+        '\\"',
+        "{",
+        "{},",
+        "[",
+        "-----BEGIN PRIVATE KEY-----",
+        "```",
+        "``` ",
+        "<a",
+        "<",
+    ),
+    *(
+        "<head ",
+        "</head",
+        "<think>",
+        "answer is ",
+        "the ",
+        "e\u0301",
+        "\u4e00",
+        "1\u00bd",
+        "score ",
+        "give this ",
+        "=== a",
+    ),
+    *("data:", "data:\n", "data: {}\n\n", ":\n", "\r", "error:a\n", "or ", "(1", " [1"),
+)
+
+
+def _read(text, size=65_536):
+    body, reader, reply = text.encode("utf-8", "replace"), EventReader(), ModelReply()
+    with suppress(BrokenReply):
+        for start in range(0, len(body), size):
+            for value in reader.feed(body[start : start + size]):
+                reply.take(value)
+        list(map(reply.take, reader.end()))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", dict(_readers()))
+def test_a_reader_of_outside_text_takes_linear_time(name):
+    """A reader takes little processor time for each of the worst texts, also after the begin of another one."""
+    reader, longest = dict(_readers())[name], CAPS.get(name, 100_000)
+
+    def read(text):
+        with suppress(ValueError, RagBanditError, rubric.UnreadableReply):
+            reader(text)
+
+    for begin in ("", "<html>", "a", "://", '{"a": ['):
+        for unit in UNITS:
+            assert _seconds(read, begin, unit, longest=longest) < LIMIT_S, (begin, unit)

@@ -98,9 +98,11 @@ class Edge:
                 exchange.read_again(await request.body())
             await self.app(scope, exchange.receive, exchange.send)
         except (asyncio.CancelledError, Exception) as error:
-            if exchange.status:
+            if not exchange.status:
+                await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
+            elif not isinstance(error, asyncio.CancelledError):
                 raise
-            await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
+            # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
 
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate

@@ -2,7 +2,7 @@
 
 Passages, question and answer may contain instructions to the judge. In the prompt they stand between lines with an
 unpredictable mark, each of their lines begins with a bar, and control words of chat formats are split. This protects
-the structure of the prompt, but cannot make a judge ignore instructions. `addresses_judge` finds obvious attempts.
+the structure of the prompt, but cannot make a judge ignore instructions. `addresses_judge` finds some obvious attempts.
 """
 
 import hmac
@@ -75,6 +75,19 @@ _ADDRESSES: Final = tuple(
         ),
         r"\byou are (?:now )?(?:a|an|the)\s+(?:\w+\s+){0,2}(?:judge|grader|evaluator|rater|language model|ai)\b",
         r"\b(?:system|developer)\s+(?:prompt|message|override)\s*:",
+        # Claims about the score instead of instructions.
+        rf"\b(?:correct|right|proper|appropriate|deserved|fair)\s+(?:rating|score|grade|mark|marks)\b[^.\n]{{0,30}}{_BEST}",
+        rf"\b(?:grader|rater|judge|evaluator|reviewer)s?\s+(?:\w+\s+)?(?:agree|confirm|approve|award)\w*\b[^.\n]{{0,40}}{_BEST}",
+        r"\b(?:checked|verified|reviewed|approved|graded)\s+by\b[^.\n]{0,60}\b(?:criteria|rubric|rating|full marks)\b",
+        # German, French, Spanish and Italian, without accents
+        (
+            r"\b(?:ignorier\w*|missacht\w*|vergiss|ignore[rz]?|oublie[rz]?|ignor[ae]n?|olvid[ae]n?|dimentica)\b[^.\n]{0,40}"
+            r"\b(?:anweisung\w*|regeln|vorgaben|consignes?|instructions?|regles|instrucciones|reglas|istruzioni|regole)\b"
+        ),
+        (
+            r"\b(?:gib|geben|gebt|bewerte\w*|vergib|donne[rz]?|attribue[rz]?|note[rz]?|da|dale|otorg\w+|calific\w+|assegn\w+|dai)\b"
+            rf"[^.\n]{{0,30}}\b(?:antwort|reponse|respuesta|risposta)\b[^.\n]{{0,40}}(?:{_BEST}|\b(?:voll|hochst|maxim|massim|best)\w*)"
+        ),
         r'"(?:supported|answers|right)"\s*:\s*(?:\{|[01])',
         r"<\s?\|\s?(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id)\s?\|\s?>",
         r"\[\s?/?INST\s?\]|<<\s?/?SYS\s?>>|<\s?(?:start|end)_of_turn\s?>",
@@ -196,7 +209,7 @@ def _defused(text: str, *, mark: str) -> str:
 
 
 def addresses_judge(text: str) -> bool:
-    """Whether a text seems to address its grader: an obvious attempt in English, or control words of a chat."""
+    """Whether a text seems to address its grader: an obvious attempt, or control words of a chat."""
     decomposed = unicodedata.normalize("NFKD", text.translate(_LOOK_ALIKE))
     letters = "".join(sign for sign in decomposed if not unicodedata.combining(sign))
     visible = " ".join(_INVISIBLE.sub("", letters).split())

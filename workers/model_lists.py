@@ -1,7 +1,6 @@
 """Finds the model server for a first configuration, and reads its list of models."""
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.outbound import redirect_message, shown_address, unpacked
+from ragbandit.shared.outbound import shown_address
 from ragbandit.shared.redaction import credentials_in, without_secrets
 
 #: product -> its default port
@@ -24,8 +23,6 @@ _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
 MOST_NAMED: Final = 20
-#: largest list of models that is read, bytes
-_LARGEST: Final = 16_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,12 +72,13 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
         given = httpx.URL(url).copy_with(fragment=None)
         path = given.raw_path.partition(b"?")[0].decode().rstrip("/") or "/v1"
         base, list_url = (given.copy_with(path=each) for each in (path, f"{path}/models"))
-        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        tree = _fetched(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
-        rows, name = _rows(tree)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
+        rows, name = _rows(response.raise_for_status().json())
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
+        is_plain = status is not None and status >= 400  # the text of the error about a redirect has the new address
+        fault = f"status {status}" if is_plain else f"{type(error).__name__}: {without_secrets(str(error))}"
         message = f"{shown_address(url)} gives no list of models: {fault}"
         remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
         raise ConfigError(message, field=source, remedy=remedy) from error
@@ -94,19 +92,6 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     if not chats:
         raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one")
     return ModelServer(url=str(base), models=chats)
-
-
-def _fetched(url: httpx.URL, **options: Any) -> Any:
-    """The JSON at an address. Raises ValueError if it is a redirect, too large or no JSON, and errors of httpx."""
-    body = bytearray()
-    with httpx.stream("GET", url, **options) as response:
-        if response.is_redirect:
-            raise ValueError(redirect_message(response.headers["location"], url=str(url)))
-        for piece in response.raise_for_status().iter_raw():
-            body += piece
-            if len(body) > _LARGEST:
-                raise ValueError(f"it has more than {_LARGEST} bytes")
-    return json.loads(unpacked(bytes(body), encoding=response.headers.get("content-encoding", ""), most=_LARGEST))
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:

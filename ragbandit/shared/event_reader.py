@@ -59,7 +59,7 @@ class EventReader:
         self._buffer += data
         self._size += len(data)
         if self._size > MAX_EVENT:
-            raise _too_large()
+            raise BrokenReply(f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event")
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
@@ -69,8 +69,6 @@ class EventReader:
             lines = bytes(self._buffer).splitlines(keepends=True)
             self._buffer = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
             self._size += _LINE * len(lines)
-            if self._size > MAX_EVENT:
-                raise _too_large()
             for line in lines:
                 if values := self._read_line(line.rstrip(b"\r\n")):
                     self._size = 0
@@ -138,10 +136,6 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
         return [{"error": _text_of(data)}] if event == b"error" else []
     # This server sends no empty lines between events, so each line is an event.
     return [value for line in lines for value in _values_of([line], event=event)]
-
-
-def _too_large() -> BrokenReply:
-    return BrokenReply(f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event")
 
 
 def _text_of(data: bytes) -> str:

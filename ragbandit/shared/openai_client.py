@@ -37,8 +37,6 @@ _MESSAGE: Final = 500
 _MOST_ERROR: Final = 1_000_000
 #: longest wait for the body of an error, seconds
 _ERROR_S: Final = 5.0
-#: part of a reply that is read at once, bytes
-_PART: Final = 16_384
 #: bytes after which other tasks of the event loop run
 _TURN: Final = 32_768
 #: bytes for which a value counts in addition to its own
@@ -210,28 +208,18 @@ async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncI
         if not 200 <= reply.status < 300:
             raise RefusedRequest(reply, await _error_body(chunks))
         async for data in chunks:
-            for part in (data,) if len(data) <= _PART else _parts(data):
-                work += len(part)
-                for value in reader.feed(part):
-                    yield value
-                    if value == DONE:
-                        await _drain(chunks)
-                        return
-                    work += _VALUE
-                    if work > _TURN:
-                        work = await _turn()
-                if work > _TURN:
-                    work = await _turn()
-        for at, value in enumerate(reader.end(), start=1):
+            for value in reader.feed(data):
+                yield value
+                if value == DONE:
+                    await _drain(chunks)
+                    return
+                work = work + _VALUE if work < _TURN else await _turn()
+            work = work + len(data) if work < _TURN else await _turn()
+        for value in reader.end():
             yield value
-            if at % (_TURN // _VALUE) == 0:
-                await _turn()
+            work = work + _VALUE if work < _TURN else await _turn()
     finally:
         reply.close()
-
-
-def _parts(data: bytes) -> list[bytes]:
-    return [data[start : start + _PART] for start in range(0, len(data), _PART)]
 
 
 async def _turn() -> int:
@@ -305,7 +293,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
     with suppress(Exception):
         async with asyncio.timeout(0.1):
             async for _ in chunks:
-                pass
+                await _turn()
 
 
 def is_too_long(error: Exception, *, failure: Failure) -> bool:

@@ -198,12 +198,12 @@ class Http(ParamsArm[HttpParams]):
                     remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
                     raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
         try:
-            body = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
+            decoded = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
         except ValueError as error:
             message, failure = f"{self._shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=_LOG_REMEDY) from error
         headers = {name: value for name, value in response.headers.items() if name in ("retry-after", "location")}
-        return httpx.Response(response.status_code, headers=headers, content=body)
+        return httpx.Response(response.status_code, headers=headers, content=decoded)
 
     def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
         failure, remedy = failure_of_error(error), _LOG_REMEDY

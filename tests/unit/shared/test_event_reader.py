@@ -75,8 +75,8 @@ def test_a_document_is_read_before_its_connection_ends():
         b'{"a": ' + b"[" * 100_000,
         json.dumps({"a": "x" * MAX_EVENT}).encode(),
         b"data: " + b"x" * MAX_EVENT,
-        b"data:\n" * 100_000,
-        b":\r" * 100_000,
+        b"data:\n" * 200_000,
+        b":\r" * 200_000,
         b'data: {"a": [' + b"{}," * MAX_ITEMS + b"{}]}\n\n",
     ],
     ids=[

@@ -1,5 +1,6 @@
 """HTTP over raw sockets: endless, half-closed, too many, odd and leaving clients, on both event loops."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ragbandit.router.api.edge import Edge
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.http_service import QUESTION, Service, worker_answers
 from tests.support.waiting import until
@@ -89,6 +91,31 @@ def test_what_is_not_done_in_time_is_refused(serve_on):
     assert reply.startswith(b"HTTP/1.1 503 ")
     assert b"retry-after: 1" in reply.lower()
     assert b"try again with the same id" in reply
+
+
+def test_a_reply_that_is_cut_at_the_end_raises_nothing(serve_on):
+    """If the server cancels a reply that has begun, because its caller does not read it, no error is left to log."""
+    scope = {"type": "http", "method": "GET", "path": "/health", "scheme": "http", "query_string": b"", "headers": []}
+
+    async def run():
+        begun = asyncio.Event()
+
+        async def app(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200})
+            await asyncio.sleep(60)
+
+        async def send(message):
+            begun.set()
+
+        state, headers = serve_on().app.state, [(b"host", b"localhost")]
+        request = asyncio.create_task(
+            Edge(app, state=state, direct={})({**scope, "http_version": "1.1", "headers": headers}, None, send)
+        )
+        await begun.wait()
+        request.cancel()
+        await request
+
+    asyncio.run(run())
 
 
 def test_too_many_connections(serve_on):

@@ -1,4 +1,4 @@
-"""Patterns and readers of outside text take linear time. Introspection finds both, so that new ones are tested."""
+"""Patterns and readers of outside text take linear time. Introspection finds new patterns and readers too."""
 
 import ast
 import importlib
@@ -146,7 +146,7 @@ def _attacks(items, before=""):
 
 
 def _seconds(work, begin, unit, *, longest):
-    """Processor seconds for a text of `longest` characters; for a tenth of it if that tells enough."""
+    """Processor seconds for a text of `longest` characters; for a tenth of it if even quadratic time is short."""
     for size in (longest // 10, longest):
         text = begin + unit * (size // len(unit)) + "\x00"
         began = time.process_time()

@@ -122,7 +122,7 @@ def text(value: Any) -> str:
 
 def texts(value: Any) -> list[str]:
     if isinstance(value, str) and "[" not in value and re.search("[|;,]", value):
-        value = re.split(r"\s*[|;,]\s*", value.strip())  # as a cell of CSV
+        value = [part.strip() for part in re.split("[|;,]", value)]  # as a cell of CSV
     return [text(item) for item in _items(value)]
 
 

@@ -41,6 +41,8 @@ CAPS = {
     "event_reader": 2_000_000,
     "event_reader, pieces": 500_000,
     "advise.re": 5000,  # a configuration of the operator
+    "corpus.re": 2000,  # a constant
+    "corpus._DECLARED": 8192,
     "app.re": 5000,  # a page of a library
     "rubric.addresses_judge": 20_000,
     "rubric._ADDRESSES": 20_000,

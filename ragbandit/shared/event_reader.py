@@ -10,7 +10,7 @@ MAX_EVENT: Final = 16_000_000
 #: most events of a reply
 MAX_VALUES: Final = 1_000_000
 #: most lists, objects and commas of a value, since one value is parsed at once
-MAX_ITEMS: Final = 600_000
+MAX_ITEMS: Final = 2_000_000
 #: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
 _LINE: Final = 256
 #: bytes of an incomplete document that are parsed before further attempts wait until the document has doubled

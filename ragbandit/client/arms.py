@@ -49,7 +49,7 @@ class ArmRun(Generic[_Value]):
 
 
 def checked_functions(
-    functions: Mapping[str, Callable[[str], _Value]], *, default_arm: str | None, waits: bool
+    functions: Mapping[str, Callable[[str], _Value]], *, waits: bool
 ) -> dict[str, Callable[[str], _Value]]:
     """Copy the functions. Raises InvalidInput if one cannot be used. waits: whether to refuse `async def`."""
     if not isinstance(functions, Mapping) or not functions:
@@ -63,9 +63,6 @@ def checked_functions(
         if waits and inspect.iscoroutinefunction(function):
             message = f"the function of {name!r} is async, but Client calls functions synchronously"
             raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or a function that waits")
-    if default_arm is not None and default_arm not in functions:
-        message = f"no function was given for the arm {default_arm!r:.80}"
-        raise InvalidInput(message, field="default_arm", remedy=f"name one of {', '.join(functions)}")
     return dict(functions)
 
 
@@ -133,8 +130,11 @@ class ReportedRun:
         """End the block. Returns whether there is an outcome to report."""
         return self.decision_id is not None and (error is None or isinstance(error, Exception))
 
+    def _fields(self, error: BaseException | None) -> Mapping[str, object]:
+        return {} if error is not None else self._outcome_of(self.value)
+
     def _report(self, error: BaseException | None) -> None:
-        fields = cast(ReportFields, {} if error is not None else self._outcome_of(self.value))
+        fields = cast(ReportFields, self._fields(error))
         seconds = time.perf_counter() - self.began
         self._client.report(str(self.decision_id), seconds=seconds, error=error, **fields)
 
@@ -145,10 +145,8 @@ log = logging.getLogger("ragbandit.client")
 _DEGRADED: Final = "degraded-"
 #: maximum number of ids to remember that callers chose for degraded decisions
 _MOST_OWN_IDS: Final = 10_000
-#: number of questions in a row without any reply, after which no question is sent until a probe gets a reply
+#: number of questions in a row without any reply, after which only one question per `probe_s` is sent
 _MOST_SILENT: Final = 3
-#: seconds between two probes
-_PROBE_S: Final = 2.0
 
 
 def is_degraded(decision_id: str) -> bool:
@@ -159,20 +157,19 @@ def is_degraded(decision_id: str) -> bool:
 class Fallback:
     """Makes decisions with `default_arm` while the service cannot be reached; None if errors should be raised.
 
-    probe: returns whether the service replies; None if every question should be sent
+    probe_s: seconds between two questions that are sent to a service that does not reply
     """
 
-    def __init__(self, default_arm: str | None, *, probe: Callable[[], bool] | None) -> None:
+    def __init__(self, default_arm: str | None, *, probe_s: float) -> None:
         if default_arm is not None and (not isinstance(default_arm, str) or not default_arm):
             message = f'"default_arm" must be the name of an arm, not {default_arm!r:.80}'
             raise InvalidInput(message, field="default_arm", remedy="name an arm of the service")
         self.default_arm = default_arm
         self.count = self.withheld = 0
-        self._probe = probe
+        self._probe_s = probe_s
+        self._next_probe = 0.0
         self._is_away = False
         self._silent = 0
-        self._closed = threading.Event()
-        self._prober = threading.Thread()
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -182,29 +179,18 @@ class Fallback:
             self._is_away, self._silent = False, 0
             self._own_ids.pop(decision_id, None)
 
-    def is_silent(self, arm: str | None, *, arms: object) -> bool:
-        """Whether `arm` decides without asking: the last questions got no reply, and no probe has got one since."""
+    def is_silent(self, *, arms: object) -> bool:
+        """Whether the default arm decides without asking: the last questions got no reply, and this is no probe."""
         with self._lock:
-            if self._silent < _MOST_SILENT or self._probe is None or arm is None:
+            now = time.monotonic()
+            if self._silent < _MOST_SILENT or now >= self._next_probe:
+                self._next_probe = now + self._probe_s
                 return False
-            if not self.may_replace(NotReady(), arm=arm, arms=arms):
-                return False
-            if not self._prober.is_alive():  # it has not run yet, or in another process
-                self._prober = threading.Thread(target=self._wait_for_reply, args=(self._probe,), daemon=True)
-                self._prober.start()
-            return True
+            return self.may_replace(NotReady(), arms=arms)
 
-    def _wait_for_reply(self, probe: Callable[[], bool]) -> None:
-        while not self._closed.wait(_PROBE_S) and not probe():
-            pass
-        self._silent = 0
-
-    def close(self) -> None:
-        """End the probes."""
-        self._closed.set()
-
-    def reply(self, arm: str, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
+    def reply(self, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
         """Decide without the service, because of its `error`. is_own: whether the caller chose the id."""
+        arm = str(self.default_arm)
         with self._lock:
             self.count += 1
             was_away = self._is_away
@@ -239,8 +225,10 @@ class Fallback:
             self.withheld += is_ours
         return is_ours
 
-    def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
-        """Whether `arm` may be used after this error: the service failed or refused the arms, and `arms` allows it."""
+    def may_replace(self, error: RagBanditError, *, arms: object) -> bool:
+        """Whether the default arm may be used: the service failed or refused the arms, and `arms` may have it."""
+        if self.default_arm is None:
+            return False
         refused_arms = error.status == 403 and error.field == "arms"  # a budget or the key's scope excludes them
         away = error.status >= 500 or error.status == 429
-        return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)
+        return (away or refused_arms) and (not isinstance(arms, list | tuple) or self.default_arm in arms)

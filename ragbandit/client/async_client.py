@@ -41,14 +41,13 @@ class AsyncClient:
     api_key: by default $RAGBANDIT_API_KEY
     timeout_s: time limit of a call, retries and waits included
     connect_timeout_s: longest wait for a free connection, and longest wait for the service to accept a new one
-    read_timeout_s: longest silence within a call; by default timeout_s
     retries: maximum number of further attempts. A call is repeated if the connection breaks, or after a 429 or 503
-        with a Retry-After of at most retry_after_most_s
+        with a Retry-After of at most 2 seconds
     connections: maximum number of simultaneous connections; further calls wait
     default_arm: the arm that `route` returns if the service cannot be reached, or does not reply within
-        route_timeout_s; after three such questions in a row, at once until GET /ready replies (asked every 2 seconds).
-        Such a reply has `degraded: true`, its outcome and feedback are only counted, and nothing is learned from it.
-        Without a default arm, `route` raises the error
+        route_timeout_s; after three such questions in a row, at once for all but one question per 5 route_timeout_s,
+        until the service replies. Such a reply has `degraded: true`, its outcome and feedback are only counted, and
+        nothing is learned from it. Without a default arm, `route` raises the error
     transport: replaces the network in tests (httpx)
     """
 
@@ -59,9 +58,7 @@ class AsyncClient:
         api_key: str | None = None,
         timeout_s: float = 60.0,
         connect_timeout_s: float = 5.0,
-        read_timeout_s: float | None = None,
         retries: int = 2,
-        retry_after_most_s: float = 2.0,
         connections: int = 100,
         default_arm: str | None = None,
         route_timeout_s: float = 1.0,
@@ -72,20 +69,31 @@ class AsyncClient:
             api_key=api_key,
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
-            read_timeout_s=read_timeout_s,
             retries=retries,
-            retry_after_most_s=retry_after_most_s,
             connections=connections,
             route_timeout_s=route_timeout_s,
         )
-        self._fallback = Fallback(default_arm, probe=self._connection.replies if transport is None else None)
+        self._fallback = Fallback(default_arm, probe_s=5 * route_timeout_s)
         self._transport = AsyncTransport(self._connection, transport=transport)
 
     async def route(
         self, question: str, *, decision_id: str | None = None, **more: Unpack[exchange.Options]
     ) -> replies.ClientRouteReply:
         """POST /v1/route. more: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
-        return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
+        key = exchange.new_id() if decision_id is None else decision_id
+        limits, arms = self._connection, more.get("arms")
+        limit_s = None if self._fallback.default_arm is None else min(limits.route_timeout_s, limits.timeout_s)
+        call = exchange.post("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
+        try:
+            if self._fallback.is_silent(arms=arms):
+                raise NotReady("the service did not reply to the last questions") from TimeoutError()
+            reply = await self._object(call)
+        except RagBanditError as error:
+            if not self._fallback.may_replace(error, arms=arms):
+                raise
+            return self._fallback.reply(decision_id=key, is_own=decision_id is not None, error=error)
+        self._fallback.decided(key)
+        return cast(replies.ClientRouteReply, reply)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[replies.RouteReply | replies.ErrorReply]:
         """POST /v1/route/batch. An item is a body of /v1/route. Returns a decision or {"error": ...} per item."""
@@ -170,7 +178,6 @@ class AsyncClient:
         functions: Mapping[str, Callable[[str], _Value | Awaitable[_Value]]],
         *,
         outcome_of: Report | None = None,
-        default_arm: str | None = None,
     ) -> RoutedArms[Awaitable[ArmRun[_Value]]]:
         """Route among your own functions: `arms(question)` chooses one, runs it and reports its outcome.
 
@@ -183,13 +190,15 @@ class AsyncClient:
         outcome_of: converts the return value of a function to fields of /v1/outcomes (answer, steps, cost). Seconds are
             measured. The service refuses the outcome if another cost term that `reward.cost` prices is missing. By
             default, a returned text is the answer
-        default_arm: replaces the client's default arm
         """
-        checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
-        fallback = default_arm or self._fallback.default_arm
+        checked = checked_functions(functions, waits=self._transport.WAITS)
 
         async def run(question: str, **more: Unpack[exchange.AskOptions]) -> ArmRun[_Value]:
-            reply = await self._choose(question, arms=list(checked), default_arm=fallback, more=more)
+            more.setdefault("arms", list(checked))
+            try:
+                reply = await self.route(question, **more)
+            except InvalidInput as error:
+                raise with_configuration(error, arms=list(checked)) from error
             key, began = reply["decision_id"], time.perf_counter()
             try:
                 value: _Value = await self._transport.run(function_of(reply["arm"], checked), question)
@@ -274,7 +283,6 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections (of this event loop). Later calls raise InvalidInput."""
-        self._fallback.close()
         await self._transport.aclose()
 
     async def __aenter__(self) -> "AsyncClient":
@@ -287,33 +295,6 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._connection.shown_url!r})"
-
-    async def _route(
-        self, question: str, *, decision_id: str | None, default_arm: str | None, more: Mapping[str, object]
-    ) -> replies.ClientRouteReply:
-        key = exchange.new_id() if decision_id is None else decision_id
-        limit_s = None if default_arm is None else min(self._connection.route_timeout_s, self._connection.timeout_s)
-        call = exchange.post("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
-        try:
-            if self._fallback.is_silent(default_arm, arms=more.get("arms")):
-                raise NotReady("the service did not reply to the last questions") from TimeoutError()
-            reply = await self._object(call)
-        except RagBanditError as error:
-            if default_arm is None or not self._fallback.may_replace(error, arm=default_arm, arms=more.get("arms")):
-                raise
-            return self._fallback.reply(default_arm, decision_id=key, is_own=decision_id is not None, error=error)
-        self._fallback.decided(key)
-        return cast(replies.ClientRouteReply, reply)
-
-    async def _choose(
-        self, question: str, *, arms: list[str], default_arm: str | None, more: Mapping[str, object]
-    ) -> replies.ClientRouteReply:
-        options = {"arms": arms, **more}
-        decision_id = cast(str | None, options.pop("decision_id", None))
-        try:
-            return await self._route(question, decision_id=decision_id, default_arm=default_arm, more=options)
-        except InvalidInput as error:
-            raise with_configuration(error, arms=arms) from error
 
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.withholds(decision_id):
@@ -342,7 +323,7 @@ class AsyncClient:
                 if 200 <= received.status < 300:
                     return received.opened or received
                 failure = exchange.refused(received, path=call.path)
-                pause = exchange.pause_after(received, attempts=attempts, most_s=limits.retry_after_most_s)
+                pause = exchange.pause_after(received, attempts=attempts)
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
                 raise failure
             await self._transport.sleep(pause)

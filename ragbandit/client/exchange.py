@@ -29,18 +29,13 @@ class Connection:
     api_key: str | None = field(repr=False)
     timeout_s: float
     connect_timeout_s: float
-    read_timeout_s: float | None
     retries: int
-    retry_after_most_s: float
     connections: int
     route_timeout_s: float
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "connect_timeout_s", "read_timeout_s", "route_timeout_s", "connections"):
-            if name != "read_timeout_s" or self.read_timeout_s is not None:
-                _check_limit(getattr(self, name), field=name, may_be_zero=False)
-        for name in ("retries", "retry_after_most_s"):
-            _check_limit(getattr(self, name), field=name)
+        for name in ("timeout_s", "connect_timeout_s", "route_timeout_s", "connections", "retries"):
+            _check_limit(getattr(self, name), field=name, may_be_zero=name == "retries")
         url = os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if self.url is None else self.url
         key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if self.api_key is None else self.api_key
         object.__setattr__(self, "url", _checked_url(url))
@@ -56,14 +51,6 @@ class Connection:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=min(20, self.connections))
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
         return {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
-
-    def replies(self) -> bool:
-        """Whether GET /ready gets a reply, over a new connection and within route_timeout_s, that reports no fault."""
-        try:
-            with httpx.Client(**self.pool()) as http:
-                return http.get("/ready", timeout=self.route_timeout_s).status_code < 500
-        except httpx.HTTPError:
-            return False
 
 
 #: largest value of a limit, in seconds or as a count
@@ -120,6 +107,8 @@ _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
     errors.Forbidden: "use a key whose role may do this",
 }
 _BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}
+#: longest Retry-After after which a request is repeated, seconds
+_MOST_RETRY_AFTER_S: Final = 2.0
 #: errors after which a request is repeated
 _BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
@@ -165,12 +154,11 @@ def encoded(body: object) -> bytes:
         raise InvalidInput(message, remedy="send text in UTF-8, finite numbers, booleans, lists and dicts") from error
 
 
-def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: float = 0.0) -> float | None:
+def pause_after(failed: Exception | ReceivedReply, *, attempts: int) -> float | None:
     """Seconds to wait before the next attempt; None if the call should not be repeated.
 
     failed: the error, or a reply with an error status
     attempts: number of attempts so far
-    most_s: longest Retry-After that the client accepts, seconds
     """
     if isinstance(failed, Exception):
         return retry_pause(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
@@ -178,7 +166,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: flo
     if failed.status not in (429, 503) or header is None:
         return None
     wait_s = retry_after_s(header)
-    if wait_s > most_s:
+    if wait_s > _MOST_RETRY_AFTER_S:
         return None
     return wait_s + (retry_pause(attempts, **_BACK_OFF) or 0.0)
 
@@ -224,7 +212,6 @@ def request_of(
 ) -> httpx.Request:
     """The request for one attempt. Its timeouts expire at `ends` by time.monotonic()."""
     remaining_s = max(ends - time.monotonic(), 0.001)
-    read_s = remaining_s if connection.read_timeout_s is None else min(connection.read_timeout_s, remaining_s)
     connect_s = min(connection.connect_timeout_s, remaining_s)
     return http.build_request(
         call.method,
@@ -232,7 +219,7 @@ def request_of(
         params=call.params,
         content=call.body,
         headers={} if call.body is None else {"Content-Type": "application/json"},
-        timeout=httpx.Timeout(read_s, connect=connect_s, pool=connect_s),
+        timeout=httpx.Timeout(remaining_s, connect=connect_s, pool=connect_s),
     )
 
 

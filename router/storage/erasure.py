@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, bindparam, case, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
@@ -110,10 +110,10 @@ def erase(
         record(connection, actor=actor, action="store.erase", target="store", facts=request, now=now)
     is_selected = selection.rows(database)
     after, done = "", Erased(decisions=0, waiting=0, may_repeat=_may_repeat(database, is_selected))
-    is_named = bool(selection.decision or selection.session)
-    while batch := _erase_batch(database, is_selected, is_named=is_named, after=after, features=features, now=now):
-        after, erased, waited = batch
-        done = replace(done, decisions=done.decisions + erased, waiting=done.waiting + waited)
+    query = select(decisions.c.id).where(is_selected).order_by(decisions.c.id).limit(BATCH)
+    while batch := _ids(database, query.where(decisions.c.id > after)):
+        erased, waited = _erase_batch(database, batch, features=features, now=now)
+        after, done = batch[-1], replace(done, decisions=done.decisions + erased, waiting=done.waiting + waited)
         progress(done.decisions)
     if database.is_sqlite:
         # The WAL contains the texts until a checkpoint, which waits for open readers.
@@ -122,30 +122,25 @@ def erase(
     return done
 
 
-def _erase_batch(
-    database: Database, is_selected: ColumnElement[bool], *, is_named: bool, after: str, features: bool, now: float
-) -> tuple[str, int, int] | None:
-    """Returns (last id read, number erased, number of these that waited); None after the last batch."""
+def _ids(database: Database, query: Select[Any]) -> list[str]:
+    # A transaction of its own: a scan of a large store must not hold up writers.
+    with database.read() as connection:
+        return list(connection.execute(query).scalars())
+
+
+def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> tuple[int, int]:
+    """Returns (number erased, number of these that waited)."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
-        window = select(decisions.c.id).where(decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
-        if is_named:
-            window = window.where(is_selected)
-        ids = connection.execute(window).scalars().all()
-        if not ids:
-            return None
-        columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
-        chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], is_selected)
+        chosen = select(*decisions.c["id", "policy", "run_by", "facts", "fault", "request"])
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
-        locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
+        locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
-        waited = 0
-        if rows:
-            waited = _close(connection, rows, moves=moves, now=now)
-            for kind in get_args(JobKind):
-                drop_jobs(connection, [row["id"] for row in rows], kind=kind, moves=moves)
-            _blank_rows(connection, rows, features=features)
-    return ids[-1], len(rows), waited
+        waited = _close(connection, rows, moves=moves, now=now)
+        for kind in get_args(JobKind):
+            drop_jobs(connection, ids, kind=kind, moves=moves)
+        _blank_rows(connection, rows, features=features)
+    return len(rows), waited
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import bm25s
 import numpy as np
+import numpy.typing as npt
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
@@ -23,7 +24,7 @@ from ragbandit.shared.text_forms import SPACELESS, canonical, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader
-from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
+from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
 
 FORMAT = 3
 
@@ -129,18 +130,14 @@ class Bm25Retriever(FolderRetriever):
             folders = [self._folder / field for field in _FIELDS]
             indexed = [folder for folder in folders if folder.is_dir()]
             self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]
-            if any(index.scores["num_docs"] != len(self) for index in self._indices):
-                raise ValueError("the files of the index come from different builds")
+            self._check_build(all(index.scores["num_docs"] == len(self) for index in self._indices))
 
-    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+    def _scores(self, query: str) -> npt.NDArray[np.float32]:
         terms = _analyzer.terms(query, version=self.meta["format"], is_query=True)
-        if not terms:
-            return ()
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
             ids = index.get_tokens_ids(terms)
             if ids:
                 scores += index.get_scores_from_ids(ids)
-        positions = np.flatnonzero(scores > 0)
-        best = (int(positions[position]) for position in best_positions(scores[positions], k=k))
-        return [(position, float(scores[position])) for position in best]
+        scores[scores <= 0] = -np.inf
+        return scores

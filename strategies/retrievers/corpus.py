@@ -338,11 +338,9 @@ class PassageReader:
 
     def batches(self, size: int) -> Iterator[list[tuple[Passage, bytes]]]:
         """Yields lists of at most `size` (passage, its line of JSONL)."""
-        passages = list(islice(self._rows, size))
-        while passages:
+        while passages := list(islice(self._rows, size)):
             yield [(passage, self._line(passage)) for passage in passages]
             self._progress(len(self._seen))
-            passages = list(islice(self._rows, size))
         if not self._seen:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one passage")
 

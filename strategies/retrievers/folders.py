@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
@@ -26,21 +26,6 @@ log = logging.getLogger("ragbandit.index")
 META = "index.json"
 PASSAGES = "passages.jsonl"
 OFFSETS = "offsets.npy"  #: byte offset of each line in PASSAGES
-
-
-class PassageFile:
-    def __init__(self, folder: Path) -> None:
-        self._offsets: npt.NDArray[np.int64] = np.load(folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
-        self._rows = np.memmap(folder / PASSAGES, dtype=np.uint8, mode="r")
-        if int(self._offsets[-1]) != len(self._rows):
-            raise ValueError("the files of the index come from different builds")
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, position: int) -> Passage:
-        row = json.loads(bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]))
-        return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
 
 
 class FolderRetriever(Retriever):
@@ -62,12 +47,12 @@ class FolderRetriever(Retriever):
             log.warning("the index in %s is outdated: %s", self._folder, self.meta["outdated"])
         with self._whole():
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
-            self._passages = PassageFile(self._folder)
-            if len(self) != self.meta["passages"]:
-                raise ValueError("the files of the index come from different builds")
+            self._offsets: npt.NDArray[np.int64] = np.load(self._folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
+            self._rows = np.memmap(self._folder / PASSAGES, dtype=np.uint8, mode="r")
+            self._check_build(len(self) == self.meta["passages"] and self._offsets[-1] == len(self._rows))
 
     def __len__(self) -> int:
-        return len(self._passages)
+        return len(self._offsets) - 1
 
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
@@ -89,18 +74,26 @@ class FolderRetriever(Retriever):
         return await asyncio.to_thread(self._search, query, k=k)
 
     @abstractmethod
-    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
-        """Returns (position, score) of at most k passages, best first, equal scores in the order of the index."""
+    def _scores(self, query: str) -> npt.NDArray[np.float32]:
+        """Scores of all passages; -inf for one that is not found."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         if k < 1:
             return ()
         try:
-            best = self._best(query, k=k)
-            return tuple(Hit(passage=self._passages[position], score=score) for position, score in best)
+            scores = self._scores(query)
+            found = np.flatnonzero(scores > -np.inf)
+            if len(found) > k:
+                found = found[scores[found] >= np.partition(scores[found], -k)[-k]]
+            best = found[np.argsort(-scores[found], kind="stable")[:k]]  # equal scores are in the order of the index
+            return tuple(Hit(passage=self._passage(position), score=float(scores[position])) for position in best)
         except (OSError, ValueError, LookupError, RuntimeError) as error:
             remedy = build_command(self.kind, index=self._folder)
             raise ArmFailed(f"the index in {self._folder} cannot be read: {error}", remedy=remedy) from error
+
+    def _passage(self, position: int) -> Passage:
+        row = json.loads(bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]))
+        return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -109,6 +102,11 @@ class FolderRetriever(Retriever):
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise self._fault(f"{self._folder} is damaged: {error}", folder=self._folder) from error
+
+    @staticmethod
+    def _check_build(fits: object) -> None:
+        if not fits:
+            raise ValueError("the files of the index come from different builds")
 
     @classmethod
     def _fault(cls, fault: str, *, folder: Path) -> ConfigError:
@@ -148,14 +146,6 @@ class CurrentIndex(Retriever):
             return self._index
 
 
-def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest scores; equal scores are in the order of positions."""
-    positions = np.arange(len(scores))
-    if len(scores) > k:
-        positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-    return [int(position) for position in positions[np.argsort(-scores[positions], kind="stable")[:k]]]
-
-
 def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
@@ -176,9 +166,8 @@ def new_index(target: Path) -> Iterator[Path]:
     building = target.with_name(f".{target.name}.building-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     for folder in target.parent.glob(f".{glob.escape(target.name)}.building-*"):
-        with suppress(FileNotFoundError), _lock(folder) as is_free:  # another build may just have removed it
-            if is_free:  # no process holds the lock: a killed build left the folder
-                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError), _lock(folder):  # no process holds the lock: a killed build left the folder
+            shutil.rmtree(folder, ignore_errors=True)
     building.mkdir()
     try:
         with _lock(building):
@@ -189,16 +178,12 @@ def new_index(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[bool]:
-    """Lock a folder during the block. Yields whether this process has the lock. The lock ends with the process."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Lock a folder during the block. The lock ends with the process. Raises OSError if another process has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = True
-    except OSError:
-        is_free = False
-    try:
-        yield is_free
+        yield
     finally:
         os.close(descriptor)
 

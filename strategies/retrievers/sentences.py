@@ -19,7 +19,7 @@ from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
-from ragbandit.strategies.retrievers.folders import FolderRetriever, best_positions, new_index, stored, write_meta
+from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
 from ragbandit.strategies.retrievers.reranking import Reranker
 
 
@@ -249,16 +249,15 @@ class DenseRetriever(FolderRetriever):
         with self._whole():
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
             self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
-            if len(self) != len(self._vectors):
-                raise ValueError("the files of the index come from different builds")
+            self._check_build(len(self) == len(self._vectors))
 
-    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+    def _scores(self, query: str) -> npt.NDArray[np.float32]:
+        scores = np.full(len(self), -np.inf, dtype=np.float32)  # (passages,)
         if not any(character.isalnum() for character in query):
-            return ()
-        scores = np.empty(len(self), dtype=np.float32)  # (passages,)
+            return scores
         query_vector = torch.from_numpy(self._encoder.encode([query])[0])  # (width,)
         with torch.inference_mode():
             for start in range(0, len(self), _BLOCK):
                 block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
                 scores[start : start + len(block)] = (block @ query_vector).numpy()
-        return [(position, float(scores[position])) for position in best_positions(scores, k=k)]
+        return scores

@@ -4,7 +4,8 @@ A response that continues another one is stored with the messages of its own tur
 it, so a conversation is stored once.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
@@ -27,23 +28,24 @@ _BATCH: Final = 100
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
     """Ids of the decisions that belong to the loops and failovers of selected ones, or follow them in `chains`."""
-    linked = or_(*(decisions.c.request.contains(f'"{name}":', autoescape=True) for name in LINKS[0 if chains else 2 :]))
-    rows = select(*decisions.c["id", "request"]).where(linked).order_by(decisions.c.made_at)
+    has_links = or_(
+        *(decisions.c.request.contains(f'"{name}":', autoescape=True) for name in LINKS[0 if chains else 2 :])
+    )
+    rows = select(*decisions.c["id", "request"]).where(has_links).order_by(decisions.c.made_at)
     found, count = set[str](), -1
     while len(found) > count:  # once more, because links can lead to earlier rows
         count = len(found)
         for batch in connection.execute(rows.execution_options(yield_per=_BATCH)).partitions():
-            links = {row.id: _links(row.request, chains=chains) for row in batch}
-            ids = {*links}.union(*(firsts | before for firsts, before in links.values()))
+            links = [_links(row.id, edge_of(row.request), chains=chains) for row in batch]
+            ids = set[str]().union(*(linked for _, linked in links))
             known = set(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids), selected)).scalars())
-            for key, (firsts, before) in links.items():
-                if key in known or any(one in known or one in found for one in (key, *firsts, *before)):
-                    found |= {key, *firsts} - known
+            for group, linked in links:
+                if not linked.isdisjoint(known | found):
+                    found |= group - known
     return found
 
 
-def _links(request: str, *, chains: bool) -> tuple[set[str], set[str]]:
-    """Returns (ids of the decisions that began its loop and failover, ids of other decisions that it follows)."""
-    edge = edge_of(request)
-    firsts = {str(link.get("first")) for link in map(edge.get, (TOOL_TURN, FAILOVER)) if isinstance(link, dict)}
-    return firsts, {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else set()
+def _links(key: str, edge: Mapping[str, Any], *, chains: bool) -> tuple[set[str], set[str]]:
+    """Returns (it and the decisions that began its loop and failover, these and other decisions that it follows)."""
+    group = {key, *(str(link.get("first")) for link in map(edge.get, LINKS[2:]) if isinstance(link, dict))}
+    return group, group | {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else group

@@ -117,26 +117,22 @@ def edge_of(request: str | None) -> Mapping[str, Any]:
     return edge if isinstance(edge, Mapping) else {}
 
 
-def _turn_of(request: str | None) -> Mapping[str, Any] | None:
-    """The value of TOOL_TURN; None if the decision was drawn."""
-    if request is None or f'"{TOOL_TURN}"' not in request:
-        return None
-    turn: Mapping[str, Any] | None = edge_of(request).get(TOOL_TURN)
-    return turn
+def _turn_of(request: str | None) -> Mapping[str, Any]:
+    """The value of TOOL_TURN; {} if the decision was drawn."""
+    is_turn = request is not None and f'"{TOOL_TURN}"' in request  # the other requests need not be parsed
+    return edge_of(request).get(TOOL_TURN) or {} if is_turn else {}
 
 
 def first_of(request: str | None) -> DecisionId | None:
     """Id of the drawn decision of a turn's loop; None for a drawn decision. request: the turn's `decisions.request`."""
-    turn = _turn_of(request)
-    return None if turn is None else DecisionId(turn["first"])
+    return _turn_of(request).get("first")
 
 
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
     """Id of a turn -> id of its drawn decision; ids of drawn decisions are left out."""
     query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(list(ids)))
     rows = connection.execute(query.where(decisions.c.request.contains(f'"{TOOL_TURN}"')))
-    firsts = {row.id: first_of(row.request) for row in rows}
-    return {key: first for key, first in firsts.items() if first is not None}
+    return {row.id: first for row in rows if (first := first_of(row.request)) is not None}
 
 
 def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:

@@ -111,8 +111,6 @@ def test_without_the_service(caplog):
         assert (run.value, run.arm, run.degraded, run.reported) == ("quick", "fast", True, False)
         with pytest.raises(errors.NotReady):
             client.arms({"deep": str})(QUESTION)
-        with pytest.raises(errors.InvalidInput):
-            client.arms({"deep": str}, default_arm="fast")
 
 
 def test_an_outcome_that_cannot_be_sent(caplog):

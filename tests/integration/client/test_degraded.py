@@ -2,6 +2,7 @@
 
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,6 @@ from ragbandit.client import arms as client_arms, is_degraded
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
-from tests.support.waiting import until
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -72,14 +72,16 @@ def test_it_comes_back(make_client):
 
 
 def test_a_silent_service_is_asked_again_when_it_replies(make_client, monkeypatch):
-    """After three questions without a reply the default arm decides without asking, until a probe gets a reply."""
-    monkeypatch.setattr(client_arms, "_PROBE_S", 0.2)
+    """After three questions without a reply one question per 5 time-outs is sent, until one gets a reply."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(client_arms, "time", clock)
     replies = [Scripted(delay_s=30)] * 4 + [Scripted(status=503), json_reply({"decision_id": "d", "arm": "deep"})]
     with (
         ScriptedHttp(*replies) as server,
         make_client(server.url, default_arm="fast", route_timeout_s=0.3) as client,
     ):
-        assert [client.route(QUESTION)["arm"] for _ in range(20)] == ["fast"] * 20
-        assert [path for path, _, _ in server.seen].count("/v1/route") == 3
-        until(lambda: client.route(QUESTION)["arm"] == "deep")
-        assert [path for path, _, _ in server.seen] == ["/v1/route"] * 3 + ["/ready"] * 3 + ["/v1/route"]
+        for clock.now, sent in ((0.0, 3), (1.6, 4), (3.0, 4)):
+            assert [client.route(QUESTION)["arm"] for _ in range(10)] == ["fast"] * 10
+            assert len(server.seen) == sent
+        clock.now = 3.2
+        assert [client.route(QUESTION)["arm"] for _ in range(2)] == ["fast", "deep"]  # after a reply all are sent

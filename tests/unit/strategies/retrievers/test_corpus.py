@@ -1,5 +1,6 @@
 """Reading a corpus: JSONL of any editor, Parquet, folders of documents. More of JSONL is in test_strategies_bm25."""
 
+import asyncio
 import gzip
 import json
 import math
@@ -7,15 +8,14 @@ import os
 from decimal import Decimal
 from uuid import UUID
 
-import numpy as np
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import MAX_LINE
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import corpus
-from ragbandit.strategies.retrievers.corpus import MAX_DOCUMENT, MAX_PASSAGE, passage_line, read_corpus
-from ragbandit.strategies.retrievers.folders import OFFSETS, PASSAGES, PassageFile
+from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
+from ragbandit.strategies.retrievers.corpus import MAX_DOCUMENT, MAX_PASSAGE, read_corpus
 
 
 def write_parquet(path, columns):
@@ -408,8 +408,6 @@ def test_passages_of_a_file(tmp_path):
     """Every passage comes back whole, whatever letters it has."""
     names = [*map(str, range(60)), 'with ": " in it', "北京", "\ud800", "a\nb", '"']
     rows = [Passage(id=name, title='": "', text=f"text {name}") for name in names]
-    lines = [passage_line(row) for row in rows]
-    (tmp_path / PASSAGES).write_bytes(b"".join(lines))
-    np.save(tmp_path / OFFSETS, np.cumsum([0, *map(len, lines)]))
-    kept = PassageFile(tmp_path)
-    assert [kept[position] for position in range(len(kept))] == rows
+    build_index(rows, tmp_path / "i")
+    hits = asyncio.run(Bm25Retriever(tmp_path / "i").search("text", k=100))
+    assert sorted((hit.passage for hit in hits), key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)

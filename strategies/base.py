@@ -10,12 +10,11 @@ from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.failures import Failure, ServerFailed
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.redaction import error_in_short, without_secrets
 from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
-ERROR_LENGTH: Final = 300  #: maximum number of characters of a library error's text in traces and outcomes
 
 #: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
 #: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
@@ -223,10 +222,7 @@ def error_text(error: BaseException) -> str:
         return without_secrets(str(error))
     if isinstance(error, asyncio.CancelledError):
         return "cut off: the call did not return in time, or was cancelled"
-    # Secrets are removed before the text is cut: half a secret could not be recognized.
-    text = without_secrets(str(error))
-    text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return error_in_short(error)
 
 
 logger = logging.getLogger("ragbandit.arms")

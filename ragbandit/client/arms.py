@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, 
 from ragbandit.client.exchange import AskOptions, ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.redaction import error_in_short
 
 if TYPE_CHECKING:
     from ragbandit.client.client import Client
@@ -22,9 +22,6 @@ _Value = TypeVar("_Value")
 _Result = TypeVar("_Result", covariant=True)
 #: converts the return value of an arm to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]
-
-#: longest error message in a reported outcome, characters
-_MAX_ERROR: Final = 300
 
 
 class RoutedArms(Protocol[_Result]):
@@ -80,14 +77,8 @@ def outcome_body(
 ) -> dict[str, object]:
     """Fields of POST /v1/outcomes for a run. `fields` take precedence; a failed run has 0 steps by default."""
     cost = {"seconds_total": seconds, **cast(Mapping[str, float], fields.get("cost") or {})}
-    failed = {} if error is None else {"status": "failed", "error": _error_text(error), "stop_reason": "error"}
+    failed = {} if error is None else {"status": "failed", "error": error_in_short(error), "stop_reason": "error"}
     return {**({"steps": 0} if failed else {}), **failed, **fields, "cost": cost}
-
-
-def _error_text(error: BaseException) -> str:
-    text = without_secrets(str(error))  # the cut comes later, since half a secret is not recognized
-    text = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Callable[..., _Value]:

@@ -64,7 +64,8 @@ class AsyncClient:
         route_timeout_s: float = 1.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._connection = Connection(
+        #: address, key and limits of this client
+        self.connection = Connection(
             url=url,
             api_key=api_key,
             timeout_s=timeout_s,
@@ -74,14 +75,14 @@ class AsyncClient:
             route_timeout_s=route_timeout_s,
         )
         self._fallback = Fallback(default_arm, probe_s=5 * route_timeout_s)
-        self._transport = AsyncTransport(self._connection, transport=transport)
+        self._transport = AsyncTransport(self.connection, transport=transport)
 
     async def route(
         self, question: str, *, decision_id: str | None = None, **more: Unpack[exchange.Options]
     ) -> replies.ClientRouteReply:
         """POST /v1/route. more: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         key = exchange.new_id() if decision_id is None else decision_id
-        limits, arms = self._connection, more.get("arms")
+        limits, arms = self.connection, more.get("arms")
         limit_s = None if self._fallback.default_arm is None else min(limits.route_timeout_s, limits.timeout_s)
         call = exchange.post("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
         try:
@@ -110,7 +111,7 @@ class AsyncClient:
         **more: Unpack[exchange.Options],
     ) -> replies.AnswerReply | replies.PendingReply:
         """POST /v1/answer, with the options of `route`. The status is "pending" if the arm needs more than wait_s."""
-        timeout_s = self._connection.timeout_s
+        timeout_s = self.connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         return cast(replies.AnswerReply | replies.PendingReply, await self._object(call))
 
@@ -128,7 +129,7 @@ class AsyncClient:
         loop early closes the stream and cancels the answer. Also raises errors that the service reports during the
         answer, and NotReady if the stream breaks off.
         """
-        timeout_s = self._connection.timeout_s
+        timeout_s = self.connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
         opened = await self._exchange(call)
@@ -261,15 +262,10 @@ class AsyncClient:
     async def ready(self) -> bool:
         """Whether GET /ready replies 200; False if the service cannot be reached."""
         try:
-            reply = await self._transport.opened().get("/ready", timeout=self._connection.timeout_s)
+            reply = await self._transport.opened().get("/ready", timeout=self.connection.timeout_s)
             return reply.status_code == 200
         except httpx.RequestError:
             return False
-
-    @property
-    def connection(self) -> Connection:
-        """Address, key and limits of this client."""
-        return self._connection
 
     @property
     def degraded(self) -> int:
@@ -294,7 +290,7 @@ class AsyncClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self._connection.shown_url!r})"
+        return f"AsyncClient({self.connection.shown_url!r})"
 
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.withholds(decision_id):
@@ -307,7 +303,7 @@ class AsyncClient:
 
     async def _exchange(self, call: Call) -> Any:
         """Send a call, with retries. Returns a ReceivedReply, or the open httpx.Response if `call.stream` is set."""
-        limits = self._connection
+        limits = self.connection
         attempts = 0
         ends = time.monotonic() + (limits.timeout_s if call.limit_s is None else call.limit_s)
         while True:
@@ -331,7 +327,7 @@ class AsyncClient:
     async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
         """Send a call once, without a retry. Raises httpx.RequestError."""
         http = self._transport.opened()
-        request = exchange.request_of(call, http=http, ends=ends, connection=self._connection)
+        request = exchange.request_of(call, http=http, ends=ends, connection=self.connection)
         response = await http.send(request, stream=True)
         if call.stream and response.is_success:
             return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)

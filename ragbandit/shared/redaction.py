@@ -111,6 +111,17 @@ def without_secrets(text: str) -> str:
     return "\n".join(lines)
 
 
+ERROR_LENGTH: Final = 300  #: maximum number of characters of a library error's text in traces and outcomes
+
+
+def error_in_short(error: BaseException) -> str:
+    """Type and message of an error, without secrets."""
+    # Secrets are removed before the text is cut: half a secret could not be recognized.
+    text = without_secrets(str(error))
+    text = text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a field's name means a password, a key, a token or another secret."""
     return len(name) > _LONGEST_NAME or _NAME_ALONE.fullmatch(name) is not None

@@ -65,13 +65,12 @@ def migrate(
         return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
+        migrated = partial(databases.migrate, pre=pre, data_dir=settings.data_dir)
     else:
         database = databases.Database(settings.database, make=False)
+        migrated = partial(databases.wait_for_schema, seconds=wait)
     with contextlib.closing(database):
-        if wait is None:
-            revision = databases.migrate(database, pre=pre, data_dir=settings.data_dir)
-        else:
-            revision = databases.wait_for_schema(database, seconds=wait)
+        revision = migrated(database)
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision})
@@ -180,15 +179,12 @@ def _copy_files(source: Path, *, to: Path) -> int:
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
     """Hold the lease of erasures. Yields a function that the block calls regularly to prolong it. Raises NotReady."""
-    lease = Lease(database=database, name="erase")
-    holder = lease_holder("erase")
+    lease, holder = Lease(database=database, name="erase"), lease_holder("erase")
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
             present = lease.held()
-            detail = (
-                "" if present is None else f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s"
-            )
+            detail = f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s" if present else ""
             remedy = "wait until that process has ended, then run this again"
             raise NotReady(f"another process is erasing in this store{detail}", field="erase", remedy=remedy)
 

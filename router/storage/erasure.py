@@ -8,7 +8,7 @@ so that `verify` can distinguish it from a damaged one.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, bindparam, case, func, or_, select
@@ -45,17 +45,13 @@ class Selection:
             remedy = "give --decision, --session, --tenant or --before"
             raise InvalidInput("no condition selects what to erase", remedy=remedy)
 
-    def own_rows(self) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows, without those that follow them."""
+    def rows(self, database: Database) -> ColumnElement[bool]:
+        """Condition on `decisions` for the selected rows and their `followers`; in chains only without `before`."""
         columns = {decisions.c.id: self.decision, decisions.c.session: self.session, decisions.c.tenant: self.tenant}
         conditions = [column == value for column, value in columns.items() if value is not None]
         if self.before is not None:
             conditions.append(decisions.c.made_at < self.before)
-        return and_(*conditions)
-
-    def rows(self, database: Database) -> ColumnElement[bool]:
-        """Condition on `decisions` for the selected rows and their `followers`; in chains only without `before`."""
-        own = self.own_rows()
+        own = and_(*conditions)
         with database.read() as connection:
             return or_(own, decisions.c.id.in_(followers(connection, own, chains=self.before is None)))
 
@@ -73,22 +69,18 @@ class Erased:
 
 def erasable(database: Database, selection: Selection) -> Erased:
     """What `erase` would return now. Nothing is changed."""
-    is_selected = selection.rows(database)
-    waits = select(waiting.c.decision_id).distinct().join(decisions, decisions.c.id == waiting.c.decision_id)
-    subquery = waits.where(is_selected).subquery()
-    with database.read() as connection:
-        count = connection.execute(select(func.count()).select_from(decisions).where(is_selected)).scalar_one()
-        waiting_count = connection.execute(select(func.count()).select_from(subquery)).scalar_one()
-    return Erased(decisions=int(count), waiting=int(waiting_count), may_repeat=_may_repeat(database, is_selected))
+    return _counts(database, selection.rows(database))
 
 
-def _may_repeat(database: Database, is_selected: ColumnElement[bool]) -> int:
+def _counts(database: Database, is_selected: ColumnElement[bool]) -> Erased:
     erased = select(*decisions.c["id", "session", "tenant"]).where(is_selected).cte()
+    waits = select(func.count(waiting.c.decision_id.distinct())).join(erased, erased.c.id == waiting.c.decision_id)
     same = and_(decisions.c.session == erased.c.session, decisions.c.tenant == erased.c.tenant)
     others = select(func.count(decisions.c.id.distinct())).join(erased, same)
     others = others.where(decisions.c.text != "", decisions.c.id.not_in(select(erased.c.id)))
+    queries = {"decisions": select(func.count()).select_from(erased), "waiting": waits, "may_repeat": others}
     with database.read() as connection:
-        return int(connection.execute(others).scalar_one())
+        return Erased(**{name: int(connection.execute(query).scalar_one()) for name, query in queries.items()})
 
 
 def erase(
@@ -109,17 +101,17 @@ def erase(
         request: dict[str, Json] = {**asdict(selection), "features": features}
         record(connection, actor=actor, action="store.erase", target="store", facts=request, now=now)
     is_selected = selection.rows(database)
-    after, done = "", Erased(decisions=0, waiting=0, may_repeat=_may_repeat(database, is_selected))
+    counts, after, done = _counts(database, is_selected), "", 0
     query = select(decisions.c.id).where(is_selected).order_by(decisions.c.id).limit(BATCH)
     while batch := _ids(database, query.where(decisions.c.id > after)):
-        erased, waited = _erase_batch(database, batch, features=features, now=now)
-        after, done = batch[-1], replace(done, decisions=done.decisions + erased, waiting=done.waiting + waited)
-        progress(done.decisions)
+        _erase_batch(database, batch, features=features, now=now)
+        after, done = batch[-1], done + len(batch)
+        progress(done)
     if database.is_sqlite:
         # The WAL contains the texts until a checkpoint, which waits for open readers.
         with closing(database.engine.raw_connection()) as raw, closing(raw.cursor()) as cursor:
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return done
+    return counts
 
 
 def _ids(database: Database, query: Select[Any]) -> list[str]:
@@ -128,27 +120,25 @@ def _ids(database: Database, query: Select[Any]) -> list[str]:
         return list(connection.execute(query).scalars())
 
 
-def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> tuple[int, int]:
-    """Returns (number erased, number of these that waited)."""
+def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> None:
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         chosen = select(*decisions.c["id", "policy", "run_by", "facts", "fault", "request"])
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
-        waited = _close(connection, rows, moves=moves, now=now)
+        _close(connection, rows, moves=moves, now=now)
         for kind in get_args(JobKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
         _blank_rows(connection, rows, features=features)
-    return len(rows), waited
 
 
-def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
-    """Close decisions that wait in a ledger, and cancel unanswered ones. Returns how many waited."""
+def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> None:
+    """Close decisions that wait in a ledger, and cancel unanswered ones."""
     by_id = {row["id"]: row for row in rows}
     waits = take_out(connection, waiting.c.decision_id.in_(by_id), moves=moves)
     if not waits:
-        return 0
+        return
     common = {"state": "closed", "field": None, "reason": "erased before it was learned", "made_at": now}
     closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in waits]
     connection.execute(closures.insert(), closed)
@@ -159,7 +149,6 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
     of_deciding_ledger = [row["decision_id"] for row in waits if by_id[row["decision_id"]]["policy"] == row["policy"]]
     late = feedback.update().where(feedback.c.decision_id.in_(of_deciding_ledger), ~feedback.c.late).values(late=True)
     moves.add("late_feedback", connection.execute(late).rowcount)
-    return len({row["decision_id"] for row in waits})
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:

@@ -121,8 +121,7 @@ class Bm25Retriever(FolderRetriever):
     """Searches the index in a folder for passages that share a term with the query; see FolderRetriever."""
 
     kind = "bm25"
-    format = FORMAT
-    earlier_formats = frozenset({1, 2})
+    formats = (FORMAT, 2, 1)
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.files import replace_folder
+from ragbandit.shared.files import Folder, replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
@@ -37,8 +37,7 @@ class FolderRetriever(Retriever):
     """
 
     kind: ClassVar[str]  #: value of the setting `retriever.name`
-    format: ClassVar[int | str]  #: version of the folder's layout and of the analyzer
-    earlier_formats: ClassVar[frozenset[int | str]] = frozenset()  #: earlier values of `format` that can be read
+    formats: ClassVar[tuple[int | str, ...]]  #: versions of the layout and analyzer that can be read, newest first
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -64,10 +63,12 @@ class FolderRetriever(Retriever):
         except (OSError, ValueError) as error:
             raise cls._fault(f"{folder} is damaged: {error}", folder=folder) from error
         version = meta.get("format") if isinstance(meta, dict) else None
-        if version not in {cls.format, *cls.earlier_formats} or not isinstance(meta, dict):
-            raise cls._fault(f"{folder} has format {version!r}, and this version reads {cls.format!r}", folder=folder)
-        if version != cls.format:
-            meta["outdated"] = f"format {version}, now {cls.format}; {build_command(cls.kind, index=folder)}"
+        if version not in cls.formats or not isinstance(meta, dict):
+            raise cls._fault(
+                f"{folder} has format {version!r}, and this version reads {cls.formats[0]!r}", folder=folder
+            )
+        if version != cls.formats[0]:
+            meta["outdated"] = f"format {version}, now {cls.formats[0]}; {build_command(cls.kind, index=folder)}"
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
@@ -117,7 +118,7 @@ class CurrentIndex(Retriever):
     """Searches the newest index in a folder. After a build, the next search opens the new index."""
 
     def __init__(self, folder: Path, *, reader: Callable[[], FolderRetriever]) -> None:
-        self._file, self._reader = folder / META, reader
+        self._folder, self._reader = Folder(str(folder), field="retriever.index"), reader
         self._lock = threading.Lock()
         self._version = self._version_now()
         self._index = reader()
@@ -126,10 +127,9 @@ class CurrentIndex(Retriever):
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         return await (await asyncio.to_thread(self._current)).search(query, k=k)
 
-    def _version_now(self) -> tuple[int, int, int] | None:
+    def _version_now(self) -> str | None:
         with suppress(OSError):
-            status = self._file.stat()
-            return status.st_ino, status.st_mtime_ns, status.st_size
+            return self._folder.fingerprint(META)
         return None
 
     def _current(self) -> FolderRetriever:

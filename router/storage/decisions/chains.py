@@ -46,6 +46,6 @@ def followers(connection: Connection, selected: ColumnElement[bool], *, chains: 
 
 
 def _links(key: str, edge: Mapping[str, Any], *, chains: bool) -> tuple[set[str], set[str]]:
-    """Returns (it and the decisions that began its loop and failover, these and other decisions that it follows)."""
+    """Returns (ids of the decision and of those that began its loop and failover, these and all ids that it names)."""
     group = {key, *(str(link.get("first")) for link in map(edge.get, LINKS[2:]) if isinstance(link, dict))}
     return group, group | {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else group

@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput
+from ragbandit.shared.redaction import ERROR_LENGTH
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
@@ -28,7 +29,7 @@ from ragbandit.shared.types import (
     count_steps,
 )
 from ragbandit.strategies import base
-from ragbandit.strategies.base import ERROR_LENGTH, Completion, Need, OutOfBudget, Passage, Prompt, Request
+from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage, Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms

@@ -231,23 +231,19 @@ def _no_server(here: Surroundings) -> Choice:
         why = "Your pipelines have models of their own"
     elif here.no_workers:
         why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
-    elif here.local and not (here.index or here.pipelines):
-        why = (
-            f"There is one way to answer, {name} from memory (no server answers on the usual ports: {tried}), so there "
-            "is nothing to route, and your own code answers (/v1/route). Missing: documents to search (--documents "
-            "DIR), a model server (--url) or your pipelines (--pipeline)"
-        )
-    elif here.local:
+    elif here.local and (here.index or here.pipelines):
         sections = {"generator": {"name": "local", "model": name}}
         why = (
             f"No model server answers on the usual ports ({tried}), so workers run {name} themselves: good for a first "
             "try, not for real answers; --url names a server"
         )
     else:
+        found, missing = "no model", "torch (pip install '.[models]')"
+        if here.local:
+            found, missing = f"one way to answer, {name} from memory", "documents to search (--documents DIR)"
         why = (
-            f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your "
-            "own code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
-            "pip install '.[models]'"
+            f"There is {found} (no server answers on the usual ports: {tried}), so there is nothing to route, and your "
+            f"own code answers (/v1/route). Missing: {missing}, a model server (--url) or your pipelines (--pipeline)"
         )
     return Choice(topic="model", why=why, sections=sections)
 

@@ -205,14 +205,13 @@ _MEANINGS = {
     "left_out": "fields of rows that the store has no column for",
 }
 
-FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
-FormatOption = Annotated[str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")]
-
 
 def export(
-    file: FileArgument,
+    file: Annotated[Path, typer.Argument(help="its name says the format, unless --format does")],
     *,
-    format_: FormatOption = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")
+    ] = None,
     since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
     before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,
     label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
@@ -256,9 +255,8 @@ def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> I
 
 
 def import_(
-    file: FileArgument,
+    file: Annotated[Path, typer.Argument(help="JSON Lines, a JSON list, CSV or Parquet: one decision a row")],
     *,
-    format_: FormatOption = None,
     label: Annotated[str, typer.Option(help="the ledger that the rows are added to")] = "imported",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
     config: ConfigOption = None,
@@ -268,18 +266,17 @@ def import_(
 
     docs/replay.md lists the fields of each format, and which of them are required. `migrate --from` moves a store.
     """
-    log_format = logs.format_of(file, format=format_, reading=True)
     if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):
-        reading = _Reading(file=readable, format=log_format, settings=settings, skip_bad=skip_bad)
+        reading = _Reading(file=readable, settings=settings, skip_bad=skip_bad)
         try:
             with bars(errors) as progress:
                 take_in(
                     ledger,
                     reading.rows,
-                    origin=log_format,
+                    origin=logs.form_of(readable),
                     source=str(file),
                     lease_s=settings.learning.lease_s,
                     progress=partial(reading.note, progress),
@@ -309,7 +306,6 @@ def import_(
 @dataclass(kw_only=True)
 class _Reading:
     file: Path
-    format: str
     settings: Settings
     skip_bad: bool
     bad: list[logs.BadRow] = field(default_factory=list)
@@ -319,7 +315,7 @@ class _Reading:
 
     def rows(self) -> Iterator[logs.Logged]:
         """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
-        entries = logs.read_rows(self.file, format=self.format, defaults=logs.reward_defaults(self.settings.reward))
+        entries = logs.read_rows(self.file, defaults=logs.reward_defaults(self.settings.reward))
         for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,7 +37,6 @@ from ragbandit.shared.types import Feedback, FeedbackId
 _PAGE: Final = 500
 #: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
-_MOST_NAMED: Final = 5
 #: longest feedback id to which the suffix of a newer version can be added, characters
 _LONGEST_KEY: Final = 58
 _WORDS: Final[Mapping[bool, str]] = {
@@ -199,47 +198,43 @@ class _Importer:
 
     def check(self, readable: Path, *, file: Path) -> set[str]:
         """Read all feedback ids of the file. Raises InvalidInput if a rating or reward is out of its bounds."""
-        rewards = self._settings.reward
-        bounds = {"rating": bounds_of(self._scale), "reward": (rewards.minimum, rewards.maximum)}
-        are_thumbs = self._guesses
         ids: set[str] = set()
-        off_scale: list[tuple[int, str]] = []
-        amounts: dict[str, list[float]] = {}
+        #: field -> (smallest, largest) number, each with its line
+        extremes: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
+        are_thumbs = self._guesses
         for number, parse in records(readable, keys=self.keys):
             with contextlib.suppress(InvalidInput):
                 entry = parse()
-                for name, (low, high) in bounds.items():
+                for name in ("rating", "reward"):
                     amount = _amount(_cell(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
                     are_thumbs &= name != "rating" or amount in (-1, 1)
-                    low_so_far, high_so_far = amounts.get(name, (amount, amount))
-                    amounts[name] = [min(low_so_far, amount), max(high_so_far, amount)]
-                    if not low <= amount <= high:
-                        off_scale.append((number, name))
+                    found = (*extremes.get(name, ()), (amount, number))
+                    extremes[name] = min(found), max(found)
                 ids.add(self._feedback(entry, now=0.0).id)
-        if are_thumbs and amounts.get("rating", [0.0])[0] == -1:
+        rewards, ratings = self._settings.reward, extremes.get("rating")
+        if are_thumbs and ratings is not None and ratings[0][0] == -1:
             self._scale = "-1-1"
-            off_scale = [(number, name) for number, name in off_scale if name != "rating"]
-        if off_scale:
-            self._refuse(off_scale, amounts=amounts, file=file)
+        self._check_bounds(ratings, "rating", bounds=bounds_of(self._scale), file=file)
+        self._check_bounds(extremes.get("reward"), "reward", bounds=(rewards.minimum, rewards.maximum), file=file)
         return ids
 
-    def _refuse(
-        self, off_scale: Sequence[tuple[int, str]], *, amounts: Mapping[str, Sequence[float]], file: Path
-    ) -> NoReturn:
-        """Refuse the file. off_scale: (line, field) of numbers out of bounds. amounts: field -> (smallest, largest)."""
-        name = off_scale[0][1]
-        low, high = amounts[name]
-        numbers = [str(number) for number, _ in off_scale[:_MOST_NAMED]] + ["..."] * (len(off_scale) > _MOST_NAMED)
-        remedy = "set reward.minimum and reward.maximum, or convert the rewards"
+    def _check_bounds(
+        self, found: Sequence[tuple[float, int]] | None, name: str, *, bounds: tuple[float, float], file: Path
+    ) -> None:
+        """Refuse the file if its smallest or largest number of a field is out of bounds. found: (number, line)."""
+        off = [(amount, line) for amount, line in found or () if not bounds[0] <= amount <= bounds[1]]
+        if found is None or not off:
+            return
+        (low, _), (high, _) = found
+        remedy, of_scale = "set reward.minimum and reward.maximum, or convert the rewards", ""
         if name == "rating":
             scales = ((scale, bounds_of(scale)) for scale in USUAL_SCALES)
             fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "LOW-HIGH")
-            remedy = f"give --scale {fitting}" if fitting[0] != "-" else f"give --scale={fitting}"
-        message = f"{len(off_scale)} numbers are off the scale (line {', '.join(numbers)}): the file has "
-        message += f"{low:g} to {high:g}" + f" and --scale is {self._scale}" * (name == "rating")
-        field = f"{file} {self._fields[name]}"
+            remedy, of_scale = f"give --scale={fitting}", f", and --scale is {self._scale}"
+        message = f"the number {off[0][0]:g} is off the scale: the file has {low:g} to {high:g}{of_scale}"
+        field = f"{file}:{off[0][1]} {self._fields[name]}"
         raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
     def store_lines(self, page: Sequence[tuple[int, Parse]]) -> None:

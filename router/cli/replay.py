@@ -47,9 +47,10 @@ def replay_verb(
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(help="a file (jsonl, parquet), a folder of Parquet files, or their URL; default: the store"),
+        typer.Option(
+            help="a file (JSON Lines, CSV, Parquet), a folder of Parquet files, or their URL; default: the store"
+        ),
     ] = None,
-    log_format: Annotated[str | None, typer.Option("--format", help="format of the file; default: by its name")] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
@@ -81,9 +82,6 @@ def replay_verb(
     """
     if report is not None:
         check_page(report)
-    if log is None and log_format is not None:
-        message = "--format applies to a file, but no --log is given"
-        raise InvalidInput(message, field="format", remedy="give --log FILE, or leave out --format")
     if log is not None and label is not None:
         message = "--label applies to the store, but --log reads a file"
         raise InvalidInput(message, field="label", remedy="leave out --label or --log")
@@ -91,7 +89,6 @@ def replay_verb(
     check_fallback(settings)
     opened = open_log(
         log,
-        format=log_format,
         config=settings,
         label=label,
         since=None if since is None else parse_time(since, now=time.time()),

@@ -20,7 +20,7 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
 from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, format_of
+from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.simulation.measure import check_labelled
@@ -54,7 +54,6 @@ def advise_verb(
     *,
     table: Annotated[Path | None, typer.Option(help="question, correct and a cost per arm; runs no arm")] = None,
     log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: the store")] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
     arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
@@ -101,7 +100,7 @@ def advise_verb(
             run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **limits)
             details, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
         else:
-            by_table = partial(sources.of_table, table) if table else partial(sources.of_log, log, format_=format_)
+            by_table = partial(sources.of_table, table) if table else partial(sources.of_log, log)
             material = by_table(skip_bad=skip_bad)
             _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
@@ -218,10 +217,9 @@ class _Sources:
             progress=self.progress,
         )
 
-    def of_log(self, path: Path | None, *, format_: str | None, skip_bad: bool) -> WarmRows:
+    def of_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
-        log_format = None if path is None else format_of(path, format=format_, reading=True)
-        opened_log = open_log(path, format=log_format, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
+        opened_log = open_log(path, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
         log = opened_log.read(self.progress)
         _print_left_out(log.skipped)
         if log.undrawn:
@@ -229,7 +227,7 @@ class _Sources:
         return log_material(
             log.rows,
             source="the store" if path is None else str(path),
-            origin=log_format or STORE,
+            origin=STORE if path is None else form_of(path),
             settings=self.settings,
             encoder=self.encoder,
             needs_features="features" in self.policy.needs,
@@ -239,7 +237,7 @@ class _Sources:
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
         """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
-        material = self.of_log(outcomes, format_="jsonl", skip_bad=False)
+        material = self.of_log(outcomes, skip_bad=False)
         is_alone = len(paired.race.left) == len(material.arms) - 1
         ask = replace(self.ask, alone=is_alone, confidence=shared_confidence(len(paired.rows)))
         return facts_of(paired), material, self.advice(material, ask=ask)
@@ -299,7 +297,7 @@ class _Sources:
         """Whether these records suffice for a verdict. questions: number of questions of the whole run."""
         write_records(file, records)
         ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
-        return self.advice(self.of_log(file, format_="jsonl", skip_bad=False), ask=ask).verdict != "not enough"
+        return self.advice(self.of_log(file, skip_bad=False), ask=ask).verdict != "not enough"
 
 
 def _print_left_out(bad: Sequence[BadRow]) -> None:

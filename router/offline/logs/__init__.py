@@ -115,18 +115,12 @@ ONLY_PROPENSITY = "only_propensity"
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
-def read_rows(
-    path: str | Path,
-    *,
-    format: str | None = None,  # noqa: A002 - the usual name
-    defaults: Defaults | None = None,
-) -> Iterator[Logged | BadRow]:
-    """Read the rows of a log in the order of the file. Unusable rows become BadRow.
+def read_rows(path: str | Path, *, defaults: Defaults | None = None) -> Iterator[Logged | BadRow]:
+    """Read the rows of a log in the order of the file, in any form of `records`. Unusable rows become BadRow.
 
-    format: one of FORMATS; None to use the file's suffix.
     Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
     """
-    module = import_module(f"ragbandit.router.offline.logs.{format_of(path, format=format, reading=True)}")
+    module = import_module("ragbandit.router.offline.logs.jsonl")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 
@@ -167,7 +161,7 @@ def write_rows(
     path: str | Path,
     rows: Iterable[Logged],
     *,
-    format: str | None = None,  # noqa: A002 - as above
+    format: str | None = None,  # noqa: A002 - the usual name
 ) -> int:
     """Write a log and return the number of rows. An error leaves the file at `path` unchanged.
 
@@ -177,14 +171,12 @@ def write_rows(
     return cast("int", module.write(path, rows))
 
 
-def format_of(path: str | Path, *, format: str | None = None, reading: bool = False) -> str:  # noqa: A002 - as above
-    """The format by name. reading: whether the content decides if the name does not; "jsonl" reads all but Parquet."""
+def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
+    """The format of a new file by its name, unless `format` names one."""
     if format is None:
         for name, suffixes in FORMATS.items():
             if str(path).lower().endswith(suffixes):
                 return name
-        if reading and (head := first_bytes(Path(path))):
-            return "parquet" if head.startswith(PARQUET) else "jsonl"
         remedy = f"name the format, or end the name in {', '.join(chain.from_iterable(FORMATS.values()))}"
         raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
     if format not in FORMATS:
@@ -192,17 +184,10 @@ def format_of(path: str | Path, *, format: str | None = None, reading: bool = Fa
     return format
 
 
-def log_format(path: Place, *, format: str | None) -> str:  # noqa: A002 - as above
-    if is_several(path):
-        if format not in (None, "parquet"):
-            message = "a log of several files must be Parquet"
-            raise InvalidInput(message, field="format", remedy="name one file, or leave the format out")
-        return "parquet"
-    format_name = format_of(path, format=format, reading=True)
-    if isinstance(path, str) and format_name != "parquet":
-        remedy = "copy the file to this machine, or export it with --format parquet"
-        raise InvalidInput(f"a log at a URL must be Parquet, not {format_name}", field="log", remedy=remedy)
-    return format_name
+def form_of(path: Place) -> str:
+    """Whether a log is "parquet": several files, a URL, or a file with this content. All others are "jsonl"."""
+    is_parquet = is_several(path) or isinstance(path, str) or first_bytes(path).startswith(PARQUET)
+    return "parquet" if is_parquet else "jsonl"
 
 
 _SUFFIX: Final = ".parquet"

@@ -8,11 +8,12 @@ little-endian float32). Unknown keys, such as a candidate's pmf, are kept in `ex
 """
 
 import base64
+import contextlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -35,8 +36,10 @@ from ragbandit.router.offline.logs import (
     Defaults,
     JsonObject,
     Logged,
+    Place,
     checked,
     json_object,
+    place_of,
     values,
 )
 from ragbandit.router.offline.logs.records import nested, records
@@ -46,7 +49,7 @@ from ragbandit.router.storage.rows.conversion import budget_caps, price_text, pr
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_lines
 from ragbandit.shared.plain_values import is_missing, plain_tree
-from ragbandit.shared.types import MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
+from ragbandit.shared.types import MAX_ARMS, MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 
 def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
@@ -183,39 +186,47 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [convert(value(row)) for row in rows]
 
 
-def rows_of(parsers: Iterable[tuple[int, Callable[[], Record]]], *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+def rows_of(
+    parsers: Iterable[tuple[int, Callable[[], Record]]],
+    *,
+    defaults: Defaults,
+    seen: Callable[[], Sequence[str]] = tuple,
+) -> Iterator[Logged | BadRow]:
     """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
 
+    seen: the arms of all rows, for rows with a propensity that do not say which arms were offered.
     A row without a version must offer at least two arms. A row with a version may offer one, since the service logs
     such rows if the caller allows only one arm.
     """
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     width: int | None = None
     for line, parse in parsers:
         try:
-            row = _logged(parse(), line=line, defaults=defaults)
+            row = _logged(parse(), line=line, defaults=defaults, seen=seen)
             key, features = row.decision.id, row.decision.features
-            if key in seen:
-                raise InvalidInput(f"{key!r} is on line {seen[key]} too", field="id", remedy="log every decision once")
+            if key in line_of:
+                raise InvalidInput(
+                    f"{key!r} is on line {line_of[key]} too", field="id", remedy="log every decision once"
+                )
             if features is not None and width not in (None, features.size):
                 message = f"this row has {features.size} numbers, but the first row has {width}"
                 raise InvalidInput(message, field="features", remedy="use one encoder for a log")
         except InvalidInput as error:
             yield BadRow(line=line, field=error.field or "", reason=error.message, remedy=error.remedy or "")
         else:
-            seen[key], width = line, width if features is None else features.size
+            line_of[key], width = line, width if features is None else features.size
             yield row
 
 
-def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logged:
+def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: Callable[[], Sequence[str]]) -> Logged:
     record = nested(record, heads=("pmf", "reward", "context"))
     present = {
         name: value
         for name, value in record.items()
         if name in KEYS and not is_missing(value) and (type(value) is not str or value or name in _BLANK)
     }
-    if "pmf" not in present and {"arms", "arm", "propensity"} <= present.keys():
-        present |= _with_even_pmf(present)
+    if "pmf" not in present and {"arm", "propensity"} <= present.keys():
+        present |= _with_even_pmf(present, seen=seen)
     elif "pmf" not in present and {"id", "arms", "arm", "reward"} <= present.keys():
         remedy = "log the probability of every arm, or as propensity that of the drawn arm"
         raise InvalidInput("the value is missing", field="pmf", remedy=remedy)
@@ -254,16 +265,18 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
     )
 
 
-def _with_even_pmf(present: Record) -> Record:
-    """The pmf of a row that has only the propensity. With more than two arms the row gets the fact ONLY_PROPENSITY."""
-    arms = converted(values.texts, present["arms"], field="arms")
+def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Record:
+    """The pmf of a row that has only the propensity. If it is a guess, the row gets the fact ONLY_PROPENSITY."""
+    arms = converted(values.texts, present["arms"], field="arms") if "arms" in present else list(seen())
+    if len(arms) < 2 and "arms" not in present:
+        raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
     drawn = converted(values.number, present["propensity"], field="propensity")
     if not LEAST_PROBABILITY <= drawn <= 1.0 + SUM_TOLERANCE:
         reason, remedy = propensity_fault(drawn)
         raise InvalidInput(reason, field="propensity", remedy=remedy)
     rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
     even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
-    if len(arms) > 2 and rest > 0.0:
+    if "arms" not in present or (len(arms) > 2 and rest > 0.0):
         even["facts"] = {**converted(values.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
     return even
 
@@ -343,7 +356,19 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    return rows_of(records(Path(path), keys=("arm", "id")), defaults=defaults)
+    place, keys = place_of(path), ("arm", "id")
+    return rows_of(records(place, keys=keys), defaults=defaults, seen=cache(partial(_arms_seen, place, keys=keys)))
+
+
+def _arms_seen(place: Place, *, keys: Sequence[str]) -> Sequence[str]:
+    """The drawn arms of a log, sorted; none for a pipe, which cannot be read twice, and for more than MAX_ARMS."""
+    arms: set[str] = set()
+    for _, parse in records(place, keys=keys) if isinstance(place, str) or place.is_file() else ():
+        with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
+            arms.add(converted(values.text, parse().get("arm"), field="arm"))
+        if len(arms) > MAX_ARMS:
+            return ()
+    return sorted(arms - {""})
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import BadRow, Defaults, Logged, Place, place_of, shown, usable_rows
+from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
 from ragbandit.router.offline.logs.batches import LINE, PARTS, REWARD, REWARD_WORDS, TEXTLESS, column_type, row_named
-from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, rows_of
+from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -32,24 +32,16 @@ GROUP = 1 << 16
 PIECE = 2048
 #: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
-#: columns that every log must have; only `arms` may be missing, if each pmf is an object by arm
-_NEEDED = ("id", "arms", "pmf", "arm", "reward")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
 _TYPES = pa.types
 
 
-def _check_columns(schema: Any, columns: Sequence[str], *, place: str) -> None:
-    """Raise InvalidInput for a repeated name, and for a missing column unless it is an optional key of a record."""
-    _check_names(schema, place=place)
-    names = schema.names
-    kind = schema.field("pmf").type if "pmf" in names else None
-    by_arm = kind is not None and (not _is_list(kind) or _TYPES.is_nested(kind.value_type))
-    for name in columns:
-        optional = (name == "arms" and by_arm) or (name == "pmf" and "propensity" in names)
-        if name in names or (name in KEYS and name not in _NEEDED) or optional:
-            continue
-        remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
-        raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
+def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) -> None:
+    """Raise InvalidInput for a missing column that no row can do without, or of a candidate in `columns`."""
+    for name in ("id", "arm", "reward", *columns):
+        if name not in names and (name in ("id", "arm", "reward") or name not in (*KEYS, TEXTLESS)):
+            remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
+            raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
 
 
 def _check_names(fields: Any, *, place: str, path: str = "") -> None:
@@ -63,31 +55,23 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
 
 
 def _exact(column: Any, kind: Any) -> Any:
-    """The column cast to the type `kind`, with times as seconds since 1970 and NaN as null."""
-    if _read_as(column.type) != kind:
-        if _TYPES.is_date(column.type):
+    """The column cast to the type `kind`, with times as seconds since 1970 and NaN as null.
+
+    Raises ArrowException if Arrow lacks this cast, or `values` does more: numbers in texts, flags.
+    """
+    written = _read_as(column.type)
+    if written != kind:
+        if _TYPES.is_string(written) or (kind == pa.bool_() and not _TYPES.is_null(written)):
+            raise pa.ArrowInvalid(f"{kind} in {written}")
+        if _TYPES.is_date(written):
             column = column.cast(pa.timestamp("ms"))
         if _TYPES.is_timestamp(column.type):
             column = compute.divide(column.cast("timestamp[us]", safe=False).cast("int64").cast(kind, safe=False), 1e6)
-        else:
-            column = column.cast(kind, safe=False)  # whole numbers above 2^53 are rounded, as in JSON
+        else:  # whole numbers above 2^53 are rounded, as in JSON
+            column = column.cast(kind, safe=_TYPES.is_integer(kind))
     if kind == pa.float64() and compute.any(compute.is_nan(column)).as_py():
         column = compute.if_else(compute.is_nan(column), None, column)
     return column
-
-
-def _arrow_converts(schema: Any, names: Iterable[str]) -> bool:
-    """Whether Arrow converts all these columns exactly. If not, the file is read row by row."""
-    for name in names:
-        kind = schema.field(name).type
-        if name == "reward" and _TYPES.is_struct(kind):
-            if not all(part.name in PARTS and _converts(part.type, PARTS[part.name]) for part in kind):
-                return False
-        elif name in _TIMES and (_TYPES.is_timestamp(kind) or _TYPES.is_date(kind)):
-            continue
-        elif not _converts(kind, pa.float64() if name == "reward" else column_type(name)):
-            return False
-    return True
 
 
 def _read_as(kind: Any) -> Any:
@@ -96,29 +80,6 @@ def _read_as(kind: Any) -> Any:
         return pa.list_(_read_as(kind.value_type))
     text = kind.value_type if _TYPES.is_dictionary(kind) else kind
     return pa.string() if _TYPES.is_string(text) or _TYPES.is_large_string(text) else kind
-
-
-_AMOUNTS = (_TYPES.is_floating, _TYPES.is_integer, _TYPES.is_decimal, _TYPES.is_boolean)
-#: type -> tests of other types; if a test is True, Arrow casts that type to the key without a change of meaning
-_CASTS = {
-    pa.string(): (_TYPES.is_integer,),
-    pa.float64(): _AMOUNTS,
-    pa.float32(): _AMOUNTS,
-    pa.int64(): (_TYPES.is_signed_integer,),
-    pa.bool_(): (),
-}
-
-
-def _converts(written: Any, kind: Any) -> bool:
-    if _read_as(written) == kind or _TYPES.is_null(written):
-        return True
-    if _TYPES.is_list(kind):
-        return _is_list(written) and _converts(written.value_type, kind.value_type)
-    return any(test(written) for test in _CASTS[kind])
-
-
-def _is_list(kind: Any) -> bool:
-    return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
@@ -130,6 +91,8 @@ def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
     logged = {"value": column}
     if _TYPES.is_struct(column.type):
         logged = dict(zip((part.name for part in column.type), column.flatten(), strict=True))
+    if unknown := logged.keys() - PARTS.keys():
+        raise pa.ArrowInvalid(f"a reward has no {unknown}")  # as above, the reader of rows says what to do
     parts = {name: _exact(cells, PARTS[name]) for name, cells in logged.items()}
     for name in (*REWARD, "preset", "source"):
         parts.setdefault(name, pa.nulls(len(column), PARTS[name]))
@@ -167,20 +130,18 @@ def _opened(path: Place, **options: Any) -> Any:
         raise InvalidInput(message, field=shown(path), remedy="give a complete Parquet file") from error
 
 
-def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    with opened(place_of(path)) as file:
-        _check_columns(file.schema_arrow, _NEEDED, place=shown(place_of(path)))
+def numbered(path: Place) -> Iterator[tuple[int, Callable[[], Record]]]:
+    """Yield (number from 1, parser) of every row; see `records`."""
+    number = 0
+    with opened(path) as file:
+        _check_names(file.schema_arrow, place=shown(path))
         groups = (file.iter_batches(PIECE, row_groups=[group]) for group in range(file.num_row_groups))
-        cells_of_rows = (cells for batch in chain.from_iterable(groups) for cells in _cells(batch))
-        records = ((line, partial(_record_of, cells)) for line, cells in enumerate(cells_of_rows, 1))
-        number = 0
         try:
-            for row in rows_of(records, defaults=defaults):
-                number += 1
-                yield row
+            for number, cells in enumerate(chain.from_iterable(map(_cells, chain.from_iterable(groups))), start=1):
+                yield number, partial(_record_of, cells)
         except (OSError, ValueError, pa.ArrowException) as error:
             message = f"the file is damaged after row {number}: {error}"
-            raise InvalidInput(message, field=str(path), remedy="fetch the file again") from error
+            raise InvalidInput(message, field=shown(path), remedy="fetch the file again") from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:
@@ -293,23 +254,30 @@ class ParquetSource:
         return _ahead(self._batches(columns))
 
     def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        done = 0
+        try:
+            for batch in self._columns(columns):
+                yield batch
+                done += batch.num_rows
+        except (OSError, pa.ArrowException):  # the other rows are read one by one, which converts more, or says why not
+            rows = usable_rows(read(self.path, defaults=self.defaults), path=self.path, skip=False, bad=[])
+            yield from RowsSource(rows=lambda: islice(rows, done, None), place=self.place).batches(columns)
+
+    def _columns(self, columns: Sequence[str]) -> Iterator[Any]:
+        """The batches as Arrow converts them. Raises ArrowException if it cannot."""
         with _opened(self.path) as file:
             if not file.metadata.num_rows:  # other tools write a file without rows for an empty partition
                 return
             known = file.schema_arrow.names
-            _check_columns(file.schema_arrow, [name for name in columns if name != TEXTLESS], place=shown(self.path))
+            _check_names(file.schema_arrow, place=shown(self.path))
+            _check_columns(known, columns, place=shown(self.path))
+            if any(name in columns and name not in known for name in ("arms", "pmf")):
+                raise pa.ArrowInvalid("arms and pmf follow from other columns")
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
             wanted = [name for name in columns if name in known]
             if textless and "features" in known:
                 wanted.append("features")
-            if any(name in columns and name not in known for name in ("arms", "pmf")) or not _arrow_converts(
-                file.schema_arrow, wanted
-            ):
-                rows = partial(read, self.path, defaults=self.defaults)
-                usable = partial(usable_rows, path=self.path, skip=False, bad=[])
-                yield from RowsSource(rows=lambda: usable(rows()), place=self.place).batches(columns)
-                return
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]

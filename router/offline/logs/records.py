@@ -3,7 +3,7 @@
     JSON Lines       an object a line
     JSON             a list of objects, an object around one such list, or objects one after another
     delimited text   with commas, semicolons, tabs or bars; the first line names the columns, and cells are texts
-    Parquet          a row is an object; a struct is an object, a map a list of pairs
+    Parquet          a row is an object; a struct is an object, a map a list of pairs; a URL is read as Parquet
 
 Text is UTF-8, or UTF-16 with a mark; it may be packed with gzip. A pipe is read as JSON Lines.
 """
@@ -47,14 +47,17 @@ _OTHERS: Final[Mapping[str, bytes]] = {
 }
 
 
-def records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
+def records(path: Path | str, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
     keys: a record has one of them; an object around a list of records, and a line of data instead of names, has none.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """
-    head = first_bytes(path)
+    head = first_bytes(path) if isinstance(path, Path) else PARQUET
+    if isinstance(path, str) or head.startswith(PARQUET):
+        yield from required_module("ragbandit.router.offline.logs.parquet", extra="replay").numbered(path)
+        return
     for name, pattern in _OTHERS.items():
         if re.match(pattern, head[:4096], re.DOTALL):
             remedy = "save it as CSV, Parquet or JSON Lines, plain or packed with gzip"
@@ -62,11 +65,7 @@ def records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
             raise InvalidInput(f"the file is {name}", field=str(path), remedy=remedy)
     text = head.decode("utf-16" if head[:2] in _UTF16 else "utf-8-sig", "replace")
     first, second = ([line.strip() for line in text.splitlines() if line.strip()] + ["", ""])[:2]
-    if head.startswith(PARQUET):
-        parquet = required_module("ragbandit.router.offline.logs.parquet", extra="replay")
-        with parquet.opened(path) as file:
-            yield from _numbered(chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(2048)))
-    elif first == "{" or first.startswith("["):
+    if first == "{" or first.startswith("["):
         yield from _numbered(_document(path, keys=keys))
     elif first[:1] == "{" or second[:1] == "{" or not any(sign in first for sign in _DELIMITERS):
         yield from _objects(path, keys=keys)

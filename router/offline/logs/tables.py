@@ -4,8 +4,8 @@
      "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}, "dollars": {"a": 0.001, "b": 0.02}}
 
 Only `question`, `correct` and one cost are needed; other keys are ignored. A cost is `steps`, `seconds`, a field of
-Cost, or `cost`, whose amounts are numbers in the unit of the reward, or objects such as {"dollars": 0.001}. The members
-of an object may be columns: `correct.a`, `correct_a`. Most rows define the arms. `records` lists the forms of files.
+Cost, or `cost`, in the unit of the reward. The members of an object may be columns: `correct.a`, `correct_a`. Most rows
+define the arms. `records` lists the forms of files.
 In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
 mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
 be too narrow.
@@ -169,23 +169,9 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
 
 
 def _costs(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Amounts by term and arm. `cost` is {arm: amount}, {arm: {term: amount}} or {term: {arm: amount}}.
-
-    Only objects count, since other files may use the key for something else.
-    """
+    """Amounts by term and arm. Only objects count, since other files may use the key for something else."""
     objects = {name: values.unpacked(entry.get(name)) for name in _COSTS}
-    by_term = {name: cells for name, cells in objects.items() if cells and isinstance(cells, dict)}
-    for outer, cell in by_term.pop("cost", {}).items():
-        for inner, amount in cell.items() if isinstance(cell, Mapping) else [("", cell)]:
-            name = f"{outer}.{inner}" if inner else outer
-            (first, _, after), (before, _, last) = name.partition("."), name.rpartition(".")
-            term, arm = "cost", name
-            if first in _OBJECTS and after:
-                term, arm = first, after
-            elif last in _OBJECTS and before:
-                term, arm = last, before
-            by_term.setdefault(term, {})[arm] = amount
-    return by_term
+    return {name: cells for name, cells in objects.items() if cells and isinstance(cells, dict)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ None, NaN, NaT and NA count as missing. The fields of a row and their conversion
 
 import ast
 import base64
+import contextlib
 import json
 import math
 import re
@@ -163,14 +164,12 @@ def gold(value: Any) -> Any:
 def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(value, object_pairs_hook=each_key_once)
-    except (ValueError, RecursionError):
-        pass
-    try:  # lists and objects as pandas writes them into CSV
-        return ast.literal_eval(value) if value[:1] in ("[", "{", "(") and len(value) <= 10_000 else value
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return value
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if value[:1] in ("[", "{", "(") and len(value) <= 10_000:  # as pandas writes lists and objects into CSV
+            return ast.literal_eval(value)
+    return value
 
 
 def unpacked(value: Any) -> Any:

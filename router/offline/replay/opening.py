@@ -18,8 +18,8 @@ from ragbandit.router.offline.logs import (
     Logged,
     Place,
     files_of,
+    form_of,
     is_several,
-    log_format,
     place_of,
     read_rows,
     reward_defaults,
@@ -43,7 +43,6 @@ from ragbandit.shared.types import ArmName
 def open_log(
     path: str | Path | None = None,
     *,
-    format: str | None = None,  # noqa: A002 - as in read_rows
     config: str | Path | Settings | None = None,
     label: str | None = None,
     minimum: float | None = None,
@@ -54,22 +53,19 @@ def open_log(
 ) -> "OpenLog":
     """Open a log for `replay`. Only the configuration is read now.
 
-    path: a file (JSONL, Parquet), a folder of Parquet files, a pattern with *, or for Parquet a URL of fsspec; None
-    for the ledger `label` of the configured store.
-    format: "jsonl" or "parquet"; needed if the file's name does not show it.
+    path: a file in any form of `records`, a folder of Parquet files, a pattern with *, or a URL of fsspec for Parquet;
+    None for the ledger `label` of the configured store.
     config: a file, Settings, or None for ./config.yaml and the environment.
     label: default policy.label.
     minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
     since: decisions made before this time are not read, seconds since the epoch; None to read all.
     mixed_arms: True accepts rows that offer different arms.
     skip_bad: True leaves out and counts unusable rows; False refuses the log.
-    Raises InvalidInput for an unknown format, or if the bounds are not finite or minimum is not below maximum;
-    ConfigError for a wrong setting.
+    Raises InvalidInput if the bounds are not finite or minimum is not below maximum; ConfigError for a wrong setting.
     """
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
         path=None if path is None else place_of(path),
-        format=None if path is None else log_format(place_of(path), format=format),
         settings=settings,
         label=label or settings.policy.label,
         defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
@@ -82,7 +78,6 @@ def open_log(
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
     path: Place | None  #: the file, folder, pattern or URL; None for the ledger of the store
-    format: str | None
     settings: Settings
     label: str
     defaults: Defaults
@@ -121,14 +116,14 @@ class OpenLog:
             return
         # A file whose unusable rows are left out is read row by row, not as columns.
         file = self._parquet(self.path)
-        as_columns = self.format == "parquet" and not self.skip_bad and set(own) <= set(file.columns())
+        as_columns = form_of(self.path) == "parquet" and not self.skip_bad and set(own) <= set(file.columns())
         yield [file if as_columns else RowsSource(rows=partial(self._usable, self.path, skipped=skipped))]
 
     def _parquet(self, path: Place) -> ParquetSource:
         return ParquetSource(path=path, defaults=self.defaults)
 
     def _usable(self, path: Place, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterator[Logged]:
-        rows = read_rows(path, format=self.format, defaults=self.defaults)
+        rows = read_rows(path, defaults=self.defaults)
         return usable_rows(with_progress(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:

@@ -182,7 +182,7 @@ def test_log_has_every_arm_once_with_its_share(run, tmp_path):
     """The log has a row per question and arm, drawn uniformly, with features, and quality and cost apart."""
     write_config(tmp_path, reward={"weight": 0.1, "cost": {"steps": 2.0, "retriever_calls": 1.0}})
     report(run("--json", "--log", "log.jsonl"))
-    rows = list(read_rows(tmp_path / "log.jsonl", format="jsonl", defaults=Defaults()))
+    rows = list(read_rows(tmp_path / "log.jsonl", defaults=Defaults()))
     assert [(row.decision.query.text, row.decision.arm) for row in rows] == [
         (asked["question"], arm) for asked in QUESTIONS for arm in ("no_retrieval", "single_step")
     ]

@@ -100,12 +100,12 @@ def test_a_file_off_the_scale_is_refused_whole(there):
     ]
     code, _, err = take(lines)
     assert (code, world.counters().feedback) == (2, 0)
-    assert "line 2, 3, 4" in err
-    assert "has 1 to 4 and --scale is 0-1" in err
-    assert "give --scale 1-5; nothing of the file was imported" in err
+    assert ":2 rating: the number 4 is off the scale" in " ".join(err.split())
+    assert "has 1 to 4, and --scale is 0-1" in err
+    assert "give --scale=1-5; nothing of the file was imported" in err
     code, _, err = take([lines[0], {"decision_id": made[1].id, "rating": 80}], "--scale", "1-5")
     assert (code, world.counters().feedback) == (2, 0)
-    assert "give --scale 0-100; nothing" in err
+    assert "give --scale=0-100; nothing" in err
     assert take(lines, "--scale", "1-5")[0] == 0
     values = [world.router.decision(one.id).feedback[0].value for one in made]
     assert values == [0.0, 0.75, 0.25, 0.25]

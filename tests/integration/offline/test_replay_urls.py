@@ -64,7 +64,6 @@ def test_the_command(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("memory://replayed/log.jsonl", "must be Parquet"),
         ("memory://nothing-there/0.parquet", "cannot be read"),
         ("memory://nothing-there/*.parquet", "has no Parquet files"),
         ("nowhere://key:hunter2@there/logs", "nowhere"),

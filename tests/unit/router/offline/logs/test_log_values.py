@@ -151,8 +151,8 @@ def test_missing_columns_are_named_at_once(tmp_path):
     """A file of another table is refused by what it lacks, whatever the number of its rows."""
     pq.write_table(pa.table({"id": ["a"], "pmf": [[0.5, 0.5]]}), tmp_path / "log.parquet")
     with pytest.raises(InvalidInput, match="no such column") as caught:
-        next(read_rows(tmp_path / "log.parquet"))
-    assert caught.value.field.endswith(" arms")
+        next(read_log(tmp_path / "log.parquet"))
+    assert caught.value.field.endswith(" arm")
 
 
 def test_values_of_numpy_and_pandas():

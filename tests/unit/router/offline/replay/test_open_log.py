@@ -102,13 +102,13 @@ def test_the_lines_of_the_document(parquet, sizes):
     assert max(sizes) <= 37
 
 
-def _with_propensities(path, *, pmf):
+def _with_propensities(path, *, pmf, offers=True):
     """Write the rows of a log in which the probabilities of the other arms are missing."""
     rows = []
     for row in lived_rows(600, pmf=pmf):
         made, arms = row.decision, row.decision.arms[: sum(share > 0.0 for share in pmf)]
-        values = {"id": made.id, "text": made.query.text, "arms": arms, "arm": made.arm, "reward": row.reward.quality}
-        rows.append(values | {"propensity": made.propensity})
+        values = {"id": made.id, "text": made.query.text, "arm": made.arm, "reward": row.reward.quality}
+        rows.append(values | {"propensity": made.propensity} | ({"arms": arms} if offers else {}))
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
@@ -116,10 +116,11 @@ def _with_propensities(path, *, pmf):
     return path
 
 
+@pytest.mark.parametrize("offers", [True, False])
 @pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
-def test_fixed_arms_are_judged_by_propensities(tmp_path, name):
-    """Without a pmf, fixed arms are judged, the draws are not checked, and a policy is refused."""
-    log = open_log(_with_propensities(tmp_path / name, pmf=(0.6, 0.3, 0.1)), config=Settings())
+def test_fixed_arms_are_judged_by_propensities(tmp_path, name, offers):
+    """Without a pmf, also without arms, fixed arms are judged, draws are not checked, and a policy is refused."""
+    log = open_log(_with_propensities(tmp_path / name, pmf=(0.6, 0.3, 0.1), offers=offers), config=Settings())
     result = replay(log, candidates=["fixed:deep"], plan=Plan(estimator="ips"))
     (deep,) = result.candidates
     assert deep.reward.interval is not None
@@ -134,3 +135,10 @@ def test_two_arms_need_no_pmf(tmp_path):
     log = open_log(_with_propensities(tmp_path / "log.jsonl", pmf=(0.7, 0.3, 0.0)), config=Settings())
     assert [row.decision.pmf for row in log.read().rows[:1]] == [pytest.approx((0.7, 0.3))]
     assert not any("drawn arm only" in note for note in replay(log, candidates=["uniform"]).notes)
+
+
+def test_an_arm_alone_without_arms(tmp_path):
+    """A log without arms that has drawn one arm alone is told to name the arms that were offered."""
+    log = _with_propensities(tmp_path / "log.jsonl", pmf=(1.0, 0.0, 0.0), offers=False)
+    with pytest.raises(InvalidInput, match=r"arms the value is missing \(log all arms that were offered\)"):
+        open_log(log, config=Settings()).read()

@@ -207,11 +207,8 @@ _MEANINGS = {
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="its name says the format, unless --format does")],
+    file: Annotated[Path, typer.Argument(help="the end of its name is the format: .jsonl, .jsonl.gz or .parquet")],
     *,
-    format_: Annotated[
-        str | None, typer.Option("--format", help=f"{', '.join(logs.FORMATS)}; default: by the name")
-    ] = None,
     since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
     before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,
     label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
@@ -223,12 +220,12 @@ def export(
     Other decisions, answers, feedback, keys and sessions are left out: `migrate --from` moves a whole store.
     docs/replay.md lists the fields of each format.
     """
-    log_format = logs.format_of(file, format=format_)
+    log_format = logs.named_form(file)
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
-        count = logs.write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
+        count = logs.write_rows(file, _exported(ledger, since=first, before=end))
         counts = [select(func.count()).where(table.c.policy == ledger.label) for table in (waiting, closures)]
         with ledger.database.read() as connection:
             left_out = sum(connection.execute(query).scalar_one() for query in counts)

@@ -19,7 +19,6 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.records import PARQUET, first_bytes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
-from ragbandit.shared.formats import known_choices
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import ArmName, Decision, FeedbackId, Json, Reward
 
@@ -157,31 +156,20 @@ def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) ->
             progress("rows read", done, total)
 
 
-def write_rows(
-    path: str | Path,
-    rows: Iterable[Logged],
-    *,
-    format: str | None = None,  # noqa: A002 - the usual name
-) -> int:
-    """Write a log and return the number of rows. An error leaves the file at `path` unchanged.
+def write_rows(path: str | Path, rows: Iterable[Logged]) -> int:
+    """Write a log in the form of its name and return the number of rows. An error leaves the file at `path` unchanged.
 
     Raises InvalidInput, or ConfigError for a format whose package is not installed.
     """
-    module = import_module(f"ragbandit.router.offline.logs.{format_of(path, format=format)}")
-    return cast("int", module.write(path, rows))
+    return cast("int", import_module(f"ragbandit.router.offline.logs.{named_form(path)}").write(path, rows))
 
 
-def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
-    """The format of a new file by its name, unless `format` names one."""
-    if format is None:
-        for name, suffixes in FORMATS.items():
-            if str(path).lower().endswith(suffixes):
-                return name
-        remedy = f"name the format, or end the name in {', '.join(chain.from_iterable(FORMATS.values()))}"
-        raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
-    if format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}", field="format", remedy=known_choices(FORMATS, given=format))
-    return format
+def named_form(path: str | Path) -> str:
+    for name, suffixes in FORMATS.items():
+        if str(path).lower().endswith(suffixes):
+            return name
+    remedy = f"end the name in {', '.join(chain.from_iterable(FORMATS.values()))}"
+    raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
 
 
 def form_of(path: Place) -> str:

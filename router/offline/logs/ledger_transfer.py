@@ -24,6 +24,7 @@ from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import ONLY_PROPENSITY, Logged
 from ragbandit.router.serving.checks.questions import ID_PATTERN
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
@@ -36,7 +37,7 @@ from ragbandit.router.storage.sql.tables import closures, decisions, feedback, o
 from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
-from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, Cost, DecisionId, Feedback, FeedbackId, Json, Outcome
+from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, DecisionId, Feedback, FeedbackId, Json, Outcome
 
 T = TypeVar("T")
 
@@ -341,19 +342,11 @@ class _ImportPage:
         moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
-        return Outcome(
-            decision_id=row.decision.id,
-            status="answered",
-            answer=None,
-            trace=(),
-            cost=Cost(),
-            steps=0.0,
-            stop_reason=IMPORTED,
-            error=None,
-            run_by=row.decision.run_by,
-            made_by={IMPORTED: self.origin, "late": row.late},
-            made_at=row.decision.made_at,
+        made_by: dict[str, Json] = {IMPORTED: self.origin, "late": row.late}
+        reported = made_outcome(
+            decision_id=row.decision.id, now=row.decision.made_at, status="answered", stop_reason=IMPORTED
         )
+        return replace(reported, run_by=row.decision.run_by, made_by=made_by)
 
     def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
         where = f"{self.source}:{row.line}"

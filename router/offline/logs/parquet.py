@@ -37,11 +37,14 @@ _TYPES = pa.types
 
 
 def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) -> None:
-    """Raise InvalidInput for a missing column that no row can do without, or of a candidate in `columns`."""
-    for name in ("id", "arm", "reward", *columns):
-        if name not in names and (name in ("id", "arm", "reward") or name not in (*KEYS, TEXTLESS)):
+    """Raise InvalidInput if every row is unusable, ArrowInvalid if rows have some of `columns` in other columns."""
+    for name in ("id", "arm", "reward"):
+        if name not in names:
             remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
             raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
+    elsewhere = {*columns} - {*names, TEXTLESS} - ({*KEYS} - {"arms", "pmf"})
+    if elsewhere:
+        raise pa.ArrowInvalid(f"no columns {elsewhere}")
 
 
 def _check_names(fields: Any, *, place: str, path: str = "") -> None:
@@ -271,8 +274,6 @@ class ParquetSource:
             known = file.schema_arrow.names
             _check_names(file.schema_arrow, place=shown(self.path))
             _check_columns(known, columns, place=shown(self.path))
-            if any(name in columns and name not in known for name in ("arms", "pmf")):
-                raise pa.ArrowInvalid("arms and pmf follow from other columns")
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
             wanted = [name for name in columns if name in known]
@@ -306,10 +307,6 @@ class ParquetSource:
     @property
     def place(self) -> str:
         return f"{shown(self.path)} row"
-
-    def columns(self) -> tuple[str, ...]:
-        with opened(self.path) as file:
-            return tuple(file.schema_arrow.names)
 
 
 def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:

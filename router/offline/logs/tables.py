@@ -153,8 +153,10 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
     if isinstance(values.unpacked(entry.get("correct")), int | float | str):
         remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
         raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
-    costs = _costs(entry)
-    line = checked(_Line, {**entry, **({"steps": costs.pop("steps")} if "steps" in costs else {}), "costs": costs})
+    objects = {name: values.unpacked(entry.get(name)) for name in _COSTS}
+    # Only objects count, since other files may use the key for something else.
+    costs = {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
+    line = checked(_Line, {**entry, "costs": costs})
     return TableRow(
         id=labelled.id,
         question=labelled.question,
@@ -166,12 +168,6 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         seconds=line.costs.pop("seconds", {}),
         costs=line.costs,
     )
-
-
-def _costs(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Amounts by term and arm. Only objects count, since other files may use the key for something else."""
-    objects = {name: values.unpacked(entry.get(name)) for name in _COSTS}
-    return {name: cells for name, cells in objects.items() if cells and isinstance(cells, dict)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,8 +117,7 @@ def replay(
 
 def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[..., ReplayResult]) -> ReplayResult:
     skipped: list[BadRow] = []
-    pmf_columns = [spec.what for spec in resolved.candidates or () if spec.kind == "column"]
-    with log.sources(own=pmf_columns, skipped=skipped) as sources:
+    with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
         resolved = resolved.completed(arms=arms)
         plan, specs = resolved.plan, resolved.candidates or ()

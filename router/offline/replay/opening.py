@@ -102,8 +102,8 @@ class OpenLog:
         return files
 
     @contextmanager
-    def sources(self, *, own: Sequence[str], skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
-        """Open the log as sources of batches. own: columns with pmfs of candidates. skipped: receives unusable rows.
+    def sources(self, *, skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
+        """Open the log as sources of batches. skipped: receives unusable rows.
 
         Raises InvalidInput for a ledger without rows, StoreError if the ledger cannot be read.
         """
@@ -115,9 +115,9 @@ class OpenLog:
             yield [self._parquet(file) for file in self.files()]
             return
         # A file whose unusable rows are left out is read row by row, not as columns.
-        file = self._parquet(self.path)
-        as_columns = form_of(self.path) == "parquet" and not self.skip_bad and set(own) <= set(file.columns())
-        yield [file if as_columns else RowsSource(rows=partial(self._usable, self.path, skipped=skipped))]
+        as_columns = form_of(self.path) == "parquet" and not self.skip_bad
+        rows = partial(self._usable, self.path, skipped=skipped)
+        yield [self._parquet(self.path) if as_columns else RowsSource(rows=rows)]
 
     def _parquet(self, path: Place) -> ParquetSource:
         return ParquetSource(path=path, defaults=self.defaults)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast, get_args
 
 from ragbandit.router.config.settings import RewardSettings, Settings
@@ -143,19 +144,8 @@ def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
     """Make the outcome of a decision whose arm no worker ran: failed, without cost."""
-    return Outcome(
-        decision_id=decision_id,
-        status="failed",
-        answer=None,
-        trace=(),
-        cost=Cost(),
-        steps=0.0,
-        stop_reason=stop_reason,
-        error=error,
-        run_by="worker",
-        made_by=made_by or {},
-        made_at=now,
-    )
+    outcome = made_outcome(decision_id=decision_id, now=now, status="failed", stop_reason=stop_reason)
+    return replace(outcome, error=error, run_by="worker", made_by=made_by or {})  # any error can be stored
 
 
 def made_outcome(

@@ -363,7 +363,7 @@ def test_verbs(command, configured, tmp_path):
     }
     assert re.search(r"known +120\b", command("data", "import", "out.jsonl.gz", "-c", here))
     since = ("--label", "imported", "--since", "2023-11-14T22:13:26Z", "-c", here)
-    assert re.search(r"rows +114\b", command("data", "export", "--format", "parquet", "out", *since))
+    assert re.search(r"rows +114\b", command("data", "export", "out.parquet", *since))
     before = ("--label", "imported", "--before", "2023-11-14T22:13:26Z", "-c", here)
     assert command("data", "export", "old.parquet", *before, "--json")["rows"] == 6
 
@@ -385,7 +385,7 @@ def test_bad_row_of_a_later_page(command, configured, tmp_path):
     ("arguments", "words"),
     [
         (("data", "export", "out.jsonl"), "there is no database"),
-        (("data", "export", "out.csv"), "name the format"),
+        (("data", "export", "out.csv"), "end the name in .jsonl"),
         (("data", "import", "missing.jsonl", "--label", "No Name"), "not a valid name of a ledger"),
     ],
 )

@@ -53,5 +53,5 @@ def test_replay_takes_the_uniform_part(make_world, tmp_path):
     assert (len(in_memory.rows), in_memory.undrawn) == (len(kept), 10)
     for kind in ("jsonl", "parquet"):
         file = tmp_path / f"log.{kind}"
-        write_rows(file, ledger_rows(world.ledger), format=kind)
+        write_rows(file, ledger_rows(world.ledger))
         assert replay(open_log(file, config=world.settings), candidates=["uniform"]).rows == len(kept)

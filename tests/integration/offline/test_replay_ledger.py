@@ -92,7 +92,7 @@ def test_folds_are_those_of_memory(ledger_of_rows):
         rows.append(replace(row, decision=replace(row.decision, query=query, features=features)))
     log = ledger_of_rows(rows)
     expected = log.read().log
-    with log.sources(own=(), skipped=[]) as sources:
+    with log.sources(skipped=[]) as sources:
         for model in ("ridge", "mean"):
             arms = log.arms(sources)
             part = SourcePart(source=sources[0], candidates=(), plan=Plan(reward_model=model), arms=arms)
@@ -112,7 +112,7 @@ def test_features_are_those_of_the_rows(ledger_of_rows, every):
         kept = row.decision.features.astype(np.float16 if number % every == 0 else np.float32).astype(np.float32)
         rows.append(replace(row, decision=replace(row.decision, features=kept)))
     log = ledger_of_rows(rows)
-    with log.sources(own=(), skipped=[]) as sources:
+    with log.sources(skipped=[]) as sources:
         part = SourcePart(source=sources[0], candidates=(), plan=Plan(), arms=log.arms(sources))
         columns = np.concatenate([batch.features for batch in part.batches()])
     assert np.array_equal(columns, log.read().log.features)

@@ -190,12 +190,12 @@ def test_arm_not_offered(tmp_path):
 
 
 def test_no_such_column(tmp_path):
-    """A column that is not there is named with those that are."""
+    """A column that is not there is named, a candidate's with its first row."""
     write_rows(tmp_path / "log.parquet", plain_rows(2))
-    with pytest.raises(InvalidInput, match="the file has id, seq"):
+    with pytest.raises(InvalidInput, match="line 1 mine: the pmf is missing"):
         next(read_log(tmp_path / "log.parquet", own=("mine",)))
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
-    with pytest.raises(InvalidInput, match="no such column"):
+    with pytest.raises(InvalidInput, match=r"no such column .*the file has id"):
         next(read_log(tmp_path / "other.parquet"))
 
 

@@ -107,15 +107,13 @@ def test_damaged_parquet(tmp_path):
 
 
 def test_format_by_name(tmp_path):
-    """A new file's name says the format, unless one is named; the content of a file says how it is read."""
-    write_rows(tmp_path / "log.txt", plain_rows(1), format="jsonl")
-    assert len(list(read_rows(tmp_path / "log.txt"))) == 1
-    write_rows(tmp_path / "log.data", plain_rows(1), format="parquet")
-    assert len(list(read_rows(tmp_path / "log.data"))) == 1
-    with pytest.raises(InvalidInput, match="name the format"):
+    """A new file's name says the format; the content of a file says how it is read."""
+    for name in NAMES:
+        write_rows(tmp_path / name, plain_rows(1))
+        (tmp_path / name).rename(tmp_path / "log.data")
+        assert len(list(read_rows(tmp_path / "log.data"))) == 1
+    with pytest.raises(InvalidInput, match=r"end the name in \.jsonl"):
         write_rows(tmp_path / "log.txt", [])
-    with pytest.raises(InvalidInput, match="known: jsonl, parquet"):
-        write_rows(tmp_path / "log.txt", [], format="csv")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -138,7 +138,7 @@ def test_two_arms_need_no_pmf(tmp_path):
 
 
 def test_an_arm_alone_without_arms(tmp_path):
-    """A log without arms that has drawn one arm alone is told to name the arms that were offered."""
+    """If no row has arms and all rows drew the same arm, the log is refused, and the message asks for the arms."""
     log = _with_propensities(tmp_path / "log.jsonl", pmf=(1.0, 0.0, 0.0), offers=False)
     with pytest.raises(InvalidInput, match=r"arms the value is missing \(log all arms that were offered\)"):
         open_log(log, config=Settings()).read()

@@ -26,7 +26,7 @@ from ragbandit.router.offline.replay.plan import EstimateWithInterval, ReplayRes
 from ragbandit.router.offline.simulation.measure import FirstPass, first_pass
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX, WORTH
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number, roughly
@@ -40,6 +40,8 @@ AS_GOOD: Final = 0.01
 LABELLED: Final = 0.3
 #: number of simulated passes from cold, each over the questions in another order
 PASSES: Final = 5
+#: for the frontier of quality and cost, the policy is also measured at these multiples of the proposed cost weight
+_FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 #: largest number of further questions that a forecast names
 _FARTHEST: Final = 1_000_000
 
@@ -51,7 +53,7 @@ class Ask:
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the intervals of the policy's gains, if all outcomes are known; all other intervals use CONFIDENCE
     confidence: float = CONFIDENCE
-    everything: bool = True  #: False skips the control and the passes from cold
+    everything: bool = True  #: False skips the control, the passes from cold and the frontier
     alone: bool = False  #: True if a race of the arms has eliminated all arms except one
 
 
@@ -71,6 +73,13 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    name: str
+    quality: EstimateWithInterval
+    cost: EstimateWithInterval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
     verdict: Kind
     sentence: str
@@ -84,6 +93,7 @@ class Advice:
     control: EstimateWithInterval | None = None
     #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
     cold: FirstPass | None = None
+    frontier: tuple[Point, ...] = ()
     #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
     price: Price | None = None
     notes: tuple[str, ...] = ()
@@ -128,19 +138,26 @@ def advise(
         raise InvalidInput(message, field=source, remedy="give more questions")
     settings = settings_in_force(settings, arms=log.log.arms, floor=None)
     folds = held_out_folds(log, question=question, folds=ask.folds)
-    has_parts = all(row.reward.has_parts for row in judged)
-    pmf, notes = crossfitted_policy(policy, name=name, log=log, folds=folds, settings=settings, progress=progress)
+    price, weights = None, dict[float, str]()
+    if all(row.reward.has_parts for row in judged):
+        price = _price(judged, weight=settings.reward.weight)
+        if ask.everything and serves_prices(policy):
+            weights = _frontier_weights(settings, price)
+    pmfs, notes = crossfitted_policy(
+        policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress
+    )
     if outcomes is None:
-        result = replay_pmfs(log, {name: pmf}, folds=ask.folds, progress=progress)
+        result = replay_pmfs(log, pmfs, folds=ask.folds, progress=progress)
         if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
             return _wrong_log(result.faults, rows=rated)
-        standings = _estimated_standings(result, name=name, arms=log.log.arms)
+        ways = _estimated_standings(result, name=name, arms=log.log.arms)
         notes = (*notes, *result.notes, *(f"{arm} {reason}" for arm, reason in untried.items()))
     else:
-        chosen = _by_question(pmf, question)
-        standings = _measured_standings(outcomes, chosen, name=name, settings=settings, confidence=ask.confidence)
-    marked = _with_roles(standings, untried=untried)
-    best = next(standing for standing in marked if "best fixed" in standing.roles)
+        shares = {label: _by_question(pmf, question) for label, pmf in pmfs.items()}
+        ways = _measured_standings(outcomes, shares, settings=settings, confidence=ask.confidence)
+    labels = weights.values()
+    standings = _with_roles([way for way in ways if way.name not in labels], untried=untried)
+    best = next(standing for standing in standings if "best fixed" in standing.roles)
     advice = Advice(
         verdict="not enough",
         sentence="",
@@ -148,8 +165,9 @@ def advise(
         by="replay" if outcomes is None else "every arm",
         questions=questions,
         rows=len(rated),
-        standings=marked,
-        price=_price(judged, weight=settings.reward.weight) if has_parts else None,
+        standings=standings,
+        frontier=tuple(Point(name=way.name, quality=way.quality, cost=way.cost) for way in ways if way.name in labels),
+        price=price,
         notes=notes,
         ask=ask,
         untried=untried,
@@ -159,7 +177,7 @@ def advise(
         control = _control(outcomes, best=best.name, **common)
         advice = replace(advice, control=control, cold=_cold(outcomes, best=advice.best, **common))
     if np.count_nonzero(log.log.partial):  # type: ignore[arg-type] # None counts as 0
-        partial = tuple(replace(standing, gain=None) for standing in marked)
+        partial = tuple(replace(standing, gain=None) for standing in standings)
         sentence = (
             f"{advice.verdict}: the log has the probability of the drawn arm only, so a choice per question cannot"
         )
@@ -174,6 +192,22 @@ def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
     return price_of(means, weight=weight) if len(means) > 1 else None
 
 
+def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, str]:
+    """Returns cost weight -> label, sorted by weight. A label is the weight, with the settings that have this value."""
+    named = [
+        *((weight, name) for name, weight in settings.cost_weights.items()),
+        (settings.reward.weight, "reward.weight"),
+    ]
+    unit = settings.reward.weight or 1.0
+    if price is not None and price.proposed is not None and price.proposed > 0.0:
+        unit = price.proposed
+        named.append((unit, "proposed"))
+    weights: dict[float, str] = {}
+    for weight, name in sorted([*named, *((unit * factor, "") for factor in _FRONTIER_FACTORS)]):
+        weights[weight] = f"{weights.get(weight, number(weight))} {name}".strip()
+    return weights
+
+
 def _by_question(pmf: Matrix, question: Choices) -> Matrix:
     """One row of `pmf` per question, shape (questions, K). All rows of a question have the same probabilities."""
     _, first = np.unique(question, return_index=True)
@@ -181,20 +215,23 @@ def _by_question(pmf: Matrix, question: Choices) -> Matrix:
 
 
 def _measured_standings(
-    outcomes: Outcomes, pmf: Matrix, *, name: str, settings: Settings, confidence: float
+    outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
 ) -> list[Standing]:
-    """Standings by known outcomes: the policy `name` first, then fixed arms. pmf: of the complete arms."""
+    """Standings by known outcomes: policies first, then fixed arms. shares: policy -> pmfs of the complete arms."""
     low, high = settings.reward.minimum, settings.reward.maximum
     values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
-    chosen = np.zeros(outcomes.reward.shape)
-    chosen[:, outcomes.complete] = pmf
-    expected = {key: np.nansum(chosen * matrix, axis=1) for key, matrix in values.items()}
-    standings = [_standing(outcomes, expected, name=name, chosen=chosen, possible=(low, high))]
+    standings, policy_rewards = [], list[Vector]()
+    for name, probabilities in shares.items():
+        chosen = np.zeros(outcomes.reward.shape)
+        chosen[:, outcomes.complete] = probabilities
+        expected = {key: np.nansum(chosen * matrix, axis=1) for key, matrix in values.items()}
+        policy_rewards.append(expected["reward"])
+        standings.append(_standing(outcomes, expected, name=name, chosen=chosen, possible=(low, high)))
     for column, arm in enumerate(outcomes.arms):
         chosen = np.zeros(outcomes.reward.shape)
         chosen[:, column] = 1.0
         of_arm = {key: matrix[:, column] for key, matrix in values.items()}
-        gaps = expected["reward"] - of_arm["reward"]
+        gaps = policy_rewards[0] - of_arm["reward"]
         gain = mean_of(gaps[~np.isnan(gaps)], possible=(low - high, high - low), confidence=confidence)
         standing = _standing(outcomes, of_arm, name=f"always {arm}", chosen=chosen, possible=(low, high))
         standings.append(replace(standing, gain=gain))
@@ -239,11 +276,11 @@ def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequ
 
 
 def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> list[Standing]:
-    """Standings as replay estimates them: the policy first, then the fixed arms."""
+    """Standings as replay estimates them. Cost weights of the frontier are left out if they have too few rows."""
     gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
     return [
         Standing(
-            name=candidate.name.replace("fixed:", "always ", 1),
+            name=candidate.name.replace("fixed:", "always ", 1) if fixed else candidate.name,
             reward=candidate.reward,
             quality=candidate.quality,
             cost=candidate.cost,
@@ -252,6 +289,8 @@ def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmN
             questions=result.rows,
         )
         for candidate in result.candidates
+        for fixed in [candidate.name.startswith("fixed:")]
+        if candidate.name == name or fixed or candidate.missing is None
     ]
 
 
@@ -346,9 +385,9 @@ def _control(
     question = numbered(permuted.rows)
     folds = held_out_folds(log, question=question, folds=ask.folds)
     name = policy.algorithm
-    pmf, _ = crossfitted_policy(policy, name=name, log=log, folds=folds, settings=settings, progress=progress)
-    chosen = _by_question(pmf, question)
-    standings = _measured_standings(permuted, chosen, name=name, settings=settings, confidence=CONFIDENCE)
+    pmfs, _ = crossfitted_policy(policy, {}, name=name, log=log, folds=folds, settings=settings, progress=progress)
+    shares = {name: _by_question(pmfs[name], question)}
+    standings = _measured_standings(permuted, shares, settings=settings, confidence=CONFIDENCE)
     return next(standing.gain for standing in standings if standing.name == best)
 
 

@@ -31,7 +31,7 @@ def print_advice(
     console: Console,
     every: bool = False,
 ) -> None:
-    """Print the verdict and its evidence. every: also print all arms, intervals and the method."""
+    """Print the verdict and its evidence. every: also print all arms, intervals, the frontier and the method."""
     console.print(escape(advice.sentence), highlight=False, style="bold", soft_wrap=every)
     if advice.verdict == "wrong log":
         console.print("give the probabilities that the arms were drawn with; `ragbandit replay` shows each arm")
@@ -40,6 +40,11 @@ def print_advice(
     policy, *fixed = advice.standings
     shown = fixed if every else _most_rewarding(fixed, width=console.width)
     console.print(fitting(_standings(advice, [policy, *shown], cost=cost, every=every), console=console))
+    if every and advice.frontier:
+        frontier = Table("weight of cost", "quality", "cost")
+        for point in advice.frontier:
+            frontier.add_row(escape(point.name), _value(point.quality), _value(point.cost))
+        console.print(frontier)
     prices = in_words(settings.reward)
     lines = [*_evidence(advice), *prices] if every else prices[:1]
     if advice.price is not None:

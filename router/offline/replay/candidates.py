@@ -1,6 +1,6 @@
 """Candidates of a replay that learn or read questions: their settings, and their probabilities on every row."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
@@ -132,18 +132,19 @@ class CandidatePolicy:
         self.share = log.share
         self.refused: set[int] = set()
 
-    def ask(self, rows: Choices) -> Matrix:
-        """Probabilities as served now, with floors, shape (len(rows), K)."""
+    def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
+        """Probabilities as served now, with floors, shape (len(rows), K). weight: None for the constructor's weight."""
+        weight = self._weight if weight is None else weight
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
-            for number, draw in enumerate(self._drawn(batch), start=start):
+            for number, draw in enumerate(self._drawn(batch, weight=weight), start=start):
                 arms = self.log.rows[rows[number]].decision.arms
                 pmf[number, [self._columns[arm] for arm in arms]] = draw.pmf
         return pmf
 
-    def _drawn(self, batch: Choices) -> list[Drawn]:
-        decisions = [priced(self.log.rows[index].decision, weight=self._weight) for index in batch]
+    def _drawn(self, batch: Choices, *, weight: float | None) -> list[Drawn]:
+        decisions = [priced(self.log.rows[index].decision, weight=weight) for index in batch]
         arms = [decision.arms for decision in decisions]
         outputs = outputs_of(
             self.policy,
@@ -183,22 +184,23 @@ MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 
 def crossfitted(
+    weights: Sequence[float | None],
     *,
     name: str,
     make: MakeCandidatePolicy,
-    log: MemoryLog,
     folds_of_rows: Choices,
     folds: int,
     progress: Progress,
     judged: Flags | None = None,
-) -> tuple[Matrix, tuple[str, ...]]:
+) -> tuple[list[Matrix], tuple[str, ...]]:
     """Cross-fit a policy: a copy learns all folds except one, and gives probabilities for that fold.
 
+    weights: cost weights at which the copies are asked; None among them stands for the served weight.
     judged: rows to ask about, shape (n,); None for all rows. Other rows get probability 0.
-    Returns (probabilities (n, K), notes on faults).
+    Returns (probabilities (n, K) for each weight, notes on faults).
     """
     candidates: list[CandidatePolicy] = []
-    pmf = np.zeros(log.log.pmf.shape)
+    pmfs: list[Matrix] = []
     total = len(folds_of_rows) * folds
     for fold in range(folds):
         candidate = make()
@@ -208,10 +210,14 @@ def crossfitted(
             if done % ASKED_AT_ONCE == 0:
                 progress(f"{name} learns", fold * len(folds_of_rows) + done, total)
         rows = np.flatnonzero((folds_of_rows == fold) & (True if judged is None else judged))
-        pmf[rows] = candidate.ask(rows)
+        for at, weight in enumerate(weights):
+            answers = candidate.ask(rows, weight=weight)
+            if len(pmfs) == at:
+                pmfs.append(np.zeros((len(folds_of_rows), answers.shape[1])))
+            pmfs[at][rows] = answers
         candidates.append(candidate)
     progress(f"{name} learns", total, total)
-    return pmf, notes_of(*candidates)
+    return pmfs, notes_of(*candidates)
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
@@ -228,16 +234,28 @@ def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
 
 
 def crossfitted_policy(
-    policy: Policy, *, name: str, log: MemoryLog, folds: Choices, settings: Settings, progress: Progress
-) -> tuple[Matrix, tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy. Returns (probabilities (n, K), notes on faults)."""
+    policy: Policy,
+    weights: Mapping[float, str],
+    *,
+    name: str,
+    log: MemoryLog,
+    folds: Choices,
+    settings: Settings,
+    progress: Progress,
+) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+    """Cross-fit untrained copies of a policy. Returns (probabilities, notes on faults).
+
+    The probabilities, shape (n, K), have the key `name` at the served cost weight, and its label at each of `weights`.
+    """
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
         return CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
 
-    count = int(folds.max()) + 1
-    return crossfitted(name=name, make=make, log=log, folds_of_rows=folds, folds=count, progress=progress)
+    pmfs, notes = crossfitted(
+        [None, *weights], name=name, make=make, folds_of_rows=folds, folds=int(folds.max()) + 1, progress=progress
+    )
+    return dict(zip((name, *weights.values()), pmfs, strict=True)), notes
 
 
 def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:

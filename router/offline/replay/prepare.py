@@ -187,10 +187,10 @@ class _Preparation:
 
         if self.plan.learn:
             return progressive_validation(spec, make=make, log=log, judged=judged, progress=self.progress)
-        pmf, notes = crossfitted(
+        [pmf], notes = crossfitted(
+            [None],
             name=spec.name,
             make=make,
-            log=log,
             folds_of_rows=self.plan.folds_in(log.log),
             folds=self.plan.folds,
             progress=self.progress,

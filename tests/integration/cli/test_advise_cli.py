@@ -84,6 +84,10 @@ def learned(warmed, tmp_path, monkeypatch):
     return SimpleNamespace(folder=tmp_path / "copy", **warmed[1])
 
 
+def weight(name):
+    return float(name.split()[0])
+
+
 def advise(*words, code=None):
     """Output of the verb. code: the expected exit code; None accepts that of any verdict."""
     folds = () if "--folds" in words else ("--folds", "2")  # the default of five learns four times as many rows
@@ -160,6 +164,7 @@ def test_questions_are_held_out(learned):
     assert learned.text.startswith("route: learned routing is worth +")
     assert (found["verdict"], found["best"]) == ("route", "no_retrieval")
     assert found["control"]["value"] < 0.1 < found["cold"]["oracle"]
+    assert [one["name"] for one in found["frontier"]] == sorted((one["name"] for one in found["frontier"]), key=weight)
     ours, *fixed = found["standings"]
     assert (found["by"], found["questions"], found["rows"]) == ("every arm", 60, 180)
     assert [one["name"] for one in found["standings"]] == ["mba", *(f"always {arm}" for arm in ARMS)]
@@ -213,6 +218,7 @@ def test_log_is_learned_and_estimated(folder):
     found = warm("--log", "log.jsonl", "--json")
     assert (found["added"], found["by"], found["rows"]) == (240, "replay", 240)
     assert all(one["gain"]["value"] > 0.2 for one in found["standings"][1:])
+    assert any("reward.weight" in one["name"] for one in found["frontier"])
     assert "the features of 240 rows" in " ".join(found["notes"])
     price = found["price"]
     assert (price["weight"], price["best_fixed"]) == (0.08, "no_retrieval")

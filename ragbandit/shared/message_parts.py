@@ -1,5 +1,7 @@
-"""Joins the deltas of a streamed message, and computes the delta that is missing to a whole message."""
+"""Cleans the values of a message, joins its deltas, and computes the delta that is missing to a whole message."""
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -8,6 +10,42 @@ CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
 #: fields of a message with images, audio or video
 MEDIA: Final = ("images", "image", "audio", "video", "videos")
+#: fields of an object with its text
+TEXTS: Final = ("text", "content", "value", "summary", "parts")
+#: maximum number of levels of nesting in an unknown field. Deeper values become null
+_MAX_DEPTH: Final = 50
+
+
+def whole_characters(text: str) -> str:
+    """Join pairs of surrogates to one character. Replace single surrogates by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def words_of(value: Any) -> str:
+    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return next(filter(None, (words_of(value.get(name)) for name in TEXTS)), "")
+    if isinstance(value, list):
+        return "".join(map(words_of, value))
+    return "" if value is None or isinstance(value, bool) else json.dumps(value)
+
+
+def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
+    """Returns (copy of a value that every JSON parser and database accepts, its size in characters)."""
+    if isinstance(value, str):
+        return whole_characters(value), len(value)
+    is_float = isinstance(value, float) and not math.isfinite(value)
+    if is_float or (depth == _MAX_DEPTH and isinstance(value, dict | list)):
+        return None, 1
+    if isinstance(value, list):
+        parts = [clean(item, depth=depth + 1) for item in value]
+        return [part for part, _ in parts], 1 + sum(size for _, size in parts)
+    if isinstance(value, dict):
+        pairs, size = clean(list(map(list, value.items())), depth=depth - 1)
+        return dict(pairs), size
+    return value, 1
 
 
 class MessageParts:

@@ -14,7 +14,16 @@ from typing import Any, Final
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
 from ragbandit.shared.failures import NO_ERROR, server_message
-from ragbandit.shared.message_parts import CALL_TEXTS, LOGPROBS, MEDIA, MessageParts
+from ragbandit.shared.message_parts import (
+    CALL_TEXTS,
+    LOGPROBS,
+    MEDIA,
+    TEXTS,
+    MessageParts,
+    clean,
+    whole_characters,
+    words_of,
+)
 from ragbandit.shared.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.types import MAX_TEXT
 
@@ -26,55 +35,30 @@ MAX_MEDIA: Final = 16_000_000
 MAX_EMPTY: Final = 50_000
 #: maximum number of tool calls in one message
 MAX_CALLS: Final = 128
-#: maximum number of levels of nesting in an unknown field. Deeper values become null
-_MAX_DEPTH: Final = 50
 
 #: finish reason of a reply that the server ended with an error
 ERROR: Final = "error"
-#: word in a server's finish reason, in lower case -> OpenAI's finish reason; None: no end. Others become "stop"
-_FINISH: Final = {
-    reason: openai_reason
-    for openai_reason, reasons in {
-        None: "none null not_finished in_progress unspecified",
-        "stop": "stop tool_calls tool_call tool_use function_call",
-        "length": "length max_tokens maxtokens max_new_tokens max_output_tokens max_output max_length model_length"
-        " token_limit truncated model_context_window_exceeded",
-        "content_filter": "content_filter content_filtered safety image_safety recitation blocklist prohibited_content"
-        " sensitive guardrail_intervened guardrails refusal spii",
-        ERROR: "error failed failure network_error abort aborted cancelled canceled insufficient_system_resource"
-        " malformed_function_call unexpected_tool_call internal_error server_error engine_error error_toxic error_limit"
-        " timeout time_limit",
-    }.items()
-    for reason in reasons.split()
-}
+#: (pattern in a server's finish reason, in lower case; OpenAI's finish reason, None: no end). Others become "stop"
+_FINISH: Final = (
+    (re.compile(r"\bstop\b"), "stop"),
+    (re.compile("error|fail|abort|cancel|insufficient|malformed|unexpected|timeout|time_limit"), ERROR),
+    (re.compile("filter|safety|recitation|block|prohibit|sensitive|guardrail|refus|spii"), "content_filter"),
+    (re.compile("length|max_?(.*token|output)|token_limit|truncat|context_window"), "length"),
+    (re.compile("^(none|null|not_finished|in_progress|.*unspecified)$"), None),
+)
 #: type of a part of `content` -> field of the message for the text of the part
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
 #: fields of a message with their own code; all others are copied
-_READ_BY_NAME: Final = ("role", "content", "tool_calls", "function_call", "finish_reason", LOGPROBS)
-#: fields of a reply, a choice and a usage that are not copied to `more`, because the service writes its own
-_REPLY: Final = frozenset({"id", "object", "created", "model", "choices", "error", "usage"})
-_CHOICE: Final = frozenset({"index", "delta", "message", "text", "finish_reason", "error", "usage", LOGPROBS})
-_USAGE: Final = frozenset({f"{kind}_tokens{end}" for kind in ("prompt", "completion") for end in ("", "_details")})
+_READ_BY_NAME: Final = frozenset({"role", "content", "tool_calls", "function_call", "finish_reason", LOGPROBS})
+_CALLS: Final = frozenset({"tool_calls", "function_call"})
+#: kind of further fields (see `ModelReply.more`) -> fields that are not copied, because the service writes its own
+_KNOWN: Final = {
+    "more": {"id", "object", "created", "model", "choices", "error", "usage"},
+    "choice": {"index", "delta", "message", "text", "finish_reason", "error", "usage", LOGPROBS},
+    "usage": {f"{kind}_tokens{end}" for kind in ("prompt", "completion") for end in ("", "_details")},
+}
 #: values of a field that say nothing
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
-#: fields of an object with its text
-_TEXTS: Final = ("text", "content", "value", "summary", "parts")
-
-
-def whole_characters(text: str) -> str:
-    """Join pairs of surrogates to one character. Replace single surrogates by U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def words_of(value: Any) -> str:
-    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return next(filter(None, (words_of(value.get(name)) for name in _TEXTS)), "")
-    if isinstance(value, list):
-        return "".join(map(words_of, value))
-    return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 
 def _listed(value: Any) -> list[Mapping[str, Any]]:
@@ -83,16 +67,11 @@ def _listed(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in values if isinstance(item, dict)]
 
 
-def _token_of(entry: Any) -> dict[str, Any] | None:
-    if not isinstance(entry, dict):
-        return None
-    token, logprob, codes = map(entry.get, ("token", "logprob", "bytes"))
+def _is_token(entry: Any) -> bool:
+    """Whether an entry has a token and its log-probability."""
+    token, logprob = map(entry.get, ("token", "logprob")) if isinstance(entry, dict) else (None, None)
     is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
-    if not isinstance(token, str) or not is_number:
-        return None
-    if not isinstance(codes, list) or not all(isinstance(code, int) for code in codes):
-        codes = None
-    return {"token": whole_characters(token), "logprob": logprob, "bytes": codes}
+    return isinstance(token, str) and is_number
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,13 +127,14 @@ class ModelReply:
         self.is_done = False
         #: number of characters so far, see MAX_MESSAGE
         self.size = 0
-        self._uses_functions, self._max_media = uses_functions, max_media
+        self._max_media = max_media
+        self._read_by_name = _READ_BY_NAME - {"function_call"} if uses_functions else _READ_BY_NAME
         #: number of characters of the media, and of the further fields
         self._media_size = self._more_size = 0
         #: further fields as the server sent them, since many servers repeat them in every chunk
         self._sent: dict[str, dict[Any, Any]] = {kind: {} for kind in self.more}
-        #: number of values read
-        self._taken = 0
+        #: number of values in the reply
+        self.values = 0
         self._has_choice = False
         #: index of the choice that is read; None until a choice has one
         self._choice: int | None = None
@@ -170,15 +150,16 @@ class ModelReply:
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
         self.delta, size = {}, self.size + self._media_size
-        self.is_done, self._taken = self.is_done or value == DONE, self._taken + 1
+        self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in _listed(value)[:1]:
             add_usage(self.usage, part)
-            self._keep("more", part, known=_REPLY)
+            self._keep("more", part)
             if isinstance(usage := part.get("usage"), dict):
-                self._keep("usage", usage, known=_USAGE)
+                self._keep("usage", usage)
                 self.dollars = dollars_of(usage) or self.dollars
-            for source in (part, *_listed(part.get("x_groq"))):
-                self._raise_failure(source)
+            self._raise_failure(part)
+            if isinstance(groq := part.get("x_groq"), dict):
+                self._raise_failure(groq)
             name = part.get("model")
             self.model = name if name and isinstance(name, str) else self.model
             choices = _listed(part.get("choices"))
@@ -212,13 +193,6 @@ class ModelReply:
             self.finish = "function_call" if "function_call" in self.message.whole else "stop"
             self.finish = "tool_calls" if self._calls else self.finish
         self.message.add({"tool_calls": self._held_calls()})
-        for field in self._halves:
-            if field == "content":
-                self.text += "\ufffd"
-            elif isinstance(field, int):
-                self.message.add({"tool_calls": [_piece(self._calls[field], text="\ufffd")]})
-            else:
-                self.message.add({field: "\ufffd"})
         self.message.end()
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
@@ -226,8 +200,10 @@ class ModelReply:
         error = part.get("error")
         if error is True or part.get("object") == ERROR or (part.get("type") == ERROR and not error):
             error = part
+        if not error:
+            return
         sent = error.values() if isinstance(error, dict) else [error]
-        if not error or self.finish not in (None, ERROR) or all(str(one or "").lower() in NO_ERROR for one in sent):
+        if self.finish not in (None, ERROR) or all(str(one or "").lower() in NO_ERROR for one in sent):
             return
         code = count_of(next((entry.get("code") or entry.get("status") for entry in _listed(error)), None))
         message = server_message(error) or json.dumps(error, ensure_ascii=False)
@@ -236,7 +212,7 @@ class ModelReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
-        self._keep("choice", choice, known=_CHOICE)
+        self._keep("choice", choice)
         body: Any = next(filter(None, map(choice.get, ("delta", "message", "text"))), {})
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
@@ -245,22 +221,21 @@ class ModelReply:
         if is_whole and self._has_deltas:  # a whole message after deltas repeats them
             known = {**self.message.whole, "content": self.text, "tool_calls": self._calls}
             part = {name: value for name, value in part.items() if not known.get(name)}
-        fields = {name: value for name, value in part.items() if name not in _READ_BY_NAME and value not in _EMPTY}
+        fields = {name: value for name, value in part.items() if name not in self._read_by_name and value not in _EMPTY}
         self.text += self._complete_characters("content", self._content(part.get("content"), fields=fields))
-        cleaned = {whole_characters(name): self._further_field(name, value) for name, value in fields.items()}
-        self.delta = {name: value for name, value in cleaned.items() if value}
-        if part.keys() & {"tool_calls", "function_call"}:
+        self.delta = {}
+        for name, value in fields.items():
+            if cleaned := self._further_field(name, value):
+                self.delta[whole_characters(name)] = cleaned
+        if part.keys() & _CALLS & self._read_by_name:
             self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
         if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
             raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
-        if self._media_size > self._max_media:
-            message = f"the reply has more than {self._max_media} characters of images, audio or video"
-            raise BrokenReply(message, remedy="raise generator.openai.media_chars")
-        if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip().lower():
-            words = re.split(r"[^a-z_]+|finish_reason_", reason.replace("-", "_"))
-            self.finish = next((_FINISH[word] for word in words if word in _FINISH), "stop") or self.finish
+        if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
+            word = reason.lower().replace("-", "_")
+            self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
         if self.finish is not None and (held := self._held_calls()):
             self.delta["tool_calls"] = [*self.delta.get("tool_calls", ()), *held]
         if self.delta:
@@ -283,12 +258,14 @@ class ModelReply:
             else:
                 text += words_of(part)
         is_read = text or kind in _PARTS or "image" in kind or "audio" in kind
-        if isinstance(content, dict) and content and not is_read and not {*_TEXTS} & {*content}:
+        if isinstance(content, dict) and content and not is_read and not {*TEXTS} & {*content}:
             return json.dumps(content, ensure_ascii=False)  # an answer in JSON
         return text
 
     def _complete_characters(self, field: str | int, text: str) -> str:
-        """The complete characters in the next piece of a field. Half a character waits for the piece after that."""
+        """The complete characters in the next piece of a field. Half a character waits for the piece after that, and is
+        left out if none follows.
+        """
         self.size += len(text)
         if field in self._halves:
             text = self._halves.pop(field) + text
@@ -307,49 +284,39 @@ class ModelReply:
         if isinstance(value, list) and isinstance(known := self.message.whole.get(name), list):
             # Clients join lists by the index of each object.
             value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
-        size, cleaned = self.size, self._clean(value) if name != "audio" or isinstance(value, dict) else None
-        if name in MEDIA:
-            self._media_size, self.size = self._media_size + self.size - size, size
-        return cleaned
+        cleaned, size = clean(value)
+        if name not in MEDIA:
+            self.size += size
+        elif self._media_size + size > self._max_media:
+            message = f"the reply has more than {self._max_media} characters of images, audio or video"
+            raise BrokenReply(message, remedy="raise generator.openai.media_chars")
+        else:
+            self._media_size += size
+        return cleaned if name != "audio" or isinstance(value, dict) else None
 
-    def _keep(self, kind: str, part: Mapping[str, Any], *, known: frozenset[str]) -> None:
+    def _keep(self, kind: str, part: Mapping[str, Any]) -> None:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
         and objects are merged. Fields beyond MAX_MESSAGE are left out: an answer is not lost to them.
         """
-        kept, sent = self.more[kind], self._sent[kind]
+        kept, sent, known = self.more[kind], self._sent[kind], _KNOWN[kind]
         for name, value in part.items():
-            if name in known or value in _EMPTY or not isinstance(name, str):
+            if name in known:
                 continue
             is_joined = kind == "choice" and isinstance(value, list) and part.get("delta") is not None
-            if sent.get(name) == value and not is_joined:
+            if (sent.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
-            size, sent[name] = self.size - len(name), value
-            cleaned = self._clean(value)
-            self._more_size, self.size = self._more_size + self.size - size, size + len(name)
+            sent[name] = value
+            field, (cleaned, size) = whole_characters(name), clean(value)
+            self._more_size += size + len(field)
             if self._more_size > MAX_MESSAGE:
-                self.omitted |= {whole_characters(name)[:64]} if len(self.omitted) < MAX_CALLS else set()
+                self.omitted |= {field[:64]} if len(self.omitted) < MAX_CALLS else set()
                 continue
-            before = kept.get(name)
+            before = kept.get(field)
             if is_joined and isinstance(before, list):
                 cleaned = before + cleaned
             elif isinstance(before, dict) and isinstance(cleaned, dict):
                 cleaned = before | cleaned
-            kept[whole_characters(name)] = cleaned
-
-    def _clean(self, value: Any, *, depth: int = 0) -> Any:
-        """Copy an unknown value so that every JSON parser and database accepts the copy. Add its size to `size`."""
-        self.size += len(value) if isinstance(value, str) else 1
-        if isinstance(value, str):
-            return whole_characters(value)
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
-        if depth == _MAX_DEPTH and isinstance(value, dict | list):
-            return None
-        if isinstance(value, list):
-            return [self._clean(item, depth=depth + 1) for item in value]
-        if isinstance(value, dict):
-            return {self._clean(name): self._clean(item, depth=depth + 1) for name, item in value.items()}
-        return value
+            kept[field] = cleaned
 
     def _logprobs(self, sent: Any) -> list[dict[str, Any]]:
         """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
@@ -357,38 +324,22 @@ class ModelReply:
         content, tokens, numbers = map(logprobs.get, ("content", "tokens", "token_logprobs"))
         if content is None and isinstance(tokens, list) and isinstance(numbers, list):  # the older form of completions
             content = [{"token": token, "logprob": number} for token, number in zip(tokens, numbers, strict=False)]
-        if content is None:
-            return []
+        entries = content if isinstance(content, list) else [] if content is None else [content]
         usable = []
-        for entry in content if isinstance(content, list) else [content]:
-            token = _token_of(entry)
-            if token is None:
-                self.has_broken_logprobs = True
-                continue
-            alternatives = list(filter(None, map(_token_of, _listed(entry.get("top_logprobs"))[:20])))
-            usable.append({**token, "top_logprobs": alternatives})
-            self.tokens.append((token["token"], min(0.0, token["logprob"])))
-            self._logprob_size += len(token["token"]) + 10 * len(alternatives)
-        if self._logprob_size > MAX_MESSAGE:
-            self.has_broken_logprobs = True
-            return []
-        return usable
+        for entry in filter(_is_token, entries):
+            alternatives = list(filter(_is_token, _listed(entry.get("top_logprobs"))[:20]))
+            cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
+            usable.append(cleaned)
+            self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
+            self._logprob_size += len(cleaned["token"]) + 10 * len(alternatives)
+        is_too_long = self._logprob_size > MAX_MESSAGE
+        self.has_broken_logprobs |= is_too_long or len(usable) < len(entries)
+        return [] if is_too_long else usable
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the tool calls of a chunk, or of a whole message, to `delta`."""
-        entries = part.get("tool_calls")
-        legacy = _listed(part.get("function_call"))
-        if legacy and self._uses_functions:
-            name = whole_characters(words_of(legacy[0].get("name")))
-            self.size += len(name)
-            text = self._complete_characters("function_call", _written(legacy[0].get("arguments")))
-            name_field = {} if "function_call" in self.message.whole else {"name": name}
-            self.delta["function_call"] = {**name_field, "arguments": text}
-        elif legacy and not entries:
-            entries = [{"function": legacy[0]}]
-        listed = _listed(entries)
-        size = 0 if is_whole else len(listed)
-        entries = enumerate(listed[:MAX_CALLS])
+        listed = _listed(part.get("tool_calls") or [{"function": call} for call in _listed(part.get("function_call"))])
+        size, entries = 0 if is_whole else len(listed), enumerate(listed[:MAX_CALLS])
         calls = [piece for at, entry in entries for piece in self._take_call(entry, at=at, of=size)]
         if max(len(listed), len(self._calls)) > MAX_CALLS:
             raise BrokenReply(f"the reply has more than {MAX_CALLS} tool calls")
@@ -405,7 +356,8 @@ class ModelReply:
         texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
         read_by_name = {"index", "id", "type", kind, *(("name", *texts) if body is entry else ())}
-        further = self._clean({key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name})
+        further, size = clean({key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name})
+        self.size += size
         server_id = whole_characters(words_of(entry.get("id")))
         name = whole_characters(words_of(body.get("name")))
         sent = next(filter(None, map(body.get, texts)), None)
@@ -426,14 +378,16 @@ class ModelReply:
                 return [call.begin(text)] if sent else []
             new_name = "" if call.name else name
             call.name = call.name or name
-            return [_piece(call, text=text, name=new_name, further=further)] if text or new_name or further else []
+            fields = {name: value for name, value in (("name", new_name), (CALL_TEXTS[call.kind], text)) if value}
+            body = {call.kind: fields} if fields else {}
+            return [{"index": call.place, **further, **body}] if body or further else []
         if not (server_id or name or text):
             return []
         is_usable = server_id and all(earlier.id != server_id for earlier in self._calls)
         client_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
         earlier, place = self._held_calls(), len(self._calls)
         head = {"index": place, "id": client_id, "type": kind, **further}
-        call = _Call(place=place, id=client_id, server_id=server_id, kind=kind, name=name, born=self._taken, head=head)
+        call = _Call(place=place, id=client_id, server_id=server_id, kind=kind, name=name, born=self.values, head=head)
         self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
@@ -470,15 +424,10 @@ class ModelReply:
             return server_id != call.server_id and bool(name or not text)
         if not name or not call.name:
             return False
-        is_new = call.born == self._taken
+        is_new = call.born == self.values
         if call.head is not None and index is not None and not is_new:
             return False  # the rest of its name
         return name != call.name or is_new or _is_json(self.message.call_text(call.place))
-
-
-def _piece(call: _Call, *, text: str, name: str = "", further: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    body = {field: value for field, value in (("name", name), (CALL_TEXTS[call.kind], text)) if value}
-    return {"index": call.place, **(further or {}), **({call.kind: body} if body else {})}
 
 
 def _written(arguments: Any) -> str:

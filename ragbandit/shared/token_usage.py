@@ -34,6 +34,8 @@ _NAMES: Final = {
 _KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 #: objects in a reply that contain counts
 _OBJECTS: Final = ("timings", "usage", "usageMetadata", "usage_metadata")
+#: fields without one of which a reply has no counts
+_PLACES: Final = frozenset({*_OBJECTS, "x_groq", "eval_count", "prompt_eval_count"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +71,11 @@ class Tokens:
 
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     """Update `known` with the counts in a reply, or in a chunk of one. Null and 0 do not replace a known count."""
+    if _PLACES.isdisjoint(reply):
+        return
     groq = reply.get("x_groq")
-    sources = [*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None]
-    if "eval_count" in reply or "prompt_eval_count" in reply:  # Ollama
-        sources.append(reply)
-    for source in sources:
+    ollama = reply if "eval_count" in reply or "prompt_eval_count" in reply else None
+    for source in (*map(reply.get, _OBJECTS), groq.get("usage") if isinstance(groq, dict) else None, ollama):
         if isinstance(source, dict):
             _add_counts(known, source)
 

@@ -174,18 +174,12 @@ class _Exchange:
     async def receive(self) -> Message:
         if self._read:
             return {"type": "http.request", "body": self._read.pop(), "more_body": False}
-        message = await self._next()
-        if not self.codings or message["type"] != "http.request":
-            return message
-        body = [message.get("body", b"")]
-        while message.get("more_body"):
-            message = await self._next()
-            if message["type"] != "http.request":
-                return message
-            body.append(message.get("body", b""))
+        if not self.codings:
+            return await self._next()
         codings, self.codings = self.codings, []
-        whole = await asyncio.to_thread(unpacked, b"".join(body), codings=codings, most=self.limit)
-        return {"type": "http.request", "body": whole, "more_body": False}
+        packed = await Request(self.scope, self._next).body()
+        body = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def _next(self) -> Message:
         message = await self._receive()

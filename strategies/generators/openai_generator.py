@@ -326,8 +326,8 @@ class PartialReply(ModelReply):
         super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
         self.request, self.dropped = request, dropped
         self.was_sent = False
-        #: attempts: number of requests sent. values: number of values in the reply. parts: number of values with text
-        self.attempts = self.values = self.parts = 0
+        #: attempts: number of requests sent. parts: number of values with text
+        self.attempts = self.parts = 0
         self.first_s: float | None = None
         self.has_enough = False  #: True if the rest of the stream must not be read
 
@@ -338,7 +338,6 @@ class PartialReply(ModelReply):
 
     def take(self, value: Any) -> None:
         size = len(self.text)
-        self.values += 1
         super().take(value)
         if len(self.text) > size:
             self.parts += 1

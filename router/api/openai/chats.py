@@ -16,12 +16,12 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_replies import words_of
+from ragbandit.shared.message_parts import words_of
 from ragbandit.shared.openai_client import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams
-_OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover"})
+_OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit"})
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 
@@ -58,13 +58,9 @@ class Chat:
     sent: Mapping[str, Any]
     #: entries for `Query.request`
     facts: Mapping[str, Json]
-    #: types of the tools and items that were left out
-    ignored: tuple[str, ...] = ()
 
 
-def read_chat(
-    sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool, ignored: Sequence[str] = ()
-) -> Chat:
+def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool) -> Chat:
     """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
     at: name of the parameter that has the messages, for errors.
@@ -72,7 +68,6 @@ def read_chat(
     passed: whether an arm of this service passes chats on to a model. True: long texts of `turns` are shortened, and a
         chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. False: a chat
         that only a model can read is refused.
-    ignored: types of tools and items that were left out.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
@@ -84,7 +79,11 @@ def read_chat(
         left_out += [name for name in choices if sent.get(name) in ("auto", "none", True, False, None)]
     left_out += [name for name, limit in limits.items() if limit is None and sent[name] is not None]
     left_out += _OWN
-    whole = _storable({name: value for name, value in {**sent, **limits}.items() if name not in left_out}, at=at)
+    whole = {
+        _repaired(name): storable(value, field=at if name == "messages" else name)
+        for name, value in {**sent, **limits}.items()
+        if name not in left_out
+    }
     messages, needs = whole["messages"], _needs(whole)
     reader = _Reader(needs=needs)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
@@ -106,12 +105,12 @@ def read_chat(
     if offered and "tools" not in needs:
         facts[OPTIONAL] = ["tools"]
     if passed:
-        shown = {**whole, "messages": [_without_data(message) for message in messages]}
-        facts[TOKENS] = len(json.dumps(shown, ensure_ascii=False)) // 4  # characters per token
+        fields = [value for name, value in whole.items() if name != "messages"]
+        facts[TOKENS] = (reader.size + len(json.dumps(fields, ensure_ascii=False))) // 4  # characters per token
     told = {name: value for name, value in whole.items() if value is not None}
     if passed and (len(told) > 1 or needs or results):
         facts[CHAT_HASH] = body_hash(told)  # also differs if only the parameters differ
-    return Chat(turns=tuple(texts), sent=whole, facts=facts, ignored=tuple(ignored))
+    return Chat(turns=tuple(texts), sent=whole, facts=facts)
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
@@ -180,29 +179,19 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
 
 #: NUL and halves of surrogate pairs, which databases refuse
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def storable(value: Any, *, field: str) -> Any:
     """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _ENCODER.encode(value)
         return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="nest it less deeply") from None
     except ValueError:
         message = f'"{field}" has a number that is not finite'
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None
-
-
-def _storable(fields: Mapping[str, Any], *, at: str) -> dict[str, Any]:
-    """The fields as `storable`. at: name of the messages, for errors. Raises InvalidInput, which names the field."""
-    try:
-        repaired: dict[str, Any] = storable(fields, field=at)
-    except InvalidInput:
-        for name, value in fields.items():
-            storable(value, field=at if name == "messages" else name)
-        raise
-    return repaired
 
 
 def _repaired(value: Any) -> Any:
@@ -216,11 +205,15 @@ def _repaired(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`."""
+    """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`.
+
+    size: characters of texts and calls, without images, audio and files, whose size does not predict their tokens.
+    """
 
     def __init__(self, *, needs: set[str]) -> None:
         self._needs = needs
         self.faults: list[InvalidInput] = []
+        self.size = 0
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
         """The message as text; None if only a model reads messages of its role."""
@@ -238,6 +231,7 @@ class _Reader:
         elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
             self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
+        self.size += len(text) + (len(json.dumps(message["tool_calls"])) if message.get("tool_calls") else 0)
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
@@ -263,17 +257,6 @@ class _Reader:
             error = Unsupported(message, field=f"{at}.type", remedy=remedy)
         self.faults.append(error)
         return f"[{kind:.40}]"
-
-
-def _without_data(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message without images, audio and files, because their size does not predict their number of tokens."""
-    message = {name: value for name, value in message.items() if name not in ("images", "audio", "reasoning_details")}
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    texts = ("text", "refusal", "thinking")
-    dicts = [part for part in content if isinstance(part, dict)]
-    return {**message, "content": [part for part in dicts if any(isinstance(part.get(key), str) for key in texts)]}
 
 
 _ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
@@ -336,25 +319,23 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
     """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, else
     the one before it. Returns the types of the items that were left out.
     """
-    ignored, waiting, places = list[str](), list[dict[str, Any]](), dict[int, list[dict[str, Any]]]()
+    ignored, waiting = list[str](), list[dict[str, Any]]()
     for index, item in enumerate(items):
         if item.get("type") == _REASONING:
             waiting.append(_reasoning_fields(item))
             continue
-        last = len(messages) - 1
+        before = messages[-1:]
         kind = add_item(messages, item, at=f"input.{index}")
         if kind is not None:
             ignored.append(f"input.{kind}")
-        else:
-            is_reply = messages[-1]["role"] == "assistant"
-            places.setdefault(len(messages) - 1 if is_reply else last, []).extend(waiting)
-            waiting = []
-    for place, group in places.items():
-        if group and place >= 0 and messages[place]["role"] == "assistant":
-            group = [messages[place], *group]
-            texts = dict.fromkeys(str(fields["reasoning_content"]) for fields in group if "reasoning_content" in fields)
-            messages[place] |= {name: value for fields in group[1:] for name, value in fields.items()}
-            messages[place] |= {"reasoning_content": "\n\n".join(texts)} if texts else {}
+            continue
+        replies = [message for message in (messages[-1], *before) if message["role"] == "assistant"]
+        for fields in waiting if replies else ():
+            texts = [part["reasoning_content"] for part in (replies[0], fields) if part.get("reasoning_content")]
+            replies[0].update(fields)
+            if texts:
+                replies[0]["reasoning_content"] = "\n\n".join(dict.fromkeys(texts))
+        waiting = []
     return ignored
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -145,9 +145,6 @@ def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping
     return JsonReply(body, status, {**retry, **(headers or {})})
 
 
-FinishReason = Literal["stop", "length", "tool_calls", "function_call", "content_filter"]
-
-
 class OpenAIErrorReply(TypedDict):
     """The shape of every error on OpenAI's paths."""
 
@@ -278,18 +275,16 @@ def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
     return usage if saved is None else {**usage, "saved": saved}
 
 
-def finish_of(outcome: Outcome) -> FinishReason:
-    """The model server's finish reason, if the question is answered and OpenAI knows it; else one for the status."""
-    reason = outcome.reply.get("finish_reason")
-    if outcome.status == "answered" and reason in get_args(FinishReason):
-        return cast(FinishReason, reason)
-    return "length" if outcome.status == "exhausted" else "stop"
+def finish_of(outcome: Outcome) -> str:
+    """The finish reason of the model's reply if the question is answered; else one for the status."""
+    if outcome.status == "exhausted":
+        return "length"
+    return str((outcome.status == "answered" and outcome.reply.get("finish_reason")) or "stop")
 
 
 def message_of(outcome: Outcome) -> dict[str, Any]:
     """The fields of a model's message except the text, and its `logprobs`; {} if the arm does not pass chats on."""
-    message = outcome.reply.get("message")
-    return dict(message) if isinstance(message, Mapping) else {}
+    return more_of(outcome, "message")
 
 
 def more_of(outcome: Outcome, part: str = "more") -> dict[str, Any]:

@@ -19,7 +19,6 @@ from ragbandit.router.api.security.ownership import may_force, noted_prices, per
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.needs import short_names
 from ragbandit.router.serving.deciding.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
@@ -249,7 +248,6 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
         checked_text(user, field="user")
     return {
         "surface": "openai",
-        "ignored": short_names(chat.ignored),
         FAILOVER: False if body.failover is False else None,
         "user": user[:_LONGEST_USER] if user else None,
         **chat.facts,

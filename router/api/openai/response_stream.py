@@ -15,11 +15,9 @@ class ResponseStream:
     def __init__(self, decision: Decision, *, base: str) -> None:
         self.decision, self._base = decision, base
         self._number = 0
-        #: type of a part -> its text that was sent, in the order in which the parts began
-        self._texts: dict[str, str] = {}
-        self._items: list[str] = []
-        #: index of a tool call -> id of its item
-        self._calls: dict[int, str] = {}
+        #: id of an item -> types of its parts, both in the order in which they began
+        self._items: dict[str, list[str]] = {}
+        self._text = ""
 
     @property
     def has_begun(self) -> bool:
@@ -50,10 +48,9 @@ class ResponseStream:
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         if outcome.answer is None:
-            outcome = replace(outcome, answer=self._texts.get("output_text"))
+            outcome = replace(outcome, answer=self._text or None)
         events = self._created() + self._begin_reasoning(replies.message_of(outcome))
-        # Items of calls, refusals and reasoning have begun by now. Without calls and refusal there is always a text.
-        if outcome.answer or not (self._calls or "refusal" in self._texts):
+        if outcome.answer or not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}:
             events += self._begin_part("output_text")
         reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
         for item in reply["output"]:
@@ -67,7 +64,7 @@ class ResponseStream:
                 item["content"].sort(key=lambda part: self._content_index(part["type"]))
                 events += [event for part in item["content"] for event in self._end_part(part)]
             events.append(self._event("output_item.done", output_index=where["output_index"], item=item))
-        reply["output"].sort(key=lambda item: self._items.index(item["id"]))
+        reply["output"].sort(key=lambda item: self._index(item["id"]))
         return events + self._last(reply)
 
     def _begin_reasoning(self, fields: Mapping[str, Any]) -> list[bytes]:
@@ -86,53 +83,48 @@ class ResponseStream:
         return events
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
-        index, events = int(call.get("index", 0)), list[bytes]()
         function = call.get("function") or {}
-        if index not in self._calls:
-            first = {**call, "function": {**function, "arguments": ""}}
-            item = responses.call_item(self.decision, first, place=index, status="in_progress")
-            self._calls[index] = item["id"]
-            events += self._begin_item(item)
+        first = {**call, "function": {**function, "arguments": ""}}
+        item = responses.call_item(self.decision, first, place=int(call.get("index", 0)), status="in_progress")
+        events = [] if item["id"] in self._items else self._begin_item(item)
         if function.get("arguments"):
-            where = self._where(self._calls[index])
+            where = self._where(item["id"])
             events.append(self._event("function_call_arguments.delta", **where, delta=function["arguments"]))
         return events
 
     def _begin_item(self, item: Mapping[str, Any]) -> list[bytes]:
-        self._items.append(item["id"])
-        index = len(self._items) - 1
-        return [*self._created(), self._event("output_item.added", output_index=index, item=item)]
+        self._items[item["id"]] = []
+        return [*self._created(), self._event("output_item.added", output_index=len(self._items) - 1, item=item)]
+
+    def _index(self, item: str) -> int:
+        return list(self._items).index(item)
 
     def _where(self, item: str) -> dict[str, Any]:
-        return {"item_id": item, "output_index": self._items.index(item)}
+        return {"item_id": item, "output_index": self._index(item)}
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         return [*self._created(), *self._last(responses.response(self.decision, None, base=self._base, error=error))]
 
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
-        events = self._begin_part(kind)
-        self._texts[kind] += text
-        fields: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+        events, fields = self._begin_part(kind), dict[str, Any]()
+        if kind == "output_text":
+            self._text, fields = self._text + text, {"logprobs": []}
         return [*events, self._in_part(f"{kind}.delta", of=kind, delta=text, **fields)]
 
     def _begin_part(self, kind: str) -> list[bytes]:
         """The events that begin a part, and its item if that has not begun; [] if the part has begun already."""
-        if kind in self._texts:
+        key, events = responses.item_id(self.decision, part=kind), list[bytes]()
+        if key not in self._items and kind == "reasoning_text":
+            events = self._begin_item(responses.reasoning_item(self.decision))
+        elif key not in self._items:
+            events = self._begin_item(responses.message(self.decision, None, base=self._base))
+        if kind in self._items[key]:
             return []
-        self._texts[kind] = ""
-        events = []
-        if responses.item_id(self.decision, part=kind) not in self._items:
-            if kind == "reasoning_text":
-                item = responses.reasoning_item(self.decision)
-            else:
-                item = responses.message(self.decision, None, base=self._base)
-            events += self._begin_item(item)
+        self._items[key].append(kind)
         return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
     def _content_index(self, kind: str) -> int:
-        """The place of a part among the parts of its item, which are in the order in which they began."""
-        item = responses.item_id(self.decision, part=kind)
-        return [part for part in self._texts if responses.item_id(self.decision, part=part) == item].index(kind)
+        return self._items[responses.item_id(self.decision, part=kind)].index(kind)
 
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]

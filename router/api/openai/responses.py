@@ -1,5 +1,4 @@
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NotRequired
 
@@ -9,7 +8,7 @@ from ragbandit.router.api.openai import chats, replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespace, storable, tools_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.serving.deciding.needs import SHORT_NAME
+from ragbandit.router.serving.deciding.needs import SHORT_NAME, short_names
 from ragbandit.shared.message_parts import LOGPROBS
 from ragbandit.shared.openai_client import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
@@ -69,43 +68,34 @@ ID_PREFIX: Final = "resp_"
 NAMESPACES: Final = "namespaces"
 #: key of a query's `request`: sent parameters that the response repeats
 SENT: Final = "sent"
-_NUMBER: Final = int | float
-#: parameter that a response repeats -> (value if the request does not have it, accepted types)
-_REPEATED: Final[dict[str, tuple[Any, Any]]] = {
-    "instructions": (None, str),
-    "text": ({"format": {"type": "text"}}, dict),
-    "tools": ([], list),
-    "tool_choice": ("auto", str | dict),
-    "parallel_tool_calls": (True, bool),
-    "truncation": ("auto", str),
-    "temperature": (1.0, _NUMBER),
-    "top_p": (1.0, _NUMBER),
-    "presence_penalty": (0.0, _NUMBER),
-    "frequency_penalty": (0.0, _NUMBER),
-    "top_logprobs": (0, int),
-    "reasoning": (None, dict),
-    "max_output_tokens": (None, int),
-    "max_tool_calls": (None, int),
-    "background": (False, bool),
-    "service_tier": ("default", str),
-    "prompt_cache_key": (None, str),
+#: parameter that a response repeats -> value if the request does not have it
+_REPEATED: Final[dict[str, Any]] = {
+    "instructions": None,
+    "text": {"format": {"type": "text"}},
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "truncation": "auto",
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "top_logprobs": 0,
+    "reasoning": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "background": False,
+    "service_tier": "default",
+    "prompt_cache_key": None,
 }
 #: fields of a tool with credentials for another server; they are neither stored nor repeated
 _CREDENTIALS: Final = frozenset({"authorization", "headers"})
 
 
 def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
-    repeated: dict[str, Json] = {}
-    for name, (_, kinds) in _REPEATED.items():
-        value = sent.get(name)
-        fits = isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool))
-        if fits and not (isinstance(value, float) and not math.isfinite(value)):
-            repeated[name] = value
-    tools: Any = repeated.get("tools")
-    if tools:
-        dicts = [tool for tool in tools if isinstance(tool, dict)]
-        repeated["tools"] = [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in dicts]
-    return repeated
+    repeated = {name: sent[name] for name in _REPEATED if sent.get(name) is not None}
+    tools = [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in repeated.pop("tools", ())]
+    return repeated | ({"tools": tools} if tools else {})
 
 
 def response(
@@ -145,9 +135,9 @@ def response(
         "safety_identifier": request.get("user"),
     }
     sent: Any = request.get(SENT) or {}
-    for name, (default, _) in _REPEATED.items():
+    for name, default in _REPEATED.items():
         reply[name] = sent.get(name, reply.get(name, default))
-    reply["text"] = _REPEATED["text"][0] | {name: part for name, part in reply["text"].items() if part is not None}
+    reply["text"] = _REPEATED["text"] | {name: part for name, part in reply["text"].items() if part is not None}
     if outcome is not None:
         if not fault:
             reply["output"] = output_of(decision, outcome, base=base)
@@ -220,10 +210,9 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
     if passed.get("refusal"):
         content.append(item_part("refusal", passed["refusal"]))
     if outcome.answer or not content:
-        cited = [annotation["url_citation"] for annotation in replies.annotations_of(outcome, base=base)]
         part = item_part("output_text", outcome.answer or "")
-        cited = list(map(_flat, passed.get("annotations", ()))) or [{"type": "url_citation", **one} for one in cited]
-        part["annotations"] = cited
+        cited = passed.get("annotations") or replies.annotations_of(outcome, base=base)
+        part["annotations"] = list(map(_flat, cited))
         part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
         content.insert(0, part)
     known = _IN_ITEMS | chats.reasoning_in(passed).keys()
@@ -345,9 +334,9 @@ class ResponseBody(OpenAIBody):
             NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 
-    def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+    def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[Json]]:
         """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
-        parameters of that chat completion, types of ignored tools and items). Raises InvalidInput.
+        parameters of that chat completion, names of ignored tools, items and parameters). Raises InvalidInput.
         """
         messages: list[dict[str, Any]] = list(before)
         if self.instructions:
@@ -370,15 +359,18 @@ class ResponseBody(OpenAIBody):
         converted = {name: value for name, value in converted.items() if value is not None}
         passed = {name: value for name, value in self.sent_fields.items() if name not in {*_ONLY_HERE, *tools}}
         ignored += unread + [name for name in more.keys() & _ONLY_HERE - {"reasoning"} if more[name] is not None]
-        return {**passed, **converted, "messages": messages}, ignored
+        return {**passed, **converted, "messages": messages}, short_names(ignored)
+
+
+#: parameter that must be null or false -> (why, remedy)
+_REFUSED: Final = {
+    "conversation": ("the service stores no conversation objects", "send previous_response_id"),
+    "prompt": ("the service has no prompt templates", "send input and instructions"),
+    "background": ("the service always waits for the answer", "use POST /v1/answer?wait_s=0"),
+}
 
 
 def check_response(body: ResponseBody) -> None:
-    wrong: dict[str, tuple[object, str, str]] = {
-        "conversation": (body.conversation, "the service stores no conversation objects", "send previous_response_id"),
-        "prompt": (body.prompt, "the service has no prompt templates", "send input and instructions"),
-        "background": (body.background, "the service always waits for the answer", "use POST /v1/answer?wait_s=0"),
-    }
-    for field, (sent, message, remedy) in wrong.items():
-        if sent:
+    for field, (message, remedy) in _REFUSED.items():
+        if getattr(body, field):
             raise replies.Unsupported(message, field=field, remedy=remedy)

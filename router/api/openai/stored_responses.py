@@ -78,9 +78,9 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
             earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
     facts[QUOTED] = list[Json](await _insert_items(request, body))
-    sent, ignored = body.sent(before)
+    sent, facts["ignored"] = body.sent(before)
     passed, skip = bool(router_of(request).service.passing), instructions + len(before)
-    chat = read_chat(sent, at="input", skip=skip, passed=passed, ignored=ignored)
+    chat = read_chat(sent, at="input", skip=skip, passed=passed)
     if len(chat.sent["messages"]) == skip:
         raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
     if before and chat.sent["messages"][skip - 1].get("tool_calls"):

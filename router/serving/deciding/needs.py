@@ -101,9 +101,6 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 def as_text(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
     sent = {name for name, value in query.chat.items() if value is not None} - _USED
-    metadata, stored = (part.get("metadata") for part in (query.chat, query.request))
-    if isinstance(metadata, dict):
-        sent |= {f"metadata.{key}" for key in metadata.keys() - (stored if isinstance(stored, dict) else {}).keys()}
     ignored = short_names(_names(query, "ignored") | sent)
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
     return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))

@@ -32,8 +32,8 @@ def read(*messages, passed=True, **more):
 
 def responded(**body):
     """The chat completion that a request for a response becomes."""
-    sent, ignored = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
-    return read_chat(sent, passed=True, ignored=ignored).sent
+    sent, _ = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
+    return read_chat(sent, passed=True).sent
 
 
 def user(*parts):

@@ -48,6 +48,12 @@ def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
     return value, 1
 
 
+def listed(value: Any) -> list[Mapping[str, Any]]:
+    """The objects in a list. A single object is treated as a list of one."""
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if isinstance(item, dict)]
+
+
 class MessageParts:
     """A message that is joined from deltas of OpenAI's schema."""
 

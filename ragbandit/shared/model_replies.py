@@ -21,6 +21,7 @@ from ragbandit.shared.message_parts import (
     TEXTS,
     MessageParts,
     clean,
+    listed,
     whole_characters,
     words_of,
 )
@@ -59,12 +60,6 @@ _KNOWN: Final = {
 }
 #: values of a field that say nothing
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
-
-
-def _listed(value: Any) -> list[Mapping[str, Any]]:
-    """The objects in a list. A single object is treated as a list of one."""
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, dict)]
 
 
 def _is_token(entry: Any) -> bool:
@@ -131,8 +126,6 @@ class ModelReply:
         self._read_by_name = _READ_BY_NAME - {"function_call"} if uses_functions else _READ_BY_NAME
         #: number of characters of the media, and of the further fields
         self._media_size = self._more_size = 0
-        #: further fields as the server sent them, since many servers repeat them in every chunk
-        self._sent: dict[str, dict[Any, Any]] = {kind: {} for kind in self.more}
         #: number of values in the reply
         self.values = 0
         self._has_choice = False
@@ -151,7 +144,7 @@ class ModelReply:
         """Read the next value of the body. Raises BrokenReply."""
         self.delta, size = {}, self.size + self._media_size
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
-        for part in _listed(value)[:1]:
+        for part in listed(value)[:1]:
             add_usage(self.usage, part)
             self._keep("more", part)
             if isinstance(usage := part.get("usage"), dict):
@@ -162,7 +155,7 @@ class ModelReply:
                 self._raise_failure(groq)
             name = part.get("model")
             self.model = name if name and isinstance(name, str) else self.model
-            choices = _listed(part.get("choices"))
+            choices = listed(part.get("choices"))
             if not choices:
                 self._note = self._note or server_message({**part, "code": None, "type": None})
             for choice in choices:
@@ -205,7 +198,7 @@ class ModelReply:
         sent = error.values() if isinstance(error, dict) else [error]
         if self.finish not in (None, ERROR) or all(str(one or "").lower() in NO_ERROR for one in sent):
             return
-        code = count_of(next((entry.get("code") or entry.get("status") for entry in _listed(error)), None))
+        code = count_of(next((entry.get("code") or entry.get("status") for entry in listed(error)), None))
         message = server_message(error) or json.dumps(error, ensure_ascii=False)
         raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
 
@@ -252,7 +245,7 @@ class ModelReply:
                 field = _PARTS[kind]
                 fields[field] = words_of(fields.get(field)) + words_of(part.get(kind) or part)
             elif "image" in kind:
-                fields["images"] = [*_listed(fields.get("images")), part]
+                fields["images"] = [*listed(fields.get("images")), part]
             elif "audio" in kind:
                 fields["audio"] = next(filter(None, map(part.get, ("audio", kind))), part)
             else:
@@ -280,7 +273,7 @@ class ModelReply:
         if isinstance(value, str):
             return self._complete_characters(name, value)
         if name in ("annotations", "images"):
-            value = _listed(value)
+            value = listed(value)
         if isinstance(value, list) and isinstance(known := self.message.whole.get(name), list):
             # Clients join lists by the index of each object.
             value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
@@ -298,14 +291,14 @@ class ModelReply:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
         and objects are merged. Fields beyond MAX_MESSAGE are left out: an answer is not lost to them.
         """
-        kept, sent, known = self.more[kind], self._sent[kind], _KNOWN[kind]
+        kept, known = self.more[kind], _KNOWN[kind]
         for name, value in part.items():
             if name in known:
                 continue
             is_joined = kind == "choice" and isinstance(value, list) and part.get("delta") is not None
-            if (sent.get(name) == value and not is_joined) or value in _EMPTY:
+            # Many servers repeat them in every chunk.
+            if (kept.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
-            sent[name] = value
             field, (cleaned, size) = whole_characters(name), clean(value)
             self._more_size += size + len(field)
             if self._more_size > MAX_MESSAGE:
@@ -327,7 +320,7 @@ class ModelReply:
         entries = content if isinstance(content, list) else [] if content is None else [content]
         usable = []
         for entry in filter(_is_token, entries):
-            alternatives = list(filter(_is_token, _listed(entry.get("top_logprobs"))[:20]))
+            alternatives = list(filter(_is_token, listed(entry.get("top_logprobs"))[:20]))
             cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
@@ -338,10 +331,10 @@ class ModelReply:
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the tool calls of a chunk, or of a whole message, to `delta`."""
-        listed = _listed(part.get("tool_calls") or [{"function": call} for call in _listed(part.get("function_call"))])
-        size, entries = 0 if is_whole else len(listed), enumerate(listed[:MAX_CALLS])
+        sent = listed(part.get("tool_calls") or [{"function": call} for call in listed(part.get("function_call"))])
+        size, entries = 0 if is_whole else len(sent), enumerate(sent[:MAX_CALLS])
         calls = [piece for at, entry in entries for piece in self._take_call(entry, at=at, of=size)]
-        if max(len(listed), len(self._calls)) > MAX_CALLS:
+        if max(len(sent), len(self._calls)) > MAX_CALLS:
             raise BrokenReply(f"the reply has more than {MAX_CALLS} tool calls")
         if calls:
             self.delta["tool_calls"] = calls

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import CallerGone, Reads, SharedRead
-from ragbandit.router.api.edge import Cors, Edge, reply_to
+from ragbandit.router.api.edge import Edge, cors, reply_to
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
@@ -173,7 +173,7 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
         f"POST {RESPONSES}": openai.create_directly,
     }
     app.add_middleware(Edge, state=app.state, direct=direct)
-    app.add_middleware(Cors, state=app.state)
+    app.add_middleware(cors, state=app.state)
     return app
 
 

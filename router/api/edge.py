@@ -95,7 +95,7 @@ class Edge:
                 if reply is not None:
                     await reply(scope, exchange.receive, exchange.send)
                     return
-                exchange.read_again(await request.body())
+                exchange.unread = [await request.body()]
             await self.app(scope, exchange.receive, exchange.send)
         except (asyncio.CancelledError, Exception) as error:
             if not exchange.status:
@@ -124,24 +124,20 @@ async def _send_head(send: Send, message: Message) -> None:
     await send({**message, "body": b""} if "body" in message else message)
 
 
-class Cors:
+def cors(app: ASGIApp, *, state: State) -> ASGIApp:
     """ASGI middleware that lets pages of the origins in `server.cors_origins` call the paths under /v1/."""
 
-    def __init__(self, app: ASGIApp, *, state: State) -> None:
-        self._app, self._state = app, state
-        self._for_pages: CORSMiddleware | None = None
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        origins = state.router.settings.server.cors_origins if is_open else ()
+        every, served = ["*"], app
+        if origins:
+            served = CORSMiddleware(
+                app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
+            )
+        await served(scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            origins = self._state.router.settings.server.cors_origins
-            if origins and self._for_pages is None:
-                every = ["*"]
-                self._for_pages = CORSMiddleware(
-                    app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
-                )
-            app = self._for_pages or app
-        await app(scope, receive, send)
+    return serve
 
 
 class _Exchange:
@@ -157,7 +153,8 @@ class _Exchange:
         self._seen = 0
         #: codings of the body, in the order in which they were applied
         self.codings: list[str] = []
-        self._read: list[bytes] = []
+        #: the whole body, if the next `receive` has to return it again
+        self.unread: list[bytes] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
@@ -172,8 +169,8 @@ class _Exchange:
             self.headers += page_headers(path)
 
     async def receive(self) -> Message:
-        if self._read:
-            return {"type": "http.request", "body": self._read.pop(), "more_body": False}
+        if self.unread:
+            return {"type": "http.request", "body": self.unread.pop(), "more_body": False}
         if not self.codings:
             return await self._next()
         codings, self.codings = self.codings, []
@@ -187,10 +184,6 @@ class _Exchange:
         if self._seen > self.limit:
             raise HTTPException(413)
         return message
-
-    def read_again(self, body: bytes) -> None:
-        """Let the next `receive` return the whole body again."""
-        self._read = [body]
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

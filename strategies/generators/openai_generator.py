@@ -412,9 +412,9 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 
 def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
-    body = dict(request.chat or {})
-    for name in ignored_fields(body, options=options):
-        del body[name]
+    chat = request.chat or {}
+    ignored = ignored_fields(chat, options=options)
+    body = {name: value for name, value in chat.items() if name not in ignored}
     if not request.is_limit_named and "max_tokens" in body:
         body[options.max_tokens_field] = body.pop("max_tokens")
     return body

@@ -16,7 +16,7 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.message_parts import words_of
+from ragbandit.shared.message_parts import listed, words_of
 from ragbandit.shared.openai_client import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
@@ -405,20 +405,17 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []
     for tool in tools:
-        members = tool.get("tools") if tool.get("type") == "namespace" else None
-        for member in members if isinstance(members, list) else (tool,):
-            if isinstance(member, Mapping) and (member.get("type") or "function") == "function":
-                functions.append(_function(member, space=None if member is tool else tool.get("name")))
+        space = tool.get("name") if tool.get("type") == "namespace" else None
+        for member in listed(tool.get("tools")) if space else (tool,):
+            if (member.get("type") or "function") == "function":
+                functions.append(_function(member, space=space))
             else:
-                ignored.append(f"tools.{member.get('type') if isinstance(member, Mapping) else member}")
+                ignored.append(f"tools.{member.get('type')}")
     name, mode = None, choice
     if isinstance(choice, Mapping):
         name, mode = _called_name(choice), choice.get("type")
         if mode == "allowed_tools":
-            allowed = choice.get("tools")
-            if not isinstance(allowed, list):
-                allowed = ()
-            names = [_called_name(tool) for tool in allowed if isinstance(tool, Mapping)]
+            names = [_called_name(tool) for tool in listed(choice.get("tools"))]
             functions = [tool for tool in functions if tool["function"].get("name") in names]
             name, mode = None, choice.get("mode") or "auto"
     is_foreign = mode not in ("none", "auto", "required", "function", None)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -331,7 +331,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     )
 
 
-def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
+def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> dict[str, Any]:
     """The whole reply to a chat. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
     fields = message_of(outcome)
     logprobs = fields.pop(LOGPROBS, None)
@@ -342,16 +342,15 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "annotations": annotations_of(outcome, base=base),
         **fields,
     }
-    choice = {"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": logprobs}
-    reply: Any = {
-        **_head(decision),
-        **more_of(outcome),
-        "object": "chat.completion",
-        "choices": [more_of(outcome, "choice") | choice],
-        "usage": usage_of(outcome, saved=saved),
-        "ragbandit": facts_of(decision, outcome, base=base),
-    }
-    return cast(ChatCompletion, reply)
+    last = _last(decision, outcome, base=base, message=message, logprobs=logprobs)
+    return {**_head(decision), **last, "object": "chat.completion", "usage": usage_of(outcome, saved=saved)}
+
+
+def _last(decision: Decision, outcome: Outcome, *, base: str, **answer: Any) -> dict[str, Any]:
+    """The fields of a whole reply, or of the last chunk of a streamed one. answer: fields of the choice."""
+    choice = {"index": 0, **answer, "finish_reason": finish_of(outcome)}
+    choices, facts = [more_of(outcome, "choice") | choice], facts_of(decision, outcome, base=base)
+    return {**more_of(outcome), "choices": choices, "ragbandit": facts}
 
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -394,10 +393,8 @@ class ChatStream:
             events += [self._event(event=source) for source in _sources(outcome, base=self._base)]
         elif outcome.sources:
             delta = {"annotations": annotations_of(outcome, base=self._base)}
-        facts = facts_of(self.decision, outcome, base=self._base)
-        choice = more_of(outcome, "choice") | {"index": 0, "delta": delta, "finish_reason": finish_of(outcome)}
-        fields = {**more_of(outcome), "choices": [choice | {"logprobs": None}], "ragbandit": facts}
-        events.append(self._event(**fields))
+        last = _last(self.decision, outcome, base=self._base, delta=delta, logprobs=None)
+        events.append(self._event(**last))
         if self._include_usage:
             events.append(self._event(usage=usage_of(outcome, saved=saved)))
         return [*events, DONE]

@@ -9,7 +9,7 @@ from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespac
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.needs import SHORT_NAME, short_names
-from ragbandit.shared.message_parts import LOGPROBS
+from ragbandit.shared.message_parts import LOGPROBS, listed
 from ragbandit.shared.openai_client import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
@@ -164,8 +164,8 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
         items.append(item)
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
-    images = [image for image in passed.get("images", ()) if isinstance(image, Mapping)]
-    return items + calls + [_image_item(decision, image, place=place) for place, image in enumerate(images)]
+    images = enumerate(listed(passed.get("images")))
+    return items + calls + [_image_item(decision, image, place=place) for place, image in images]
 
 
 def _image_item(decision: Decision, image: Mapping[str, Any], *, place: int) -> dict[str, Any]:

@@ -66,8 +66,9 @@ class Edge:
             return
         if scope["method"] == "HEAD":  # a GET whose body is not sent
             scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
-        if scope["path"].endswith("/") and is_openai_path(scope["path"]):  # clients add it to a base URL
-            scope = {**scope, "path": scope["path"].rstrip("/")}
+        plain = "/" + "/".join(filter(None, scope["path"].split("/")))  # clients add slashes to a base URL
+        if plain != scope["path"] and is_openai_path(plain):
+            scope = {**scope, "path": plain}
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)

@@ -197,7 +197,7 @@ def test_further_fields_of_a_reply(http, answers, service):
 
 
 def test_metadata_that_is_not_stored(http, answers, service):
-    """An arm that reads texts ignores, and names, long values, values of other types, and keys after the sixteenth."""
+    """The first sixteen keys with short texts are stored; other metadata is not, and does not count as ignored."""
     answers()
     pairs = {f"k{number:02}": "x" for number in range(17)}
     key = posted(http, metadata={"long": "x" * 513, "tags": [1]} | pairs).json()["ragbandit"]["decision_id"]

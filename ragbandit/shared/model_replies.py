@@ -44,9 +44,11 @@ _FINISH: Final = (
     (re.compile(r"\bstop\b"), "stop"),
     (re.compile("error|fail|abort|cancel|insufficient|malformed|unexpected|timeout|time_limit"), ERROR),
     (re.compile("filter|safety|recitation|block|prohibit|sensitive|guardrail|refus|spii"), "content_filter"),
-    (re.compile("length|max_?(.*token|output)|token_limit|truncat|context_window"), "length"),
+    (re.compile(r"length|max_?(\w*token|output)|token_limit|truncat|context_window"), "length"),
     (re.compile("^(none|null|not_finished|in_progress|.*unspecified)$"), None),
 )
+#: number of characters of a finish reason that are read
+_LONGEST_REASON: Final = 100
 #: type of a part of `content` -> field of the message for the text of the part
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
 #: fields of a message with their own code; all others are copied
@@ -227,7 +229,7 @@ class ModelReply:
         if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
             raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
-            word = reason.lower().replace("-", "_")
+            word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
         if self.finish is not None and (held := self._held_calls()):
             self.delta["tool_calls"] = [*self.delta.get("tool_calls", ()), *held]

@@ -455,8 +455,3 @@ class OpenAiOptions:
     #: bytes of text that count as one token. At 1.0 no byte-level tokenizer makes more tokens than are counted. 3.0
     #: fits English text, but may count too few tokens
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
-
-
-#: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
-OUTPUT_LIMIT: Final = "max_output_tokens"
-TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)

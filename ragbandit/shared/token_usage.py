@@ -8,6 +8,9 @@ from typing import Any, Final
 MAX_TOKENS: Final = 10_000_000
 #: largest plausible price of one call, dollars. Larger prices are ignored
 MAX_DOLLARS: Final = 1000.0
+#: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
+OUTPUT_LIMIT: Final = "max_output_tokens"
+TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)
 
 #: name of a count here -> its names at different servers. "a.b" is field b of the object a
 _NAMES: Final = {

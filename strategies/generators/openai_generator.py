@@ -14,7 +14,6 @@ from ragbandit.shared.message_parts import thoughts_first
 from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.openai_client import (
     BASE_URL_ENV,
-    TOKEN_LIMITS,
     ModelServer,
     OpenAiOptions,
     cause_of,
@@ -25,7 +24,7 @@ from ragbandit.shared.openai_client import (
 from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
-from ragbandit.shared.token_usage import Tokens, tokens_of
+from ragbandit.shared.token_usage import TOKEN_LIMITS, Tokens, tokens_of
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import (
     CallBroke,

@@ -38,6 +38,7 @@ CAPS = {
     "redaction._NAME_ALONE": 1000,
     "redaction._QUERY_NAME": 1000,
     "failures.server_message": 1_000_000,
+    "model_replies._FINISH": 100,
     "event_reader": 2_000_000,
     "event_reader, pieces": 500_000,
     "advise.re": 5000,  # a configuration of the operator

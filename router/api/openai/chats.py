@@ -17,7 +17,7 @@ from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKEN
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.message_parts import listed, words_of
-from ragbandit.shared.openai_client import TOKEN_LIMITS
+from ragbandit.shared.token_usage import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams

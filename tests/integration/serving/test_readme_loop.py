@@ -11,7 +11,7 @@ from tests.support import two_pipelines as world
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
 #: the loop without the lines before it, which define its pipelines and questions
 (LOOP,) = re.findall(r"```python\n.*?^(with Router.*?)```", README, flags=re.S | re.M)
-#: always the worse arm earns 0.485, a uniform draw 0.54, always the better arm 0.60, and the better arm of each question
+#: always the worse arm earns 0.485, a uniform draw 0.54, always the better arm 0.60, the better arm of each question
 #: 0.71. The draws differ between runs, since the store's secret does
 LEAST = 0.55
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.streams import LocalWriter, ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
@@ -21,16 +20,12 @@ from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Outcome
-from ragbandit.strategies.arms.cascade import Cascade
-from ragbandit.strategies.arms.external import CallableArm
-from ragbandit.strategies.registry import ARMS, generates, registered_name, retrieves
-from ragbandit.strategies.run import Strategy
+from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.tasks import AnswerJob, end_if_blocked, job_of
 from ragbandit.workers.threads import LoopWatch
-from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, worker_arms
+from ragbandit.workers.wiring.generators import WorkerArm
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -38,27 +33,6 @@ log = logging.getLogger("ragbandit.worker")
 HELD_S = 15.0
 #: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
-
-
-def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
-    """The arms that the HTTP service itself can run: they only wait for servers. Raises ConfigError."""
-    if settings.workers.inline == 0:
-        return {}
-    arms = worker_arms(settings)
-    strategies = make_strategies(settings, arms)
-    return {
-        name: arm for name, arm in arms.items() if _only_waits(strategies[ArmName(name)][1], arm=arm, settings=settings)
-    }
-
-
-def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
-    if isinstance(strategy, CallableArm | Cascade) or registered_name(type(strategy)) not in ARMS:
-        return False
-    generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
-    if generates(strategy) and generator.name != "openai":
-        return False
-    is_server = retriever.name == "elasticsearch" and retriever.search == "words" and retriever.rerank is None
-    return is_server or not retrieves(strategy)
 
 
 class InlineAnswers:

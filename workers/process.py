@@ -40,13 +40,19 @@ from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.housekeeping import next_learn
-from ragbandit.workers.inline import inline_arms
 from ragbandit.workers.judge.checks import check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
-from ragbandit.workers.wiring.generators import check_arms, concurrency_of, model_name, names_in_use, worker_arms
+from ragbandit.workers.wiring.generators import (
+    check_arms,
+    concurrency_of,
+    model_name,
+    names_in_use,
+    needs_workers,
+    worker_arms,
+)
 from ragbandit.workers.wiring.loading import runs_at_once
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
@@ -223,11 +229,6 @@ def beating(file: Path | None) -> Iterator[None]:
     finally:
         beats.close()
         file.unlink(missing_ok=True)
-
-
-def needs_workers(settings: Settings) -> bool:
-    """Whether some arm needs a worker process, because the HTTP service cannot run it. Raises ConfigError."""
-    return len(settings.worker_arms) > len(inline_arms(settings))
 
 
 #: name of the configuration file of the child processes, in data_dir

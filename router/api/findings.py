@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -90,9 +89,6 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     if len(settings.arms) == 1:
         remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
         yield Finding("warning", "arms", f"{next(iter(settings.arms))} is the only arm: nothing to route", remedy)
-    if settings.workers.answer == 0 and redis_url is None and _needs_worker(settings):
-        what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
-        yield Finding("warning", "workers.answer", what, "set it above 0, or `run_by: caller` for every arm")
     if settings.budget.seconds > 900:
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
         yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
@@ -114,14 +110,6 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         what = "other machines may read names of arms and tenants, and how much you serve"
         remedy = "set server.admin_port, or give the scraper a key of the role reader"
         yield Finding("warning", "server.open_metrics", what, remedy)
-
-
-def _needs_worker(settings: "Settings") -> bool:
-    """Whether some arm needs a worker, because the service cannot run it itself."""
-    try:
-        return bool(settings.worker_arms) and import_module("ragbandit.workers.process").needs_workers(settings)
-    except (RagBanditError, ImportError):  # a package is missing here; the service may be on another host
-        return True
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:
@@ -360,8 +348,8 @@ def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterato
     if not any(card.role == "service" for card in cards):
         what = "no service runs; a library that decides in its own process is not listed"
         yield Finding("warning", "processes", what, "start `ragbandit up`; it is listed within seconds")
-    for queue, is_needed in {"learn": True, "answer": True, "judge": judged}.items():
-        if is_needed and queue not in served and (queue != "answer" or _needs_worker(settings)):
+    for queue, is_needed in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
+        if is_needed and queue not in served:
             remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
             yield Finding("problem", "processes", f"no worker for the queue {queue} runs", remedy)
 

@@ -36,7 +36,7 @@ class ProcessCard:
     pid: int
     #: "service" or "worker"
     role: str
-    #: queues from which a worker takes jobs: "answer", "judge" and "learn"
+    #: queues that the process serves: "answer", "judge" and "learn"
     queues: tuple[str, ...] = ()
     #: queue -> number of the worker's threads; `busy` counts only the threads that run a job
     threads: Mapping[_Queue, int] = field(default_factory=dict)

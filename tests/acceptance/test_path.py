@@ -87,6 +87,7 @@ def test_the_path_of_a_new_user(folder, monkeypatch, empty_postgres_url):
         assert router.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("redis_client")  # an empty Redis: earlier tests may have left processes in it
 def test_status_of_each_set_up_is_ok(tmp_path, postgres_url, redis_server):
     """`status` finds nothing in a healthy service with workers, a gateway without workers, with callers' arms only, and
     in two services on PostgreSQL.

@@ -27,10 +27,10 @@ from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.formats import known_choices
 from ragbandit.workers.check_process import check_reward_check
-from ragbandit.workers.inline import InlineAnswers, inline_arms
+from ragbandit.workers.inline import InlineAnswers
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.process import QUEUES, Supervisor, run_worker, store_watched
-from ragbandit.workers.wiring.generators import check_arms
+from ragbandit.workers.wiring.generators import check_arms, inline_arms
 from ragbandit.workers.wiring.loading import check_generators, check_indexes
 
 
@@ -61,7 +61,9 @@ def _serve(settings: Settings) -> None:
     arms = inline_arms(settings)
     inline = InlineAnswers(router, arms=arms) if arms else None
     keep_what_is_loaded()
-    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card_of(role="service"))
+    # A service that runs every arm on its event loop serves the queue without threads.
+    answers = {"answer": 0} if arms.keys() == settings.worker_arms.keys() else None
+    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card_of(role="service", threads=answers))
     with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()

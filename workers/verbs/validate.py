@@ -24,7 +24,7 @@ from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.wiring.generators import check_arms, names_in_use
+from ragbandit.workers.wiring.generators import check_arms, names_in_use, needs_workers
 from ragbandit.workers.wiring.loading import check_generators
 
 CONNECT_S: Final = 2.0
@@ -53,7 +53,7 @@ def validate(
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
-    findings, names = ([*of_settings(loaded.settings)], []) if settings_only else _findings(loaded.settings)
+    findings, names = (_of_settings(loaded.settings), []) if settings_only else _findings(loaded.settings)
     out = errors if as_json else console
     for finding in findings:
         out.print(f"[yellow]{finding.severity}[/yellow] {escape(finding.line)}", soft_wrap=True)
@@ -80,6 +80,15 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     return encoder
 
 
+def _of_settings(settings: Settings) -> list[Finding]:
+    findings = [*of_settings(settings)]
+    if settings.workers.answer == 0 and settings.redis_url is None and needs_workers(settings):
+        what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
+        remedy = "set it above 0, or `run_by: caller` for every arm"
+        findings.append(Finding("warning", "workers.answer", what, remedy))
+    return findings
+
+
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     """Check the settings and try folder, port and servers. Returns (findings, names of what was tried)."""
     start = "`ragbandit up` and `ragbandit serve` do not start"
@@ -91,7 +100,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         attempts["Redis"] = (partial(ping, settings), "the service starts without it, and answers wait")
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
-    findings = [*of_settings(settings)]
+    findings = _of_settings(settings)
     for name, (attempt, means) in attempts.items():
         findings += tried(name, attempt, means=means)
     findings += tried("disk", lambda: of_disk(settings))

@@ -25,7 +25,16 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator, PricedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import generates, make_arms, presets_by_default, retrieves, takes, with_preset
+from ragbandit.strategies.registry import (
+    ARMS,
+    generates,
+    make_arms,
+    presets_by_default,
+    registered_name,
+    retrieves,
+    takes,
+    with_preset,
+)
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
@@ -201,6 +210,32 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
             parts = dict(parts_of_cascade(strategy, settings=settings).values())
             pending |= {part: parts[part] for part in parts if part not in strategies and part not in pending}
     return strategies
+
+
+def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
+    """The arms that the HTTP service itself can run: they only wait for servers. Raises ConfigError."""
+    if settings.workers.inline == 0:
+        return {}
+    arms = worker_arms(settings)
+    strategies = make_strategies(settings, arms)
+    return {
+        name: arm for name, arm in arms.items() if _only_waits(strategies[ArmName(name)][1], arm=arm, settings=settings)
+    }
+
+
+def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
+    if registered_name(type(strategy)) not in ARMS.keys() - {"callable", "cascade"}:
+        return False
+    generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
+    if generates(strategy) and generator.name != "openai":
+        return False
+    is_server = retriever.name == "elasticsearch" and retriever.search == "words" and retriever.rerank is None
+    return is_server or not retrieves(strategy)
+
+
+def needs_workers(settings: Settings) -> bool:
+    """Whether some arm needs a worker process, because the HTTP service cannot run it. Raises ConfigError."""
+    return len(settings.worker_arms) > len(inline_arms(settings))
 
 
 def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:

@@ -186,7 +186,9 @@ def test_a_learner_that_does_not_run(make_world):
 
 
 def test_processes_that_are_missing(running, redis_client):
-    """A missing learner or answer worker is a problem; arms of callers and of servers need no answer worker."""
+    """A missing learner or answer worker is a problem; arms of callers need no answer worker, and those that
+    the service runs need none either.
+    """
     mine = {"arms": {"mine": {"run_by": "caller"}}}
     service, learner = running("processes", **mine)
     assert service.startswith("warning processes: no service runs")
@@ -195,10 +197,8 @@ def test_processes_that_are_missing(running, redis_client):
     assert running("processes", **mine) == []
     (found,) = running("processes")
     assert "--queue answer" in found
-    models = {"arms": {"one": {"class": "model"}}, "generator": {"name": "openai", "model": "m"}}
-    assert running("processes", **models) == []  # the service answers itself
-    (found,) = running("processes", **models, workers={"inline": 0})
-    assert "--queue answer" in found
+    say(redis_client, card_of(role="service", threads={"answer": 0}))
+    assert running("processes") == []  # the service answers itself
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,6 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
     ("given", "words"),
     [
         ({"budget": {"seconds": 1000}}, "budget.seconds: a worker counts as dead"),
-        ({"workers": {"answer": 0}, "redis_url": None}, "workers.answer: 0"),
         ({"server": {"host": "0.0.0.0", "open_metrics": True}}, "server.open_metrics: other machines"),
         ({"redis_url": "redis://elsewhere:6379"}, "redis_url: it is on another host"),
         ({"database_url": "postgresql+psycopg://db/x", "redis_url": None}, "redis_url: none is set"),

@@ -12,7 +12,8 @@ from ragbandit.router.api.app import create_app, make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.workers.inline import InlineAnswers, inline_arms
+from ragbandit.workers.inline import InlineAnswers
+from ragbandit.workers.wiring.generators import inline_arms
 
 QUESTION = "Who wrote Dracula?"
 

@@ -117,6 +117,16 @@ def test_validate_prints_what_was_changed(run, monkeypatch):
     assert len(run("", "validate", "--all").output.splitlines()) > 100
 
 
+def test_validate_warns_of_arms_that_nothing_runs(run):
+    """`validate` warns if `up` starts no worker, unless the service itself runs every arm."""
+    by_server = "arms: {a: {class: model}, b: {class: model}}\ngenerator: {name: openai, model: m}\n"
+    warned = {
+        text: "workers.answer: 0" in run(text + "workers: {answer: 0}", "validate", "--settings-only").output
+        for text in ("", by_server)
+    }
+    assert warned == {"": True, by_server: False}
+
+
 def test_validate_tries_what_it_can(run, tmp_path):
     """Folder, port, Redis, database, model server: what does not work is named, and the last line counts; exit 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken, every_case() as case:

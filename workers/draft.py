@@ -19,7 +19,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared import formats
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, one_line
-from ragbandit.shared.openai_client import OpenAiOptions
+from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model, ModelServer, find_server
 from ragbandit.workers.verbs.index import build_index

@@ -15,7 +15,7 @@ from ragbandit.router.config.settings import Settings
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/ and ragbandit/shared/openai_client.py. Change the fields and their
+<!-- Written by `make docs` from router/config/ and ragbandit/shared/openai_options.py. Change the fields and their
 comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one

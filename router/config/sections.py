@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.openai_client import OpenAiOptions
+from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
 
 

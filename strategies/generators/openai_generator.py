@@ -15,12 +15,12 @@ from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.openai_client import (
     BASE_URL_ENV,
     ModelServer,
-    OpenAiOptions,
     cause_of,
     connect,
     is_too_long,
     reply_values,
 )
+from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable

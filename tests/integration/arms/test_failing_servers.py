@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ragbandit.shared.openai_client import OpenAiOptions
+from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.openai_client import OpenAiOptions
+from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval

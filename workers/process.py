@@ -24,7 +24,7 @@ from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
-from ragbandit.router.storage.access.spending import shared_secret
+from ragbandit.router.storage.access.shared_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger

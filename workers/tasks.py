@@ -17,7 +17,7 @@ from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.spending import DRAWS, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound

@@ -26,7 +26,7 @@ from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
-from ragbandit.router.storage.access.spending import end_session, ended_sessions, shared_secret
+from ragbandit.router.storage.access.shared_secrets import end_session, ended_sessions, shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role

@@ -27,7 +27,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
-from ragbandit.router.storage.access.spending import DRAWS, Secret, known_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, Secret, known_secret
 from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, gone, kept

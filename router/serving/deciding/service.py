@@ -19,7 +19,7 @@ from ragbandit.router.serving.deciding.prices import served_weight, with_terms
 from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, OutcomePoller
 from ragbandit.router.serving.pending import InlineRuns
-from ragbandit.router.storage.access.spending import DRAWS, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
 
 from ragbandit.router.storage import answer_queue
-from ragbandit.router.storage.access.spending import DRAWS, count_spending, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tool_turns
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.rows.conversion import (

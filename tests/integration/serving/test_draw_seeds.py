@@ -7,7 +7,7 @@ from sqlalchemy import delete, update
 
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.deciding import service
-from ragbandit.router.storage.access.spending import DRAWS, known_secret, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret, shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, service_secrets, waiting
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.access.spending import DRAWS, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire

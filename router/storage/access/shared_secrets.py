@@ -1,0 +1,56 @@
+"""Secrets that the processes of a store share, and the sessions of the dashboard that have ended."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import delete, select
+
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import service_secrets
+
+#: name of the secret from which the seeds of draws are computed
+DRAWS: Final = "draws"
+#: names of the rows of ended sessions begin with this; the rest is the session's name of 24 characters
+_ENDED: Final = "logout "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Secret:
+    value: bytes
+    made_at: float
+
+
+def known_secret(database: Database, *, name: str) -> Secret | None:
+    """The store's secret with this name; None if no process has made it yet."""
+    with database.read() as connection:
+        row = connection.execute(select(service_secrets).where(service_secrets.c.name == name)).first()
+    return None if row is None else Secret(value=bytes.fromhex(row.value), made_at=row.made_at)
+
+
+def shared_secret(database: Database, *, name: str, now: float) -> bytes:
+    """The store's secret with this name, 32 random bytes; a missing secret is made."""
+    secret = known_secret(database, name=name)
+    if secret is None:
+        with database.write() as connection:
+            row = {"name": name, "value": secrets.token_hex(32), "made_at": now}
+            insert_new(connection, service_secrets, [row], key="name")
+        secret = known_secret(database, name=name)  # read again, since another process may have been faster
+    assert secret is not None
+    return secret.value
+
+
+def end_session(database: Database, *, session: str, now: float, kept_s: float) -> None:
+    """Store that a session of the dashboard has ended. Rows of sessions that ended before `kept_s` seconds go."""
+    is_old = service_secrets.c.name.startswith(_ENDED), service_secrets.c.made_at < now - kept_s
+    with database.write() as connection:
+        connection.execute(delete(service_secrets).where(*is_old))
+        row = {"name": _ENDED + session, "value": "", "made_at": now}
+        insert_new(connection, service_secrets, [row], key="name")
+
+
+def ended_sessions(database: Database) -> frozenset[str]:
+    with database.read() as connection:
+        names = connection.scalars(select(service_secrets.c.name).where(service_secrets.c.name.startswith(_ENDED)))
+        return frozenset(name.removeprefix(_ENDED) for name in names)

@@ -39,17 +39,25 @@ _PAGE: Final = 500
 _MOST_FAULTS: Final = 20
 #: longest feedback id to which the suffix of a newer version can be added, characters
 _LONGEST_KEY: Final = 58
-_WORDS: Final[Mapping[bool, str]] = {
-    True: "true yes y up upvote thumbsup thumbup like liked good great positive helpful correct right pass passed 👍",
-    False: "false no n down downvote thumbsdown thumbdown dislike disliked bad poor negative unhelpful nothelpful"
-    " incorrect wrong fail failed 👎",
-}
-#: source of feedback -> its names in exports of Langfuse, LangSmith, Phoenix, MLflow, Opik and Argilla, in `plain_name`
-_SOURCES: Final[Mapping[str, str]] = {
-    "human": "human user enduser person annotator annotation api app ui sdk manual",
-    "judge": "judge eval evaluator autoeval llm llmjudge aijudge llmasajudge model onlinescoring",
-    "code": "code heuristic rule",
-    "label": "label gold goldlabel groundtruth",
+_GOOD: Final = (
+    "true yes y up upvote thumbsup thumbup like liked good great positive helpful correct right pass passed 👍"
+)
+_BAD: Final = (
+    "false no n down downvote thumbsdown thumbdown dislike disliked bad poor negative unhelpful nothelpful incorrect"
+    " wrong fail failed 👎"
+)
+#: word for a rating, in lower case without spaces and dashes -> whether the answer is good
+_WORDS: Final = dict.fromkeys(_GOOD.split(), True) | dict.fromkeys(_BAD.split(), False)
+_PEOPLE: Final = "human user enduser person annotator annotation api app ui sdk manual"
+_JUDGES: Final = "judge eval evaluator autoeval llm llmjudge aijudge llmasajudge model onlinescoring"
+#: name of a source in exports of Langfuse, LangSmith, Phoenix, MLflow, Opik and Argilla, in `plain_name` -> our name
+_SOURCES: Final = {
+    **dict.fromkeys(
+        ["human", "user", "enduser", "person", "annotator", "annotation", "api", "app", "ui", "sdk", "manual"], "human"
+    ),
+    **dict.fromkeys(_JUDGES.split(), "judge"),
+    **dict.fromkeys(("code", "heuristic", "rule"), "code"),
+    **dict.fromkeys(("label", "gold", "goldlabel", "groundtruth"), "label"),
 }
 #: other names of the decision's id, in `plain_name`
 _ID_NAMES: Final = ("decisionid", "decision", "queryid", "requestid", "traceid", "messageid")
@@ -294,8 +302,7 @@ class _Importer:
         if self._source is not None:
             sent["source"] = self._source
         elif isinstance(sent["source"], str):
-            word = plain_name(sent["source"])
-            sent["source"] = next((ours for ours, words in _SOURCES.items() if word in words.split()), sent["source"])
+            sent["source"] = _SOURCES.get(plain_name(sent["source"]), sent["source"])
         if isinstance(sent["rating"], str):
             sent["rating"] = _amount(sent["rating"], otherwise=sent["rating"])
         if isinstance(sent["rater"], str):
@@ -330,9 +337,8 @@ def _amount(value: object, *, otherwise: object = None) -> Any:
         return value if isinstance(value, int | float) and value == value else otherwise
     text = re.sub("[\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower())
     word = re.sub("[ :_-]", "", text)
-    for is_good, words in _WORDS.items():
-        if word in words.split():
-            return is_good
+    if word in _WORDS:
+        return _WORDS[word]
     if text and set(text) <= {*"\u2605\u2606\u2b50"}:
         return len(text) - text.count("\u2606")
     try:

@@ -60,10 +60,15 @@ _BOM = {
 }
 _DECLARED = re.compile(rb"<(?:\?xml\s[^>]*?\bencoding|meta\s[^>]*?\bcharset)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 #: declared encodings that browsers take for another one (WHATWG's encoding standard), by their names in Python
-_AS_BROWSERS = (
-    "ascii=cp1252 iso8859-1=cp1252 iso8859-9=cp1254 iso8859-11=cp874 tis-620=cp874 gb2312=gb18030 gbk=gb18030"
-    " big5=big5hkscs shift_jis=cp932 euc_kr=cp949"
-)
+_AS_BROWSERS = {
+    **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
+    **dict.fromkeys(("iso8859-11", "tis-620"), "cp874"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    "iso8859-9": "cp1254",
+    "big5": "big5hkscs",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
 _INLINE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|nobr|q|rb|rp|rt|ruby|s|samp|small"
 _INLINE += "|span|strike|strong|sub|sup|time|tt|u|var|wbr"
 #: the place before a tag that divides words: any that is not inline, or the number of a footnote
@@ -235,7 +240,7 @@ def _declared_encoding(data: bytes) -> str:
         b"\xff".decode(name, "replace")  # some codecs are not for texts
     except (LookupError, UnicodeError):
         return "utf-8"
-    return "utf-8" if name.startswith("utf") else dict(re.findall(r"(\S+)=(\S+)", _AS_BROWSERS)).get(name, name)
+    return "utf-8" if name.startswith("utf") else _AS_BROWSERS.get(name, name)
 
 
 def _tidied(text: str) -> str:

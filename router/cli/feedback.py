@@ -52,9 +52,7 @@ _PEOPLE: Final = "human user enduser person annotator annotation api app ui sdk 
 _JUDGES: Final = "judge eval evaluator autoeval llm llmjudge aijudge llmasajudge model onlinescoring"
 #: name of a source in exports of Langfuse, LangSmith, Phoenix, MLflow, Opik and Argilla, in `plain_name` -> our name
 _SOURCES: Final = {
-    **dict.fromkeys(
-        ["human", "user", "enduser", "person", "annotator", "annotation", "api", "app", "ui", "sdk", "manual"], "human"
-    ),
+    **dict.fromkeys(_PEOPLE.split(), "human"),
     **dict.fromkeys(_JUDGES.split(), "judge"),
     **dict.fromkeys(("code", "heuristic", "rule"), "code"),
     **dict.fromkeys(("label", "gold", "goldlabel", "groundtruth"), "label"),

@@ -97,6 +97,8 @@ def question_rows(
                     raise InvalidInput(message, field="id", remedy="give every question an id of its own")
                 line_of[labelled.id] = number
                 rows.append((number, row))
+    if not rows and not bad:
+        raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one question")
     return rows
 
 

@@ -159,3 +159,12 @@ def test_rows_with_gaps_are_left_out(tmp_path):
     assert [row.id for row in read_table(file, bad=bad).rows] == ["q4", "q5"]
     assert {(row.line, row.field) for row in bad} == {(1, "correct.b"), (2, "correct.b"), (3, "correct.a")}
     assert all(row.remedy for row in bad)
+
+
+@pytest.mark.parametrize(("name", "content"), [("t.csv", "question,correct.a,correct.b,steps.a\n"), ("t.json", "[]")])
+def test_a_table_without_rows_is_refused(tmp_path, name, content):
+    """A file that only names its columns, or has an empty list, is refused with its name."""
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidInput, match="the file has no rows") as caught:
+        read_table(tmp_path / name)
+    assert caught.value.field == str(tmp_path / name)

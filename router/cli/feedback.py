@@ -22,7 +22,7 @@ from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.learner import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
-from ragbandit.router.offline.logs.values import converted, gold, text as text_of, written_number
+from ragbandit.router.offline.logs.values import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -292,7 +292,7 @@ class _Importer:
         if is_missing(cells["decision_id"]):
             others = {plain_name(name): value for name, value in entry.items()}
             cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
-        sent: dict[str, Any] = {name: None if is_missing(cell) or cell == "" else cell for name, cell in cells.items()}
+        sent: dict[str, Any] = {name: None if is_empty(cell) else cell for name, cell in cells.items()}
         for name in ("decision_id", "feedback_id", "rater"):
             sent[name] = None if sent[name] is None else converted(text_of, sent[name], field=name)
         if isinstance(sent["decision_id"], str):
@@ -307,7 +307,7 @@ class _Importer:
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater']}"
         if sent["feedback_id"] is None:
             sent["feedback_id"] = f"import-{sha256(canonical(sent).encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
-        sent["label"] = gold(sent["label"])
+        sent["label"] = converted(gold, sent["label"], field="label")
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
     def _fault(self, number: int, error: RagBanditError) -> None:

@@ -59,7 +59,8 @@ def read_questions(
     """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        answers, gold = values.gold(entry.get("answers")), dict[str, Any]()
+        answers = values.converted(values.gold, entry.get("answers"), field="answers")
+        gold = dict[str, Any]()
         if family == CRUD:
             gold = _quiz_of(entry)
         elif answers is not None or not unlabelled:

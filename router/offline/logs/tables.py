@@ -37,7 +37,6 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import naming, rereadable
-from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,
@@ -89,7 +88,7 @@ def question_rows(
             with _leaving_out(bad, path=path, line=number):
                 entry = parse()
                 question = required_text(entry, "question", remedy="every line has one, a text")
-                present = {name: value for name, value in entry.items() if value != "" and not is_missing(value)}
+                present = {name: value for name, value in entry.items() if not values.is_empty(value)}
                 labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
                 row = make(entry, labelled)
                 if labelled.id in line_of:

@@ -146,6 +146,11 @@ def mapping(value: Any) -> dict[str, Any]:
     return members
 
 
+def is_empty(value: Any) -> bool:
+    """Whether a cell has no value: it is missing, or an empty text, as CSV writes a missing value."""
+    return is_missing(value) or (isinstance(value, str) and not value)
+
+
 def members(value: Any) -> dict[str, Any]:
     return {name: part for name, part in mapping(value).items() if not is_missing(part)}
 

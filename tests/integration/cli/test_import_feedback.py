@@ -1,6 +1,7 @@
 """`ragbandit feedback import`: a file of judgements, whatever its fields are called."""
 
 import json
+import math
 
 import pytest
 import yaml
@@ -79,14 +80,16 @@ def test_bad_lines_are_named_and_the_others_kept(there):
     (one,) = decided(world, 1)
     good, half = {"run": one.id, "rating": True}, {"run": one.id, "rating": True, "rater": "\ud800"}
     wrong = [{"run": "nobody", "rating": True}, {"rating": True}, {"run": one.id}, {"run": one.id, "rating": "seven"}]
+    wrong.append({"run": one.id, "label": math.inf})
     code, out, _ = take([good, *wrong, half, *([{"run": "two words", "rating": 1}] * 29)], "--id-field", "run")
     facts = json.loads(out)
-    assert (code, facts["imported"], facts["bad"], len(facts["faults"])) == (1, 1, 34, 20)
+    assert (code, facts["imported"], facts["bad"], len(facts["faults"])) == (1, 1, 35, 20)
     assert facts["faults"][0].startswith("2 ")
     assert facts["faults"][1].startswith("3 run: None is not an id (use 1 to 64")
     assert "no label, rating, reward or event was given" in facts["faults"][2]
     assert facts["faults"][3].startswith("5 rating: 'seven' is not a finite number")
-    assert facts["faults"][4].startswith("6 rater: ")
+    assert facts["faults"][4].startswith("6 label: inf cannot be used")
+    assert facts["faults"][5].startswith("7 rater: ")
     assert world.counters().feedback == 1
 
 

@@ -3,6 +3,8 @@
 import json
 import math
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.offline.logs.tables import read_table
@@ -168,3 +170,10 @@ def test_a_table_without_rows_is_refused(tmp_path, name, content):
     with pytest.raises(InvalidInput, match="the file has no rows") as caught:
         read_table(tmp_path / name)
     assert caught.value.field == str(tmp_path / name)
+
+
+def test_a_column_of_lists_of_numbers_is_no_fault(tmp_path):
+    """A Parquet table may have a column of embeddings, empty ones included, beside the columns that are read."""
+    row = {"question": "Who?", "correct": {"a": 1.0, "b": 0.0}, "steps": {"a": 1, "b": 2}}
+    pq.write_table(pa.Table.from_pylist([{**row, "vector": [0.5, 1.0]}, {**row, "vector": []}]), tmp_path / "t.parquet")
+    assert len(read_table(tmp_path / "t.parquet").rows) == 2

@@ -175,5 +175,7 @@ def test_a_table_without_rows_is_refused(tmp_path, name, content):
 def test_a_column_of_lists_of_numbers_is_no_fault(tmp_path):
     """A Parquet table may have a column of embeddings, empty ones included, beside the columns that are read."""
     row = {"question": "Who?", "correct": {"a": 1.0, "b": 0.0}, "steps": {"a": 1, "b": 2}}
-    pq.write_table(pa.Table.from_pylist([{**row, "features": [0.5, 1.0]}, {**row, "features": []}]), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "features": [0.5, 1.0]}, {**row, "features": []}]), tmp_path / "t.parquet"
+    )
     assert len(read_table(tmp_path / "t.parquet").rows) == 2

@@ -53,6 +53,7 @@ _LONGEST_REASON: Final = 100
 _PARTS: Final = {"thinking": "reasoning_content", "reasoning": "reasoning_content", "refusal": "refusal"}
 #: fields of a message with their own code; all others are copied
 _READ_BY_NAME: Final = frozenset({"role", "content", "tool_calls", "function_call", "finish_reason", LOGPROBS})
+_OBJECTS: Final = frozenset({"audio", "function_call"})
 _CALLS: Final = frozenset({"tool_calls", "function_call"})
 #: kind of further fields (see `ModelReply.more`) -> fields that are not copied, because the service writes its own
 _KNOWN: Final = {
@@ -240,7 +241,7 @@ class ModelReply:
         """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""
         if isinstance(content, str):
             return content
-        text = ""
+        text = kind = ""
         for part in content if isinstance(content, list) else [content]:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
@@ -270,6 +271,11 @@ class ModelReply:
 
     def _further_field(self, name: str, value: Any) -> Any:
         """Convert the value of a further field; None if the value does not fit the field."""
+        if name in _OBJECTS and not isinstance(value, dict):
+            return None
+        if name == "function_call":
+            texts = {"name": words_of(value.get("name")), "arguments": _written(value.get("arguments"))}
+            value = value | {field: text for field, text in texts.items() if field in value}
         if name in ("refusal", "reasoning_content", "reasoning"):
             value = words_of(value)
         if isinstance(value, str):
@@ -287,7 +293,7 @@ class ModelReply:
             raise BrokenReply(message, remedy="raise generator.openai.media_chars")
         else:
             self._media_size += size
-        return cleaned if name != "audio" or isinstance(value, dict) else None
+        return cleaned
 
     def _keep(self, kind: str, part: Mapping[str, Any]) -> None:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,

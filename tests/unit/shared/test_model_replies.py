@@ -1,8 +1,10 @@
 """Replies of model servers in every form that a field can have: what is read is what OpenAI's schema says."""
 
+import contextlib
 import json
 
 import pytest
+from hypothesis import example, given, strategies as st
 
 from ragbandit.shared.event_reader import DONE, BrokenReply
 from ragbandit.shared.message_parts import MessageParts
@@ -22,6 +24,32 @@ def read(*values, done=True, **more):
     sent.add(sent.rest(reply.message.whole))
     assert sent.whole == reply.message.whole
     return reply
+
+
+_FIELDS = (
+    *("content", "tool_calls", "function_call", "function", "name", "arguments", "index", "finish_reason", "logprobs"),
+    *("delta", "message", "text", "usage", "error", "audio", "images", "reasoning", "refusal", "type", "id", "tokens"),
+)
+_VALUES = st.recursive(
+    st.sampled_from([None, True, 0, -1, 10**30, 0.5, "", "x", "stop", "\ud83d", "{}", "function", "text", "image"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_FIELDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+_KINDS = st.sampled_from(["delta", "message"])
+_MESSAGES = st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=4)
+_CHOICES = st.builds(lambda choice, name, message: {**choice, name: message}, _MESSAGES, _KINDS, _VALUES | _MESSAGES)
+
+
+@given(st.lists(_VALUES | st.builds(lambda choice: {"choices": [choice]}, _CHOICES), max_size=3), st.booleans())
+@example([{"choices": [{"message": {"content": []}}]}], False)
+@example([{"choices": [{"delta": {"function_call": "x"}}]}], True)
+@example([{"choices": [{"delta": {"function_call": {"arguments": []}}}]}], True)
+def test_a_field_of_any_type_is_read_or_a_broken_reply(values, uses_functions):
+    """No type of a field raises another error than BrokenReply."""
+    with contextlib.suppress(BrokenReply):
+        read(*values, uses_functions=uses_functions)
 
 
 def chunk(delta=None, finish=None, **more):

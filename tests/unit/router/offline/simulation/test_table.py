@@ -165,7 +165,7 @@ def test_rows_with_gaps_are_left_out(tmp_path):
 
 @pytest.mark.parametrize(("name", "content"), [("t.csv", "question,correct.a,correct.b,steps.a\n"), ("t.json", "[]")])
 def test_a_table_without_rows_is_refused(tmp_path, name, content):
-    """A file that only names its columns, or has an empty list, is refused with its name."""
+    """A file with column names alone is refused with its path, and so is an empty list."""
     (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput, match="the file has no rows") as caught:
         read_table(tmp_path / name)
@@ -173,7 +173,7 @@ def test_a_table_without_rows_is_refused(tmp_path, name, content):
 
 
 def test_a_column_of_lists_of_numbers_is_no_fault(tmp_path):
-    """A Parquet table may have a column of embeddings, empty ones included, beside the columns that are read."""
+    """A Parquet table may also have a column of embeddings, and an embedding may be empty."""
     row = {"question": "Who?", "correct": {"a": 1.0, "b": 0.0}, "steps": {"a": 1, "b": 2}}
     pq.write_table(
         pa.Table.from_pylist([{**row, "features": [0.5, 1.0]}, {**row, "features": []}]), tmp_path / "t.parquet"

@@ -165,7 +165,7 @@ def test_rows_with_gaps_are_left_out(tmp_path):
 
 @pytest.mark.parametrize(("name", "content"), [("t.csv", "question,correct.a,correct.b,steps.a\n"), ("t.json", "[]")])
 def test_a_table_without_rows_is_refused(tmp_path, name, content):
-    """A file with column names alone is refused with its path, and so is an empty list."""
+    """A file that has column names but no rows is refused with its path. An empty list is refused too."""
     (tmp_path / name).write_text(content)
     with pytest.raises(InvalidInput, match="the file has no rows") as caught:
         read_table(tmp_path / name)

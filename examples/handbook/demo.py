@@ -122,8 +122,8 @@ def _run(chosen: Options) -> None:
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
     warm = {"questions": 0, "rows": 0} if chosen.policy else _warm(others, chosen=chosen, ragbandit=run)
     _step(f"3. A real service with a small language model answers {len(asked)} questions that ask for other things:")
-    ready = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
-    with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
+    environment = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
+    with _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
         judged = _drive(client, asked, before=warm["rows"])
         status = _settled(client, learned=judged["to_learn"])
         records: list[Row] = [dict(client.decision(row["id"])) for row in asked]

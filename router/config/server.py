@@ -52,7 +52,7 @@ class ServerSettings(Section):
     #: maximum bytes of a question's context as JSON; a larger one is refused (422)
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192
     #: longest expected wait for a batch, seconds; a request that would wait longer is refused at once (503,
-    #: Retry-After). A policy that takes seconds per question (`llm`) needs a larger value
+    #: Retry-After). A policy that takes seconds per question needs a larger value
     max_wait_s: Seconds = 1.0
     #: maximum number of requests waiting for a batch; further ones are refused (503, Retry-After)
     max_waiting: Annotated[int, Field(ge=1)] = 1000

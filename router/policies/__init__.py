@@ -24,7 +24,6 @@ POLICIES: dict[str, str] = {
     "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
     "fixed": "ragbandit.router.policies.kinds.fixed:Fixed",
     "linucb": "ragbandit.router.policies.mba:LinUcb",
-    "llm": "ragbandit.router.policies.kinds.llm:Llm",
     "mba": "ragbandit.router.policies.mba:MbaRag",
     "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
     "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",

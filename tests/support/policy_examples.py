@@ -31,20 +31,6 @@ EXAMPLES: dict[str, dict[str, object]] = {
     },
     "fixed": {"arm": "multi_step"},
     "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
-    # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
-    # answers.
-    "llm": {
-        "model": "scripted",
-        "base_url": "http://127.0.0.1:9/v1",
-        "api_key_env": "NO_SUCH_KEY",
-        "descriptions": {"multi_step": "digs"},
-        "fallback": "multi_step",
-        "timeout_s": 3.0,
-        "max_concurrency": 2,
-        "temperature": 0.5,
-        "seed": 4,
-        "epsilon": 0.2,
-    },
     "mba": {
         "ridge": 3.0,
         "bias_ridge": 0.5,

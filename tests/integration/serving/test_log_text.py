@@ -50,9 +50,7 @@ def test_labels_are_refused(make_world):
     assert (caught.value.field, "rating" in caught.value.remedy) == ("label", True)
 
 
-@pytest.mark.parametrize(
-    "given", [{"arms": {"single_step": {}}}, {"arms": ARMS, "policy": {"name": "llm", "params": {"model": "small"}}}]
-)
+@pytest.mark.parametrize("given", [{"arms": {"single_step": {}}}, {"arms": ARMS, "policy": {"name": "mba_paper"}}])
 def test_what_needs_texts_is_refused(settings, given):
     """Arms that workers run and policies that learn from questions are refused, naming the setting."""
     with pytest.raises(ConfigError) as caught:

@@ -16,7 +16,6 @@ MISTYPED = [
     ("fixed", {"arm": "typo"}, "arm"),
     ("mixture", {"first": "typo", "second": "single_step"}, "first"),
     ("mixture", {"first": "single_step", "second": "typo"}, "second"),
-    ("llm", {"model": "m", "fallback": "typo"}, "fallback"),
     ("conservative", {"incumbent": "typo"}, "incumbent"),
     ("conservative", {"incumbent": "single_step", "policy": "fixed", "params": {"arm": "typo"}}, "params.arm"),
 ]

@@ -17,7 +17,7 @@ from tests.support.policy_examples import (
 )
 
 MAKERS = {
-    **{name: maker(name) for name in sorted(set(POLICIES) - {*FINE_TUNED, "llm"})},
+    **{name: maker(name) for name in sorted(set(POLICIES) - set(FINE_TUNED))},
     **{f"{name} in blocks": block_maker(name) for name in IN_BLOCKS},
     **{f"{name} with context": context_maker(name) for name in WITH_CONTEXT},
 }

@@ -20,6 +20,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
@@ -312,7 +313,7 @@ class _Reading:
 
     def rows(self) -> Iterator[logs.Logged]:
         """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
-        entries = logs.read_rows(self.file, defaults=logs.reward_defaults(self.settings.reward))
+        entries = read_rows(self.file, defaults=logs.reward_defaults(self.settings.reward))
         for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row

@@ -114,15 +114,6 @@ ONLY_PROPENSITY = "only_propensity"
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
-def read_rows(path: str | Path, *, defaults: Defaults | None = None) -> Iterator[Logged | BadRow]:
-    """Read the rows of a log in the order of the file, in any form of `records`. Unusable rows become BadRow.
-
-    Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
-    """
-    module = import_module("ragbandit.router.offline.logs.jsonl")
-    return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
-
-
 def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """Yield the usable rows of a log and put the others into `bad`.
 

@@ -355,9 +355,14 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+def read_rows(path: str | Path, *, defaults: Defaults | None = None) -> Iterator[Logged | BadRow]:
+    """Read the rows of a log in the order of the file, in any form of `records`. Unusable rows become BadRow.
+
+    Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
+    """
     place, keys = place_of(path), ("arm", "id")
-    return rows_of(records(place, keys=keys), defaults=defaults, seen=cache(partial(_arms_seen, place, keys=keys)))
+    seen = cache(partial(_arms_seen, place, keys=keys))
+    return rows_of(records(place, keys=keys), defaults=defaults or Defaults(), seen=seen)
 
 
 def _arms_seen(place: Place, *, keys: Sequence[str]) -> Sequence[str]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
 from ragbandit.router.offline.logs.batches import LINE, PARTS, REWARD, REWARD_WORDS, TEXTLESS, column_type, row_named
-from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read
+from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -263,7 +263,7 @@ class ParquetSource:
                 yield batch
                 done += batch.num_rows
         except (OSError, pa.ArrowException):  # the other rows are read one by one, which converts more, or says why not
-            rows = usable_rows(read(self.path, defaults=self.defaults), path=self.path, skip=False, bad=[])
+            rows = usable_rows(read_rows(self.path, defaults=self.defaults), path=self.path, skip=False, bad=[])
             yield from RowsSource(rows=lambda: islice(rows, done, None), place=self.place).batches(columns)
 
     def _columns(self, columns: Sequence[str]) -> Iterator[Any]:

@@ -21,13 +21,13 @@ from ragbandit.router.offline.logs import (
     form_of,
     is_several,
     place_of,
-    read_rows,
     reward_defaults,
     shown,
     usable_rows,
     with_progress,
 )
 from ragbandit.router.offline.logs.batches import LogSource, arms_of, check_choice
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource

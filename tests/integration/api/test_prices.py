@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs import read_rows, write_rows
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragbandit.router.offline.logs import Defaults, read_rows
+from ragbandit.router.offline.logs import Defaults
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import Budget

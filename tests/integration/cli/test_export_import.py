@@ -14,7 +14,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
-from ragbandit.router.offline.logs import BadRow, read_rows, write_rows
+from ragbandit.router.offline.logs import BadRow, write_rows
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger

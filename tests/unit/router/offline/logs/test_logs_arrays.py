@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.logs import Defaults, parquet, read_rows, write_rows
+from ragbandit.router.offline.logs import Defaults, parquet, write_rows
 from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, normalised
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.parquet import RowsSource
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra

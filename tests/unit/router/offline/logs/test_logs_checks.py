@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.router.offline.logs import BadRow, Logged, read_rows, write_rows
-from ragbandit.router.offline.logs.jsonl import KEYS
+from ragbandit.router.offline.logs import BadRow, Logged, write_rows
+from ragbandit.router.offline.logs.jsonl import KEYS, read_rows
 from ragbandit.shared.types import Reward
 from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_json
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
+from ragbandit.router.offline.logs import Defaults, Logged, write_rows
+from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 

@@ -326,8 +326,8 @@ class HasParams:
         return {name: getattr(self._params, name) for name in self._params.arms_named}
 
 
-class CountingPolicy(HasParams):
-    """Base of policies that count the updates of each arm. Its `learn` only counts."""
+class PerQuestionPolicy(HasParams, ABC):
+    """Base of policies that decide question by question. Its `learn` only counts the updates of each arm."""
 
     def __init__(self, params: PolicyParams) -> None:
         super().__init__(params)
@@ -343,8 +343,6 @@ class CountingPolicy(HasParams):
         del arrays
         self.seen = restored_counts(facts)
 
-
-class PerQuestionPolicy(CountingPolicy, ABC):
     @abstractmethod
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput: ...
 

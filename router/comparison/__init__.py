@@ -1,0 +1,181 @@
+"""One comparison for one question: is one way of answering better than another, by how much, and at which price?
+
+A way of answering is a policy, a fixed arm, or what was served. Every tool that compares two ways (advise, evaluate,
+replay, report, rollouts) measures `Difference`s by the method of its design, and `compare` gives the verdict:
+
+paired outcomes   the outcomes of both ways are known for the same questions; fixed-sample interval
+logged draws      one arm was drawn per question with a logged probability; fixed-sample interval
+live traffic      logged draws that are looked at again and again while they grow; anytime-valid interval
+
+`words` says a comparison in words, `assessment` puts it in a page and on a screen.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ragbandit.shared.formats import roughly
+
+Verdict = Literal["better", "worse", "as good", "not known yet"]
+Design = Literal["paired outcomes", "logged draws", "live traffic"]
+
+NOT_KNOWN: Final = "not known yet"
+#: one way is as good as another if it is worse by at most this reward per question: 5 fewer right answers in 100
+#: questions, a usual margin of non-inferiority
+MARGIN: Final = 0.05
+#: two costs are the same if they differ by at most this share of the second cost
+SAME_COST: Final = 0.02
+#: smallest gain in reward per question that justifies a router
+WORTH: Final = 0.01
+#: largest forecast, as a multiple of the questions so far
+_FARTHEST: Final = 1000.0
+#: unit of time, its seconds
+_TIMES: Final = (("minute", 60.0), ("hour", 3600.0), ("day", 86_400.0), ("week", 604_800.0), ("month", 2_629_800.0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """Mean of a quantity per question, first way minus second way. Fields are null as far as they are not known."""
+
+    estimate: float | None = None
+    """`first` - `second`, estimated."""
+    low: float | None = None
+    """Lower end of the interval; null if its method does not hold for this log."""
+    high: float | None = None
+    """Upper end of the interval."""
+    effective_rows: float = 0.0
+    """Number of equally weighted rows that give the same precision."""
+    first: float | None = None
+    """Mean of the first way."""
+    second: float | None = None
+    """Mean of the second way."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.low is not None and self.high is not None
+
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether the interval contains 0 and is as wide as the range of a quality, so that all is possible."""
+        return self.low is None or self.high is None or (self.low < 0.0 < self.high and self.high - self.low >= 1.0)
+
+    def verdict(self, *, margin: float = MARGIN) -> Verdict:
+        """Better or worse if the interval excludes 0; as good if it is above -margin (non-inferiority)."""
+        if self.low is None or self.high is None:
+            return NOT_KNOWN
+        if self.low > 0.0:
+            return "better"
+        if self.high < 0.0:
+            return "worse"
+        return "as good" if self.low >= -margin else NOT_KNOWN
+
+    def times_more(self, *, margin: float = MARGIN) -> float:
+        """How many times the questions so far a verdict needs; 1 with a verdict, infinite if it is out of reach.
+
+        Assumes that the estimate stays, and that the interval narrows like 1 / sqrt(questions).
+        """
+        if self.low is None or self.high is None or self.estimate is None:
+            return math.inf
+        if self.verdict(margin=margin) != NOT_KNOWN:
+            return 1.0
+        half, needed = (self.high - self.low) / 2.0, max(self.estimate + margin, -self.estimate)
+        return max((half / needed) ** 2, 1.0) if needed > 0.0 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two ways of answering the same questions, compared by reward, quality and cost per question."""
+
+    first: str
+    """The way that is judged, such as "routing", "mba" or a version of the policy."""
+    second: str
+    """The way that it is compared with, such as "always single_step"."""
+    design: Design
+    """Where the evidence comes from; it decides how the intervals are computed."""
+    questions: int
+    """Questions that are compared."""
+    rated: int
+    """Compared questions whose reward is known."""
+    reward: Difference
+    """Reward: quality - weight x cost."""
+    quality: Difference
+    """Quality of the answers."""
+    cost: Difference
+    """Cost, in `unit`."""
+    unit: str = "cost"
+    """Unit of the cost: dollars, steps, seconds, or cost for the units of `reward.cost`."""
+    confidence: float = 0.95
+    """Confidence of the intervals; "live traffic" holds however often one looks."""
+    verdict: Verdict
+    """Verdict on the reward."""
+    missing: str | None
+    """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
+    progress: float
+    """Share of the evidence for a verdict that is there, in [0, 1]."""
+
+
+def compare(
+    first: str,
+    second: str,
+    *,
+    design: Design,
+    questions: int,
+    rated: int,
+    reward: Difference,
+    quality: Difference | None = None,
+    cost: Difference | None = None,
+    unit: str = "cost",
+    confidence: float = 0.95,
+    seconds: float | None = None,
+    needed: float = 0.0,
+    blocked: str | None = None,
+) -> Comparison:
+    """Make a comparison with its verdict.
+
+    seconds: time in which `rated` questions were rated, for the forecast; None if traffic does not grow
+    needed: effective rows that the method of the intervals needs
+    blocked: why there may be no verdict, such as a log that contradicts its probabilities
+    """
+    verdict = reward.verdict() if blocked is None else NOT_KNOWN
+    missing, progress = blocked, 0.0
+    if verdict != NOT_KNOWN:
+        progress = 1.0
+    elif blocked is None:
+        times = reward.times_more() if reward.is_known else needed / max(reward.effective_rows, 1e-9)
+        progress = min(1.0 / times, 0.99) if times > 0.0 else 0.99
+        missing = forecast(rated * (times - 1.0), seconds_each=seconds / rated if seconds and rated else None)
+        if not rated:
+            missing = "rated questions of both ways"
+        elif times > _FARTHEST:
+            missing = "more than this traffic will tell: the difference is close to zero, or an arm is hardly drawn"
+    return Comparison(
+        first=first,
+        second=second,
+        design=design,
+        questions=questions,
+        rated=rated,
+        reward=reward,
+        quality=quality or Difference(),
+        cost=cost or Difference(),
+        unit=unit,
+        confidence=confidence,
+        verdict=verdict,
+        missing=missing,
+        progress=progress,
+    )
+
+
+def forecast(count: float, *, seconds_each: float | None = None, noun: str = "rated question") -> str:
+    """A forecast in words: "about 300 more rated questions, about 2 days at today's rate"."""
+    about = roughly(count)
+    text = f"{about} more {noun}{'' if about == 'about 1' else 's'}"
+    return text if seconds_each is None else f"{text}, {about_time(count * seconds_each)} at today's rate"
+
+
+def about_time(seconds: float) -> str:
+    """A rough time in words, not below a minute: "about 2 days", "about a year", "years"."""
+    if seconds >= 18 * _TIMES[-1][1]:
+        return "years"
+    name, size = next((unit for unit in reversed(_TIMES) if seconds >= unit[1]), _TIMES[0])
+    count = max(round(seconds / size), 1)
+    return f"about {count} {name}s" if count > 1 else f"about {'an' if name == 'hour' else 'a'} {name}"

@@ -1,0 +1,75 @@
+"""What a tool shows of its comparisons: one sentence and one number, then pictures, then tables.
+
+`terminal` prints an assessment, `page` draws it. Both take everything from here, so that they show the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ragbandit.router.comparison import Comparison, Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontierPoint:
+    """A way of answering in the plane of quality and cost, means per question."""
+
+    name: str
+    quality: float
+    cost: float
+    #: arm: always this arm; served: what was served; price: the policy at another cost weight; in use: at the present
+    kind: Literal["arm", "served", "price", "in use"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionKind:
+    """A kind of questions, and who answers it."""
+
+    name: str
+    share: float  #: of all questions
+    arms: Mapping[str, float]  #: arm -> its share of this kind
+    reward: float | None  #: mean reward; None with too few ratings
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearningCurve:
+    """Mean reward per question so far, of a policy and of the best fixed arm."""
+
+    name: str  #: such as "cold" or "warm"
+    questions: Sequence[int]  #: number of questions at each point
+    policy: Sequence[float]
+    fixed: Sequence[float]
+    rated: Sequence[int]  #: ratings at each point
+    break_even: int | None = None  #: number of questions after which the policy stays ahead
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberTable:
+    """A table behind "show the numbers". Cells are texts; all columns after the first are right-aligned."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assessment:
+    title: str  #: such as "Report of the last 7 days"
+    sentence: str  #: all of it in one sentence; the state comes first if it decides
+    number: str  #: the one number, such as "+0.094", or "not known yet"
+    about: str  #: what the number is, with its unit
+    verdict: Verdict | None = None  #: gives the colour
+    #: what decides instead of the policy for more than half of the questions; None if the policy decides
+    state: str | None = None
+    comparisons: tuple[Comparison, ...] = ()  #: the forest plot, the most important first
+    frontier: tuple[FrontierPoint, ...] = ()
+    kinds: tuple[QuestionKind, ...] = ()
+    curves: tuple[LearningCurve, ...] = ()
+    missing: str | None = None  #: what is missing for the verdict, in words
+    progress: float = 1.0  #: share of the evidence that is there
+    actions: tuple[str, ...] = ()  #: what to do next
+    tables: tuple[NumberTable, ...] = ()
+    notes: tuple[str, ...] = ()
+    cost_unit: str = "cost"
+    facts: Mapping[str, str] = field(default_factory=dict)  #: name -> value, shown as cards

@@ -1,0 +1,77 @@
+"""A comparison in words and numbers: the same on every screen, page and in every reply."""
+
+from typing import Final
+
+from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Difference, Verdict
+from ragbandit.shared.formats import decimal, money, number, percent
+
+#: verdict -> name of its colour in pages, and of its style on a terminal
+COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
+STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
+
+
+def sentence(comparison: Comparison) -> str:
+    """The verdict with its numbers. A difference that is not known yet has no point estimate."""
+    first, second, reward = comparison.first, comparison.second, comparison.reward
+    if comparison.verdict == NOT_KNOWN:
+        parts = [f"whether {first} is better than {second} is not known yet"]
+        if not reward.tells_nothing:
+            parts[0] += f" (reward {between(reward)} a question)"
+        parts.append(f"missing: {comparison.missing}")
+    elif comparison.verdict == "as good":
+        parts = [f"{first} is as good as {second} (reward {between(reward)} a question)"]
+    else:
+        parts = [f"{first} is {comparison.verdict} than {second}: {difference(reward)} reward a question"]
+    parts += [text for text in (quality_words(comparison.quality), cost_words(comparison)) if text]
+    return "; ".join(parts)
+
+
+def quality_words(quality: Difference) -> str:
+    """Quality with its verdict, "" if it is not known."""
+    verdict = quality.verdict()
+    if verdict == NOT_KNOWN:
+        return ""
+    means = "" if quality.first is None else f" ({decimal(quality.first)} against {decimal(quality.second)})"
+    return f"quality {verdict}{means}"
+
+
+def cost_words(comparison: Comparison) -> str:
+    """The change of cost as a share; "" if it is not known."""
+    change = cost_change(comparison.cost)
+    if change is None:
+        return ""
+    if change == 0.0:
+        return "same cost"
+    return f"{percent(round(abs(change), 2))} {'less' if change < 0.0 else 'more'} cost"
+
+
+def cost_change(cost: Difference) -> float | None:
+    """Change of the cost as a share of the second cost: 0 if it is the same, None if it is not known."""
+    if cost.low is None or cost.high is None or cost.estimate is None or not cost.second:
+        return None
+    margin = SAME_COST * cost.second
+    if -margin <= cost.low and cost.high <= margin:
+        return 0.0
+    return None if cost.low <= 0.0 <= cost.high else cost.estimate / cost.second
+
+
+def difference(value: Difference) -> str:
+    """Estimate and ends: "+0.094 (+0.040 to +0.146)"; without a verdict the ends alone, or "not known yet"."""
+    if value.low is None or value.high is None or value.tells_nothing:
+        return NOT_KNOWN
+    if value.low <= 0.0 <= value.high:
+        return between(value)
+    return f"{signed(value.estimate)} ({between(value)})"
+
+
+def between(value: Difference) -> str:
+    return f"{signed(value.low)} to {signed(value.high)}"
+
+
+def signed(value: float | None) -> str:
+    return decimal(value, sign="+")
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A cost per question in its unit."""
+    return number(value) if unit == "cost" else money(value, unit)

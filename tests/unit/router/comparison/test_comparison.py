@@ -1,0 +1,65 @@
+"""The one verdict: better, worse, as good, not known yet; with what is missing, and about how long it takes."""
+
+import pytest
+
+from ragbandit.router.comparison import Comparison, Difference, about_time, compare, forecast
+from ragbandit.router.comparison.words import sentence
+
+DAY_S = 86_400.0
+
+
+def compared(low: float | None, estimate: float, high: float | None, **changes: object) -> Comparison:
+    reward = Difference(estimate=estimate, low=low, high=high, effective_rows=100.0)
+    values: dict[str, object] = {"questions": 400, "rated": 100, "reward": reward, "seconds": 3 * DAY_S, "needed": 10}
+    return compare("routing", "always deep", design="live traffic", **(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "high", "verdict"),
+    [
+        (0.001, 0.1, 0.2, "better"),
+        (-0.2, -0.1, -0.001, "worse"),
+        (-0.05, 0.0, 0.05, "as good"),
+        (0.0, 0.0, 0.0, "as good"),
+        (-0.051, 0.1, 0.3, "not known yet"),
+        (None, 0.1, None, "not known yet"),
+    ],
+)
+def test_the_interval_gives_the_verdict(low, estimate, high, verdict):
+    """An interval without 0 is better or worse, one above minus the margin as good, and any other is not known yet."""
+    comparison = compared(low, estimate, high)
+    assert (comparison.verdict, comparison.missing is None) == (verdict, verdict != "not known yet")
+    assert (comparison.progress == 1.0) == (verdict != "not known yet")
+
+
+def test_no_point_stands_beside_what_is_not_known():
+    """Without a verdict the sentence has the ends of the interval, and none that tells nothing, but no estimate."""
+    open_verdict, empty = sentence(compared(-0.1, 0.077, 0.3)), sentence(compared(-0.7, 0.077, 0.6))
+    assert "-0.100 to +0.300" in open_verdict
+    assert "0.077" not in open_verdict + empty
+    assert "-0.7" not in empty
+    assert "0.077" in sentence(compared(0.01, 0.077, 0.3))
+
+
+def test_what_is_missing_has_a_number_and_a_time():
+    """The forecast grows with the square of the interval, and is never precise."""
+    comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings
+    assert comparison.missing == "about 100 more rated questions, about 4 days at today's rate"
+    assert comparison.progress == pytest.approx(1 / 2.25)
+    assert compared(-0.1, 0.05, 0.2, seconds=None).missing == "about 100 more rated questions"
+    assert "close to zero" in str(compared(-0.9, 0.0, 900.0).missing)
+    assert forecast(0.2) == "about 1 more rated question"
+
+
+def test_a_blocked_comparison_has_no_verdict():
+    """A log that contradicts itself gives no verdict, however clear the numbers are."""
+    comparison = compared(0.1, 0.2, 0.3, blocked="the draws are not as logged")
+    assert (comparison.verdict, comparison.missing) == ("not known yet", "the draws are not as logged")
+
+
+def test_times_are_rough():
+    """No time is below a minute or has a second digit without need."""
+    words = [about_time(seconds) for seconds in (0.1, 130.0, 3_700.0, 36.0 * 3_600, 8 * DAY_S, 100 * DAY_S, 1e9)]
+    assert words == [
+        "about a minute", "about 2 minutes", "about an hour", "about 2 days", "about a week", "about 3 months", "years"
+    ]  # fmt: skip

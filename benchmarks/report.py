@@ -14,11 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison, Difference
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
-from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import Line, ReportRows, ReportScope, share_of
-from ragbandit.router.reporting.report import MARGIN, SAME_COST, report_of
+from ragbandit.router.reporting.reading import ReportRows, ReportScope, share_of
+from ragbandit.router.reporting.report import report_of
 from ragbandit.router.serving.deciding.labelling import scaled
 from ragbandit.shared.types import Matrix, Vector
 
@@ -140,8 +140,8 @@ def _scores(quality: Vector, alike: float, *, seed: int) -> Vector:
     return np.where(random.random(len(quality)) < alike, quality, random.permutation(quality))
 
 
-def looked_at(run: Run, *, looks: Sequence[int], most: int | None) -> Iterator[tuple[int, Line, str]]:
-    """(questions so far, the line against premium, the report in a sentence) at every look."""
+def looked_at(run: Run, *, looks: Sequence[int], most: int | None) -> Iterator[tuple[int, Comparison, str]]:
+    """(questions so far, the comparison with premium, the report in a sentence) at every look."""
     for count in looks:
         scope = ReportScope(label="main", since=0.0, until=count * 60.0)
         result = report_of(run.at(count, most=most), scope, policy=PolicySettings(), against="premium")
@@ -176,29 +176,25 @@ class Score:
         self.cost += all(_holds(line.cost, truth[0]) for (_, line), truth in zip(lines, truths, strict=True))
         self.quality += all(_holds(line.quality, truth[1]) for (_, line), truth in zip(lines, truths, strict=True))
         last = lines[-1][1]
-        self.named += last.missing is None
+        self.named += last.verdict != NOT_KNOWN
         self.wrong += any(_is_false(line, *truth) for (_, line), truth in zip(lines, truths, strict=True))
-        self.first += [count for count, line in lines if line.missing is None][:1]
-        if last.cost.low is not None and last.quality.low is not None and last.cost.always:
-            cost = (last.cost.high - last.cost.low) / last.cost.always  # type: ignore[operator]
-            self.widths.append((cost, last.quality.high - last.quality.low))  # type: ignore[operator]
+        self.first += [count for count, line in lines if line.verdict != NOT_KNOWN][:1]
+        if last.cost.is_known and last.quality.is_known and last.cost.second:
+            self.widths.append((_width(last.cost) / last.cost.second, _width(last.quality)))
 
 
-def _holds(comparison: Comparison, truth: float) -> bool:
-    return comparison.low is None or comparison.high is None or comparison.low <= truth <= comparison.high
+def _width(value: Difference) -> float:
+    return (value.high or 0.0) - (value.low or 0.0)
 
 
-def _is_false(line: Line, cost: float, quality: float) -> bool:
-    """Whether a verdict is named that is not true. cost, quality: served less always premium."""
-    claims = {
-        "better": quality > 0.0,
-        "as good": quality >= -MARGIN,
-        "worse": quality < 0.0,
-        "cheaper": cost < 0.0,
-        "dearer": cost > 0.0,
-        "same cost": abs(cost) <= SAME_COST * (line.cost.always or 0.0),
-    }
-    return any(word in line.verdict and not holds for word, holds in claims.items())
+def _holds(value: Difference, truth: float) -> bool:
+    return value.low is None or value.high is None or value.low <= truth <= value.high
+
+
+def _is_false(line: Comparison, _cost: float, quality: float) -> bool:
+    """Whether a verdict is named that is not true. quality, which is the reward here: served less always premium."""
+    claims = {"better": quality > 0.0, "as good": quality >= -MARGIN, "worse": quality < 0.0}
+    return not claims.get(line.verdict, True)
 
 
 def scores(worlds: Sequence[World] = WORLDS, *, runs: int, most: int | None = None) -> Mapping[str, Score]:

@@ -292,11 +292,11 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
         log = replace(_report_log(here, spent[:look]), judge=judge)
         served = here.value(here.pmf)
         for one in report_of(log, _SCOPE, policy=PolicySettings()).arms:
-            arm = ARMS.index(one.against)
+            arm = ARMS.index(one.second.removeprefix("always "))
             truths = (served - here.chance[:, arm]).mean(), float((here.pmf @ means).mean() - means[arm])
             said = [("quality with a judge", one.quality)] if judged else [("quality", one.quality), ("cost", one.cost)]
             for (name, found), truth in zip(said, truths, strict=False):
-                line = Line(name=f"{name}, always {one.against}", confidence=0.95, every_look=True)
+                line = Line(name=f"{name}, {one.second}", confidence=0.95, every_look=True)
                 lines.setdefault(line, []).append(Look(truth=float(truth), low=found.low, high=found.high))
     return lines
 

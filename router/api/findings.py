@@ -221,11 +221,9 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
 
 
 def _fix(database: "Database", settings: "Settings", now: float, *, month: "Report | None" = None) -> Iterator[Finding]:
-    from ragbandit.router.reporting.report import FIX
-
-    for note in (month or month_report(database, settings=settings, now=now)).notes:
-        if note.startswith(FIX):
-            yield Finding("warning", "routing", note, "`ragbandit report` has the numbers")
+    advice = (month or month_report(database, settings=settings, now=now)).advice
+    if advice is not None:
+        yield Finding("warning", "routing", advice)
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

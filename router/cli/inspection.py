@@ -26,6 +26,7 @@ from ragbandit.router.cli.console import (
     show_screen,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
+from ragbandit.router.comparison import words as comparison_words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
@@ -302,13 +303,15 @@ def report(
     paragraphs = [result.sentence, *budgets]
     if result.learning is not None:
         paragraphs.append(f"State of learning: {result.learning}.")
-    others = (line for line in result.arms if result.total is None or line.against != result.total.against)
-    paragraphs += [f"Always {line.against}: {line.earned or line.saved}; verdict: {line.verdict}." for line in others]
+    others = (one for one in result.arms if result.total is None or one.second != result.total.second)
+    paragraphs += [f"{comparison_words.sentence(one)}." for one in others]
+    if result.advice is not None:
+        paragraphs.append(f"{result.advice}.")
     if mapped is not None:
         paragraphs += [mapped.sentence, *("; ".join(leaf.values()) for leaf in mapped.cells)]
     if show_all:
-        for title, lines in words.tables(result)[1:]:
-            paragraphs += [f"{title} {'; '.join(words.cells(line, result.unit))}" for line in lines]
+        for table in words.assessment(result, now=now).tables[1:]:
+            paragraphs += [f"{table.title}: {'; '.join(cells)}" for cells in table.rows]
         paragraphs += result.notes
     show_paragraphs(paragraphs, show_all=show_all)
     if html is not None:

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from ragbandit.router.comparison import WORTH
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
@@ -27,7 +28,7 @@ from ragbandit.router.offline.simulation.measure import FirstPass, first_pass
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.router.reporting.report import FEWEST_TO_FIX, WORTH
+from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number, roughly
 from ragbandit.shared.types import ArmName, Matrix, Vector, finite_json

@@ -1,13 +1,13 @@
 """Compares the served answers with always using one arm. The intervals hold however often the report is read."""
 
 import math
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.shared.confidence_sequences import JudgeSlopes, Tried, asymptotic_width
+from ragbandit.router.comparison import Difference
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, JudgeSlopes, asymptotic_width
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
@@ -33,30 +33,6 @@ _LEAN: Final = 0.95
 _TINY: Final = 1e-300
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """Means per question: the served answers, and always using one arm."""
-
-    served: float | None = None
-    """Mean of what was served; null if no value was seen."""
-    always: float | None = None
-    """Estimated mean if the arm had always been used; null, like the fields below, if it is not tried enough."""
-    difference: float | None = None
-    """`served` - `always`."""
-    low: float | None = None
-    """Lower end of its 95 % interval, which holds however often one looks."""
-    high: float | None = None
-    """Upper end of the interval."""
-    draws: int
-    """Questions that drew the arm."""
-    seen: int
-    """Draws of the arm with an outcome (costs), or a rating (quality)."""
-    effective_rows: float
-    """Number of equally weighted rows that give the same precision as the comparison."""
-    missing: str | None
-    """Why there is no interval, in words; null if there is an interval."""
-
-
 def compared(
     value: Vector,
     *,
@@ -68,8 +44,10 @@ def compared(
     most: float,
     judge: Vector | None = None,
     counts: Vector | None = None,
-) -> Comparison:
-    """Compare the served answers with always using one arm, in the unit of `value`. A row is a question.
+) -> Difference:
+    """The served answers minus always using one arm, in the unit of `value`. A row is a question.
+
+    Below FEWEST_EFFECTIVE effective rows there are no estimate and no interval, only the mean of what was served.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
@@ -87,13 +65,8 @@ def compared(
     is_seen_draw = is_drawn & is_seen
     at_arm = np.arange(n), np.broadcast_to(against, n)
 
-    def without_interval(effective: float = 0.0, *, served: float | None = None) -> Comparison:
-        draws, seen = int(is_drawn.sum()), int(is_seen_draw.sum())
-        tried = Tried(draws=draws, judged=seen, effective=effective, questions=n)
-        return Comparison(draws=draws, seen=seen, effective_rows=effective, missing=tried.missing, served=served)
-
     if not is_seen.any():
-        return without_interval()
+        return Difference()
     seen_weight = np.where(is_seen, 1.0 if counts is None else counts, 0.0)
     plain = None
     adjustment = np.full(n, np.nan)
@@ -107,7 +80,7 @@ def compared(
         value, seen_weight=seen_weight, arm=arm, predicted=predicted_drawn, adjustment=adjustment
     )
     if not is_seen_draw.any():
-        return without_interval(served=float(served.mean()))
+        return Difference(first=float(served.mean()))
     inverse, rated = 1.0 / pmf[at_arm], float(seen_share[at_arm[1]].min())
     weight = np.where(is_seen_draw, inverse * seen_weight, 0.0)
     served_weight = seen_weight / seen_share[arm]
@@ -117,9 +90,8 @@ def compared(
         rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
         effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
     )
-    comparison = without_interval(effective, served=float(served.mean()))
-    if comparison.missing is not None:
-        return comparison
+    if not effective >= FEWEST_EFFECTIVE:  # also for NaN
+        return Difference(first=float(served.mean()), effective_rows=effective)
     model = _fitted(value, weight=weight, predicted=predicted[at_arm])
     centred = _centred(adjustment, weight=np.where(is_drawn, inverse, 0.0))
     always = model + np.where(is_seen_draw, value - model - centred, 0.0) * weight * (n / weight.sum())
@@ -135,16 +107,17 @@ def compared(
         added = counts * np.abs(1.0 - np.where(is_drawn, inverse, 0.0))
         heavy = float((added**3 / counts).sum() / (added**2 / counts).sum()) / rated
     middle = float(difference.mean())
-    if abs(middle) < _ROUNDING * max(abs(comparison.served or 0.0), abs(float(always.mean()))):
+    first, second = float(served.mean()), float(always.mean())
+    if abs(middle) < _ROUNDING * max(abs(first), abs(second)):
         middle = 0.0
     below, above = _standard_errors(difference - middle, variance=variance, farthest=heavy * (most - least) / n)
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
     times, margin = width * math.sqrt(effective), unknown * (most - least)
     low, high = middle - times * below - margin, middle + times * above + margin
-    if plain is not None and plain.difference is not None and plain.low is not None and plain.high is not None:
-        low = min(middle, plain.low if plain.difference - plain.low < middle - low else low)
-        high = max(middle, plain.high if plain.high - plain.difference < high - middle else high)
-    return replace(comparison, always=float(always.mean()), difference=middle, low=low, high=high)
+    if plain is not None and plain.estimate is not None and plain.low is not None and plain.high is not None:
+        low = min(middle, plain.low if plain.estimate - plain.low < middle - low else low)
+        high = max(middle, plain.high if plain.high - plain.estimate < high - middle else high)
+    return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
 
 
 def _judge_adjustment(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:

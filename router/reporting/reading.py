@@ -12,7 +12,7 @@ import json
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -20,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
+from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.sources import label_weight
-from ragbandit.router.reporting.estimates import Choices, Comparison
+from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
+from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.router.storage.totals import KEPT, TRAFFIC, hour_of, position_of, summed
@@ -31,35 +33,6 @@ from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, WHOLE,
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """Comparison of a group of questions with always using one arm."""
-
-    name: str
-    """Name of the group of questions, or "always" and the arm."""
-    against: str
-    """The arm that always answers in the comparison."""
-    questions: int
-    """Questions that could have had this arm; estimated if the report is made from a sample."""
-    cost: Comparison
-    """Cost per question, in the report's unit."""
-    quality: Comparison
-    """Quality of the rated answers, per question."""
-    value: Comparison | None = None
-    """Reward per question at the configured weight of cost, of rated answers."""
-    earned: str | None = None
-    """What routing earned at the configured price, in words; null if it cannot be estimated."""
-    verdict: str
-    """Quality and cost, for example "as good, cheaper"; or "cannot tell yet". Quality is better, as good or worse; cost
-    is cheaper, same cost or more expensive."""
-    missing: str | None
-    """Why there is no verdict, and how many more questions it takes; null if there is a verdict."""
-    saved: str
-    """The total savings, in words."""
-    words: str
-    """The verdict in words, with its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,10 +67,17 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """A report of a period. A line covers only questions that could have had the arm in its `against`."""
+    """A report of a period: what was served ("routing") compared with always using one arm.
+
+    A comparison covers only questions that could have had the arm. Its intervals hold however often it is made.
+    """
 
     sentence: str = ""
-    """All of it in one sentence."""
+    """All of it in one sentence; `state` comes first."""
+    state: str | None = None
+    """What decided more than half of the newest questions instead of the policy, in words; null if the policy did."""
+    advice: str | None = None
+    """"fix: always ARM earns as much", with the next command; null if routing pays or it is not known yet."""
     since: float
     """Start of the period, seconds since 1970."""
     until: float
@@ -111,23 +91,25 @@ class Report:
     price: str | None = None
     """What a right answer is worth by the reward setting, in words; null without a price."""
     sample: Sample | None = None
-    """The sample behind comparisons and lines; null if every question was read."""
+    """The sample behind comparisons; null if every question was read."""
     asked: Asked | None = None
     """Exact totals of a sampled period; null without a sample, with a tenant, or if hours are not counted yet."""
-    total: Line | None
-    """The line of all questions; null if nothing can be compared."""
-    costs: Mapping[Unit, Comparison]
-    """Comparisons in dollars, steps and seconds, as far as outcomes report them."""
-    arms: tuple[Line, ...]
-    """Lines of all questions against each arm, the most used arm first."""
-    tenants: tuple[Line, ...]
-    """Lines by tenant, the largest first; empty if there is only one tenant."""
-    prices: tuple[Line, ...]
-    """Lines by price; empty if there is only one price."""
-    weeks: tuple[Line, ...]
-    """Lines by week, from Monday 00:00 UTC; empty if there is only one week."""
+    total: Comparison | None
+    """All questions, against the arm to compare with; null if nothing can be compared."""
+    costs: Mapping[Unit, Difference]
+    """Differences in dollars, steps and seconds against this arm, as far as outcomes report them."""
+    arms: tuple[Comparison, ...]
+    """All questions against each arm, the most used arm first."""
+    paired: tuple[Comparison, ...] = ()
+    """Each arm against the best arm on imported questions that have the outcomes of several arms (a warm start)."""
+    tenants: tuple[Comparison, ...]
+    """By tenant, the largest first; empty if there is only one tenant."""
+    prices: tuple[Comparison, ...]
+    """By price; empty if there is only one price."""
+    weeks: tuple[Comparison, ...]
+    """By week, from Monday 00:00 UTC; empty if there is only one week."""
     left_out: Mapping[str, int]
-    """Reason -> number of questions that no line includes; estimated if the report is made from a sample."""
+    """Reason -> number of questions that no comparison includes; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
     """Notes on how to read the numbers, and on what they leave out."""
     learning: str | None = None
@@ -190,6 +172,8 @@ class ReportRows:
     judge: Vector | None = None
     #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
+    #: what decided the newest questions instead of the policy, the newest first
+    deciders: Sequence[Decider] = ()
 
     @property
     def sample(self) -> Sample | None:
@@ -300,6 +284,7 @@ class _Rows:
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     imported: int = 0
+    deciders: list[Decider] = field(default_factory=list)
     #: the numbers of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
     #: the numbers of _OFFERED, for every offered arm of every row
@@ -317,6 +302,8 @@ class _Rows:
         if reason is not None:
             self.left_out[reason] += 1
             return
+        if len(self.deciders) < NEWEST:
+            self.deciders.append(decider_of(json.loads(facts), request=row["request"] or ""))
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
@@ -376,6 +363,7 @@ class _Rows:
             reward=columns["reward"],
             judge=judge if judge_helps else None,
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
+            deciders=self.deciders,
         )
 
 

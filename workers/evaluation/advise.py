@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import opened, split_commas
+from ragbandit.router.comparison import WORTH
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
@@ -26,7 +27,6 @@ from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.simulation.measure import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting.report import WORTH
 from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder

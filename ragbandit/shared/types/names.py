@@ -59,6 +59,10 @@ LABEL_QUEUE: Final = "label_queue"
 CANDIDATE: Final = "candidate"
 #: fact of a decision made while the kill switch was on, {"arm": the pinned arm}: the policy drew no arm
 KILLED: Final = "killed"
+#: fact of a decision made while the policy was learned again from its ledger: an interim policy drew the arm
+REBUILDING: Final = "rebuilding"
+#: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
+BUDGET_FACTOR: Final = "budget_factor"
 #: fact of a decision whose texts were erased: "texts" or "texts and features"
 ERASED: Final = "erased"
 

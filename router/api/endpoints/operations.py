@@ -162,12 +162,12 @@ async def read_report(
         str | None,
         Query(
             max_length=64,
-            description="The arm to compare with; default: the arm of the holdback, else the incumbent, else the most "
-            "expensive arm with enough answers.",
+            description="The arm to compare with; default: the arm of the holdback, else the incumbent, else the arm "
+            "that is surely the best so far.",
         ),
     ] = None,
 ) -> Response:
-    """Compare dollars and quality of routing with always using one arm: by arm, tenant, price and week.
+    """Compare reward, quality and cost of routing with always using one arm: by arm, tenant, price and week.
 
     The figures have intervals and a verdict; they are estimated from the logged decisions. If the period has more than
     30,000 questions, a uniform sample of them is read, so a report takes seconds at most; `sample` is its size. Totals,

@@ -92,7 +92,7 @@ _MODULES: Final = (
     "ragbandit.shared.types.ledger",
     "ragbandit.router.learning.monitoring.arm_changes",
     "ragbandit.router.storage.ledgers.ledger",
-    "ragbandit.router.reporting.estimates",
+    "ragbandit.router.comparison",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.explain",

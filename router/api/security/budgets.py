@@ -27,7 +27,6 @@ from sqlalchemy import select
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
@@ -36,7 +35,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.formats import moment, number, percent
-from ragbandit.shared.types import Caller, Json, Query
+from ragbandit.shared.types import BUDGET_FACTOR, Caller, Json, Query
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     from ragbandit.router.api.dependencies import Reads

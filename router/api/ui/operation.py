@@ -77,7 +77,7 @@ async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """Values for templates that show the report of the last `seconds` seconds. The report is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
     result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
-    return {"report": result, "words": words}
+    return {"shown": words.assessment(result, now=time.time())}
 
 
 @lru_cache(maxsize=8)
@@ -90,7 +90,8 @@ def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: 
 def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
     """The report as one HTML page that loads no other files. mapped: None for a page without a map of the choices."""
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
-    values = {"report": result, "words": words, "style": style, "map": mapped}
+    shown = words.assessment(result, now=result.until)
+    values = {"report": result, "shown": shown, "style": style, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page
 

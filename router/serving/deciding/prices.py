@@ -8,13 +8,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import MAX_WEIGHT, Json, Query
+from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Json, Query
 
 #: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,
 #: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}; each of the three is optional
 TERMS: Final = "prices"
-#: key of a query's `request`: the factor (>= 1) by which the caller's dollar budgets raise the query's cost weight
-BUDGET_FACTOR: Final = "budget_factor"
 #: name of an aim -> name of its term in reward.cost, if the two differ
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 

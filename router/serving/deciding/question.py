@@ -1,14 +1,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from ragbandit.router.policies.draw import Offer
 from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
-from ragbandit.shared.types import LABEL_QUEUE, STICKY, ArmName, Decision, DecisionId, Json, Query
-
-#: fact of a decision: true if another policy decided while the configured one was learned again
-REBUILDING: Final = "rebuilding"
+from ragbandit.shared.types import LABEL_QUEUE, REBUILDING, STICKY, ArmName, Decision, DecisionId, Json, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

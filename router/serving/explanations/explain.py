@@ -16,7 +16,6 @@ from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.needs import LACKING
 from ragbandit.router.serving.deciding.prices import budget_factor, price_name
-from ragbandit.router.serving.deciding.question import REBUILDING
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
@@ -24,7 +23,7 @@ from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
+from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, REBUILDING, STICKY, ArmName, Decision, DecisionId, Json
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 

@@ -10,8 +10,8 @@ from ragbandit.router.api.security.budgets import MOST, price_factor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR, served_weight
-from ragbandit.shared.types import MAX_WEIGHT, Query
+from ragbandit.router.serving.deciding.prices import served_weight
+from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Query
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 

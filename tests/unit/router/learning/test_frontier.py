@@ -5,9 +5,9 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR, TERMS, served_weight
+from ragbandit.router.serving.deciding.prices import TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import BUDGET_FACTOR, Query
 from tests.support.cases import every_case
 
 FRONTIER = Frontier(weights=(0.0, 0.1, 0.2, 0.4), quality=(0.9, 0.9, 0.8, 0.3), cost=(3.0, 2.0, 2.2, 1.0), best=0.85)

@@ -23,11 +23,10 @@ def test_costs_of_all_outcomes():
     value = 1.0 + arm + random.normal(0.0, 0.1, 400)
     found = comparison(value, arm=arm, p=p)
     weight = arm / p
-    assert found.served == pytest.approx(value.mean(), abs=1e-12)
-    assert found.always == pytest.approx(weight @ value / weight.sum(), abs=1e-12)
-    assert found.low < found.difference < found.high
-    assert found.difference == pytest.approx(found.served - found.always)
-    assert found.draws == found.seen == arm.sum()
+    assert found.first == pytest.approx(value.mean(), abs=1e-12)
+    assert found.second == pytest.approx(weight @ value / weight.sum(), abs=1e-12)
+    assert found.low < found.estimate < found.high
+    assert found.estimate == pytest.approx(found.first - found.second)
 
 
 def test_an_arm_that_costs_nothing():
@@ -36,7 +35,7 @@ def test_an_arm_that_costs_nothing():
     arm = (random.random(2_000) < 0.5).astype(np.intp)
     value, pmf = np.where(arm == 1, 0.0, random.uniform(0.5, 1.5, 2_000)), np.full((2_000, 2), 0.5)
     found = compared(value, arm=arm, pmf=pmf, predicted=np.full((2_000, 2), np.nan), against=1, least=0.0, most=0.0)
-    assert found.always == 0.0
+    assert found.second == 0.0
     assert found.low < 0.5 < found.high < 0.6
 
 
@@ -47,8 +46,8 @@ def test_ratings_that_depend_on_the_arm():
     value[(arm == 0) & (np.arange(1600) % 24 != 0)] = np.nan
     found = comparison(value, arm=arm, p=np.full(1600, 0.25))
     assert np.nanmean(value) > 0.9
-    assert found.served == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
-    assert found.always == pytest.approx(1.0)
+    assert found.first == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
+    assert found.second == pytest.approx(1.0)
     assert found.low <= -0.375 <= found.high
 
 
@@ -83,13 +82,13 @@ def test_a_judge_narrows_the_interval():
     drawn, rated = (arm == 1) / p, (arm == 1) * seen / p
     residual = np.where(seen, value - told, 0.0)
     expected = (rated @ residual) / rated.sum() + (drawn @ told) / drawn.sum()
-    assert found.always == pytest.approx(expected)
+    assert found.second == pytest.approx(expected)
     assert found.low <= float(right.mean()) - 0.6 <= found.high
     assert found.high - found.low < 0.93 * (plain.high - plain.low)
     noise = compared(value, **given, judge=random.random(6_000))
     assert noise.high - noise.low < 1.01 * (plain.high - plain.low)
     few = compared(value, **given, judge=np.where(np.cumsum(seen) < 15, judge, np.nan))
-    assert (few.always, few.low, few.high) == pytest.approx((plain.always, plain.low, plain.high))
+    assert (few.second, few.low, few.high) == pytest.approx((plain.second, plain.low, plain.high))
 
 
 @pytest.mark.parametrize("losses", [4, 20, 60, 100, 180])
@@ -111,11 +110,11 @@ def test_what_was_not_tried_has_no_interval():
     arm = np.zeros(1000, dtype=np.intp)
     arm[::125] = 1
     few = comparison(np.ones(1000), arm=arm, p=np.full(1000, 0.01))
-    assert (few.served, few.always, few.low) == (1.0, None, None)
-    assert few.missing.startswith("not tried enough: 8 draws, 8 judged")
-    assert comparison(np.ones(1000), arm=np.zeros(1000, dtype=np.intp), p=np.full(1000, 0.01)).always is None
+    assert (few.first, few.second, few.low) == (1.0, None, None)
+    assert 0.0 < few.effective_rows < 10.0
+    assert comparison(np.ones(1000), arm=np.zeros(1000, dtype=np.intp), p=np.full(1000, 0.01)).second is None
     unseen = comparison(np.full(1000, np.nan), arm=arm, p=np.full(1000, 0.5))
-    assert (unseen.served, unseen.effective_rows) == (None, 0.0)
+    assert (unseen.first, unseen.effective_rows) == (None, 0.0)
 
 
 def test_an_arm_whose_values_nobody_saw():
@@ -157,12 +156,12 @@ def test_labels_count_by_their_probability():
         given = {"arm": arm, "pmf": np.stack([1 - p, p], axis=1), "predicted": np.full((len(arm), 2), np.nan)}
         found = compared(value, against=1, least=0.0, most=1.0, counts=counts, **given)
         inside += found.low <= truth <= found.high
-        served.append(found.served - right)
-        plain.append(compared(value, against=1, least=0.0, most=1.0, **given).served - right)
+        served.append(found.first - right)
+        plain.append(compared(value, against=1, least=0.0, most=1.0, **given).first - right)
     assert inside >= 56
     assert abs(np.mean(served)) < 3 * np.std(served) / np.sqrt(60) + 0.002
     assert np.mean(plain) < -0.05
     alike = compared(value, against=1, least=0.0, most=1.0, counts=np.ones(len(value)), **given)
-    assert alike.difference == pytest.approx(compared(value, against=1, least=0.0, most=1.0, **given).difference)
+    assert alike.estimate == pytest.approx(compared(value, against=1, least=0.0, most=1.0, **given).estimate)
     scaled = compared(value, against=1, least=0.0, most=1.0, counts=3.0 * counts, **given)
-    assert scaled.difference == pytest.approx(found.difference)
+    assert scaled.estimate == pytest.approx(found.estimate)

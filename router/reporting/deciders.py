@@ -1,0 +1,86 @@
+"""What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
+
+While it decides more than half of the draws, it is the first thing that a report says: what was served says little
+about routing then.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from ragbandit.router.policies.draw import COLD_START_FLOOR, INCUMBENT
+from ragbandit.router.storage.rows.conversion import json_object
+from ragbandit.shared.formats import percent, roughly
+from ragbandit.shared.types import BUDGET_FACTOR, REBUILDING, Json
+
+Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
+
+#: number of newest questions from which the state is read
+NEWEST: Final = 100
+#: a budget decides if it raises the price of a question at least by this factor
+_RAISED: Final = 2.0
+
+
+class Decider(NamedTuple):
+    kind: Kind
+    share: float  #: probability that it decided the draw, in [0, 1]
+    arm: str = ""  #: the incumbent of a safe start
+
+
+_POLICY: Final = Decider("policy", 0.0)
+
+
+def decider_of(facts: Mapping[str, Json], *, request: str) -> Decider:
+    """What decided a draw, by its stored facts. request: JSON of the decision's request."""
+    if facts.get(REBUILDING):
+        return Decider("rebuilt ledger", 1.0)
+    incumbent, floors = facts.get(INCUMBENT), facts.get(COLD_START_FLOOR)
+    if isinstance(incumbent, Mapping):
+        share = _number(incumbent.get("share"))
+        if share is not None and share < 1.0:
+            return Decider("safe start", 1.0 - share, str(incumbent.get("arm")))
+    if BUDGET_FACTOR in request:
+        factor = _number(json_object(request).get(BUDGET_FACTOR))
+        if factor is not None and factor >= _RAISED:
+            return Decider("budget", 1.0)
+    if isinstance(floors, Mapping):
+        return Decider("warm-up", min(sum(filter(None, map(_number, floors.values()))), 1.0))
+    return _POLICY
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def state_of(deciders: Sequence[Decider], *, rated: float) -> str | None:
+    """The state in words, if something else than the policy decides more than half of these draws; else None.
+
+    deciders: of the newest questions, the newest first. rated: share of the questions that are rated
+    """
+    shares: dict[Kind, float] = {}
+    for decider in deciders:
+        shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(deciders)
+    if sum(shares.values()) <= 0.5:
+        return None
+    kind: Kind = max(shares, key=lambda name: shares[name])
+    share = shares[kind]
+    size = percent(round(share, 2))
+    if kind == "rebuilt ledger":
+        return f"rebuilt ledger: another policy decides {size} of the questions until the policy is learned again"
+    if kind == "budget":
+        return f"budget: {size} of the questions are decided at a price that spending has raised"
+    if kind == "warm-up":
+        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(deciders, rated=rated)}"
+    arm = next(decider.arm for decider in deciders if decider.kind == kind)
+    return f"safe start: {size} of the questions still go to {arm}{_ends(deciders, rated=rated)}"
+
+
+def _ends(deciders: Sequence[Decider], *, rated: float) -> str:
+    """When routing can be judged: the line through the shares of the newer and the older half, extended to a half."""
+    half = len(deciders) // 2
+    if half < NEWEST // 4 or rated <= 0.0:
+        return "; routing is judged when it decides most of them"
+    newer, older = (sum(d.share for d in part) / half for part in (deciders[:half], deciders[-half:]))
+    if older - newer < 0.01:
+        return "; at this rate that does not end: see `ragbandit status` on learning"
+    questions = (newer - 0.5) * half / (older - newer)
+    return f"; routing is judged after {roughly(max(questions, 1.0) * rated)} ratings"

@@ -144,8 +144,8 @@ def compare(
         times = reward.times_more() if reward.is_known else needed / max(reward.effective_rows, 1e-9)
         progress = min(1.0 / times, 0.99) if times > 0.0 else 0.99
         missing = forecast(rated * (times - 1.0), seconds_each=seconds / rated if seconds and rated else None)
-        if not rated:
-            missing = "rated questions of both ways"
+        if not rated or reward.effective_rows <= 0.0:
+            missing = f"rated questions of {second}"
         elif times > _FARTHEST:
             missing = "more than this traffic will tell: the difference is close to zero, or an arm is hardly drawn"
     return Comparison(

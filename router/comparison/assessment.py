@@ -1,6 +1,6 @@
 """What a tool shows of its comparisons: one sentence and one number, then pictures, then tables.
 
-`terminal` prints an assessment, `page` draws it. Both take everything from here, so that they show the same.
+`terminal` prints an assessment, and `page` draws an assessment, so that a screen and a page show the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class QuestionKind:
     """A kind of questions, and who answers it."""
 
     name: str
-    share: float  #: of all questions
+    share: float  #: share of all questions
     arms: Mapping[str, float]  #: arm -> its share of this kind
     reward: float | None  #: mean reward; None with too few ratings
     examples: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ def test_what_was_earned_is_told(service, visit):
     assert re.search(r"Quality\s*0\.75\s*of 2 judged questions", text)
     assert re.search(r"Decisions\s*3\s*\d explored", text)
     assert re.search(r"Failed answers\s*0 %\s*0 of 2", text)
-    assert "effective rows needed" in text
+    assert "is not known yet; missing: " in text
     assert "The latest minute is incomplete" in text
     arm = browser.page("/ui/arms?time=week")
     assert 'aria-current="true">last 7 days' in arm

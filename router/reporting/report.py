@@ -143,7 +143,7 @@ def _unit(log: ReportRows) -> Unit:
 def _arm_to_compare(
     log: ReportRows, arms: Sequence[Comparison], *, policy: PolicySettings, against: str | None
 ) -> tuple[int | None, str | None]:
-    """Returns (index of the arm to compare with, reason to choose it); None and None if no arm has enough draws."""
+    """Returns (index of the arm to compare with, reason to choose it); None and None without questions."""
     if against is not None:
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
@@ -157,7 +157,11 @@ def _arm_to_compare(
     if tried:
         return min(tried)[1], "the best arm, as far as the ratings show"
     costly = [(one.cost.second, place) for place, one in enumerate(arms) if one.cost.second is not None]
-    return (max(costly)[1], "the most expensive arm: too few ratings show which is best") if costly else (None, None)
+    if costly:
+        return max(costly)[1], "the most expensive arm, since too few ratings show which is best"
+    if not len(log.arm):
+        return None, None
+    return int(np.bincount(log.arm).argmax()), "the most used arm, since too few answers show which is best"
 
 
 def _fix(arms: Sequence[Comparison]) -> str | None:

@@ -22,15 +22,7 @@ from rich.console import Console
 
 from benchmarks.coverage.methods import weight_powers
 from benchmarks.figures import Figure, print_figures
-from ragbandit.router.offline.estimation import (
-    Estimator,
-    Moments,
-    cressie_read,
-    estimated,
-    extreme_rows,
-    heavy_weight,
-    scores,
-)
+from ragbandit.router.offline.estimation import Moments, cressie_read, extreme_rows, heavy_weight, scores
 
 ROWS, ARMS = 100_000, 3
 LARGE = 10_000_000
@@ -56,14 +48,12 @@ class Sample:
 
 def ours(sample: Sample) -> tuple[float, float]:
     """The doubly robust interval, piece by piece as `judge` does it."""
-    estimator = Estimator(name="dr")
     total: Moments | None = None
     powers = np.zeros(2)
     for start in range(0, len(sample.reward), PIECE):
         rows = slice(start, start + PIECE)
         made = Moments.of(
-            *estimator.parts
-            @ scores(
+            *scores(
                 reward=sample.reward[rows],
                 action=sample.action[rows],
                 logged=sample.logged[rows],
@@ -76,8 +66,7 @@ def ours(sample: Sample) -> tuple[float, float]:
     assert total is not None
     scored = total.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
     extremes = extreme_rows([heavy_weight(powers)], rewards=(0.0, 1.0), baseline=float(total.mean[2]))
-    value = estimated(estimator, moments=total).value
-    return cressie_read(scored, confidence=0.95, extremes=extremes, value=value)
+    return cressie_read(scored, confidence=0.95, extremes=extremes)
 
 
 def theirs(sample: Sample) -> Callable[[], object] | None:

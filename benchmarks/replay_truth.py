@@ -47,7 +47,6 @@ class Judged:
     """A policy's value by the replay, and by the table."""
 
     name: str
-    estimator: str
     value: float
     low: float
     high: float
@@ -142,38 +141,21 @@ def lived(
         return memory_log(ledger_rows(ledger), ledger=settings.policy.label)
 
 
-def judged(
-    log: MemoryLog, *, table: LabelledTable, settings: Settings, estimators: Sequence[str], confidence: float
-) -> list[Judged]:
-    """Estimates of the five other candidates by each estimator, and their true values from the table."""
+def judged(log: MemoryLog, *, table: LabelledTable, settings: Settings, confidence: float) -> list[Judged]:
+    """Estimates of the five other candidates, and their true values from the table."""
     rewards = truth_of(log, table=table, settings=settings)
     found = []
-    for estimator in estimators:
-        plan = Plan(estimator=estimator, confidence=confidence)
-        asked = parse_candidates(OTHERS)
-        ready = prepare(log, candidates=asked, plan=plan, settings=settings)
-        replayed = estimate_candidates(
-            [ready.part()],
-            candidates=asked,
-            candidate_pmfs=ready.candidate_pmfs,
-            plan=plan,
-            log="live decisions",
-        )
-        for one, candidate in zip(ready.candidate_pmfs, replayed.candidates, strict=True):
-            reward = candidate.reward
-            assert reward.low is not None
-            assert reward.high is not None
-            assert not replayed.faults
-            found.append(
-                Judged(
-                    name=candidate.name,
-                    estimator=estimator,
-                    value=reward.value,
-                    low=reward.low,
-                    high=reward.high,
-                    truth=float((one.pmf * rewards).sum(axis=1).mean()),
-                )
-            )
+    plan, asked = Plan(confidence=confidence), parse_candidates(OTHERS)
+    ready = prepare(log, candidates=asked, plan=plan, settings=settings)
+    replayed = estimate_candidates(
+        [ready.part()], candidates=asked, candidate_pmfs=ready.candidate_pmfs, plan=plan, log="live decisions"
+    )
+    assert not replayed.faults
+    for one, candidate in zip(ready.candidate_pmfs, replayed.candidates, strict=True):
+        reward, truth = candidate.reward, float((one.pmf * rewards).sum(axis=1).mean())
+        assert reward.low is not None
+        assert reward.high is not None
+        found.append(Judged(name=candidate.name, value=reward.value, low=reward.low, high=reward.high, truth=truth))
     return found
 
 
@@ -214,11 +196,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 log = lived(
                     table, decisions=asked.decisions, settings=settings, encoder=encoder, seed=seed, progress=progress
                 )
-                found += judged(log, table=table, settings=settings, estimators=("dr", "ips"), confidence=0.95)
-    printed = Printed("policy", "estimator", "replay says", "truth", "inside", title="five policies on a live log")
+                found += judged(log, table=table, settings=settings, confidence=0.95)
+    printed = Printed("policy", "replay says", "truth", "inside", title="five policies on a live log")
     for one in found:
         says = f"{one.value:.4f} ({one.low:.4f} to {one.high:.4f})"
-        printed.add_row(one.name, one.estimator, says, f"{one.truth:.4f}", "yes" if one.inside else "NO")
+        printed.add_row(one.name, says, f"{one.truth:.4f}", "yes" if one.inside else "NO")
     console.print(printed)
     inside = sum(one.inside for one in found)
     console.print(f"{inside} of {len(found)} inside at 95 %; {asked.decisions:,} decisions, {asked.seeds} seeds")

@@ -55,8 +55,6 @@ def replay_verb(
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
-    estimator: Annotated[str, typer.Option(help="dr, sndr, ips, snips or dm")] = "dr",
-    reward_model: Annotated[str, typer.Option(help="ridge or mean")] = "ridge",
     folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
     price: Annotated[
         str | None,
@@ -96,13 +94,11 @@ def replay_verb(
         skip_bad=skip_bad,
     )
     plan = Plan(
-        estimator=estimator.strip(),
         weight=_weight(price, prices=settings.cost_weights),
         baseline=baseline,
         confidence=confidence,
         segments=tuple(split_commas(segment or [])),
         folds=folds,
-        reward_model=reward_model,
         floor=floor,
         learn=learn,
         sample=sample,

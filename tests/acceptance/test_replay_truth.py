@@ -34,14 +34,14 @@ def live(tmp_path):
 
 @pytest.mark.slow
 def test_truth_is_inside(live):
-    """On 4,000 live decisions the true values of five other policies are in their 99 % intervals, by DR and IPS."""
+    """On 4,000 live decisions the true values of five other policies are in their 99 % intervals."""
     log, settings = live(decisions=4_000, seed=0)
     assert len(log.rows) == 4_000
     assert len({row.decision.version for row in log.rows}) > 10, "the live policy learned while it logged"
-    found = judged(log, table=TABLE, settings=settings, estimators=("dr", "ips"), confidence=0.99)
-    assert [one.name for one in found] == [*OTHERS, *OTHERS]
+    found = judged(log, table=TABLE, settings=settings, confidence=0.99)
+    assert [one.name for one in found] == [*OTHERS]
     assert [one.name for one in found if not one.inside] == []
-    for one in found[:5]:
+    for one in found:
         assert one.high - one.low < 0.25, "an interval that says nothing is no success"
     assert max(one.truth for one in found) - min(one.truth for one in found) > 0.1, "the five are not alike"
 
@@ -49,9 +49,9 @@ def test_truth_is_inside(live):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_truth_is_inside_as_often_as_promised(live):
-    """On 20,000 live decisions with three seeds, 95 % intervals by DR and IPS contain the truth nine times in ten."""
+    """On 20,000 live decisions with three seeds, 95 % intervals contain the truth nine times in ten."""
     found = []
     for seed in range(3):
         log, settings = live(decisions=20_000, seed=seed)
-        found += judged(log, table=TABLE, settings=settings, estimators=("dr", "ips"), confidence=0.95)
+        found += judged(log, table=TABLE, settings=settings, confidence=0.95)
     assert sum(one.inside for one in found) >= 0.9 * len(found)

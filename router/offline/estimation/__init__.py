@@ -1,4 +1,4 @@
-"""Estimators, their intervals and reward models, and the types that the offline tools share.
+"""The doubly robust estimate, its interval and its reward model, and the types that the offline tools share.
 
 A Matrix has shape (n, K) unless stated otherwise: a row per decision, a column per arm.
 """
@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from statistics import NormalDist
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.confidence_sequences import doubly_robust
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import FeatureRows, Matrix, Vector, effective_rows
+from ragbandit.shared.types import FeatureRows, Matrix, Vector
 
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
@@ -92,75 +92,17 @@ class Moments:
         return Moments(rows=self.rows, mean=matrix @ self.mean, scatter=matrix @ self.scatter @ matrix.T)
 
 
-ESTIMATORS: Final = ("ips", "snips", "dm", "dr", "sndr")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimator:
-    """An estimator of a candidate's mean reward. Raises InvalidInput for an unknown name.
-
-    r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, w = Q[a] / P[a] the weight,
-    and M the reward model.
-
-    ips    mean of w r. Unbiased if P > 0 for every arm with Q > 0; the estimate may leave the range of the rewards
-           (Horvitz and Thompson 1952)
-    snips  sum of w r / sum of w. Its bias shrinks like 1/n; the estimate stays within the range of the rewards
-           (Swaminathan and Joachims 2015)
-    dm     direct method: mean of the sum of Q M over the arms. Its bias is that of the model (Dudik, Langford and Li
-           2011)
-    dr     direct method plus the mean of w (r - M[a]). Unbiased if ips is, whatever the model (the same paper)
-    sndr   direct method plus sum of w (r - M[a]) / sum of w (Dudik, Erhan, Langford and Li 2014)
-    """
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.name not in ESTIMATORS:
-            known = ", ".join(ESTIMATORS)
-            raise InvalidInput(f"{self.name!r} is not an estimator", field="estimator", remedy=f"use one of {known}")
-
-    @property
-    def needs_model(self) -> bool:
-        return self.name in ("dm", "dr", "sndr")
-
-    @property
-    def biased(self) -> bool:
-        """True if the bias does not shrink with the length of the log. A biased estimator gets no interval."""
-        return self.name == "dm"
-
-    @property
-    def parts(self) -> Matrix:
-        """Matrix, shape (3, 4), that maps the four `scores` of a row to the row's (weight, correction, baseline)."""
-        correction = [0, 0, not self.biased, 0] if self.needs_model else [0, 1, 0, 0]
-        return np.array([[1, 0, 0, 0], correction, [0, 0, 0, self.needs_model]], dtype=np.float64)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
-    value: float  #: NaN if there are no rows, or if a self-normalised estimator has only weights of 0
-    #: (sum of weights)^2 / sum of squared weights: number of the candidate's own draws with the same precision (Kish)
-    effective_rows: float
-
-
 def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
-    """Terms of the estimators for each row, from the arrays of a checked `Log`.
+    """Terms of the doubly robust estimate for each row (Dudik, Langford and Li 2011), from arrays of a checked `Log`.
 
-    In the letters of `Estimator`, the result of shape (4, n) is w, w r, w (r - M[a]), and the sum of Q M over the arms.
+    r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, and M the predictions of a
+    reward model. The result has shape (3, n): the weight w = Q[a] / P[a]; the correction w (r - M[a]); the baseline,
+    the sum of Q M over the arms. Correction + baseline estimates the candidate's mean reward. It is unbiased if P > 0
+    for every arm with Q > 0, whatever the model.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
-    robust = doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)
-    return np.stack([weight, weight * reward, *robust])
-
-
-def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
-    """The estimate from the moments of the estimator's `parts`: mean correction + mean baseline."""
-    weight, correction, baseline = (float(mean) for mean in moments.mean)
-    if estimator.name in ("snips", "sndr"):  # self-normalised
-        correction = correction / weight if weight > 0.0 else math.nan
-    value = correction + baseline if moments.rows else math.nan
-    squares = float(moments.scatter[0, 0]) + moments.rows * weight * weight
-    return Estimate(value=value, effective_rows=effective_rows(moments.rows * weight, squares=squares))
+    return np.stack([weight, *doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)])
 
 
 #: (low, high), in units of reward

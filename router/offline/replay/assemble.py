@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.offline.estimation import (
-    ESTIMATORS,
-    Estimator,
     Interval,
     Moments,
     corrected,
     cressie_read,
-    estimated,
     extreme_rows,
     heavy_weight,
     rows_needed,
@@ -44,7 +41,7 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, ranked
 from ragbandit.shared.confidence_sequences import Tried
-from ragbandit.shared.types import ArmName, Vector
+from ragbandit.shared.types import ArmName, Vector, effective_rows
 
 #: largest number of versions, and of unusable rows, that the result names
 MOST_VERSIONS, MOST_NAMED = 4, 20
@@ -120,7 +117,6 @@ class ResultAssembler:
         return CandidateResult(
             name=spec.name,
             described=described.described,
-            estimator=self.plan.estimator,
             reward=reward,
             quality=quality,
             cost=cost,
@@ -146,11 +142,6 @@ class ResultAssembler:
             segments={
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
                 for name, groups in self.sums.segments.items()
-            },
-            others={
-                name: self._shown(index, other=name)
-                for name in ESTIMATORS
-                if name != self.plan.estimator and (self.columns.modelled or not Estimator(name=name).needs_model)
             },
             notes=(*self._not_offered(spec), *described.notes),
             learned=described.learned,
@@ -202,15 +193,13 @@ class ResultAssembler:
             for first, second in pairs
         )
 
-    def _shown(
-        self, *sides: int | None, target: int = 0, other: str | None = None, confidence: float | None = None
-    ) -> EstimateWithInterval:
+    def _shown(self, *sides: int | None, target: int = 0, confidence: float | None = None) -> EstimateWithInterval:
         """`_measured` on the whole log, without an interval if the log has too few rows.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
         of these decisions; quality and cost then get no interval.
         """
-        measured = self._measured(self.sums.whole, *sides, target=target, other=other, confidence=confidence)
+        measured = self._measured(self.sums.whole, *sides, target=target, confidence=confidence)
         mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
         tried = self._tried(*sides)
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
@@ -230,20 +219,17 @@ class ResultAssembler:
         moments: Moments,
         *sides: int | None,
         target: int = 0,
-        other: str | None = None,
         confidence: float | None = None,
     ) -> EstimateWithInterval:
         """Estimate one side, or the first of two sides minus the second, from the moments of all scores.
 
         sides: indices of candidates; the last may be None for the logged policy.
         target: 0 for reward, 1 for quality, 2 for cost.
-        other: name of an estimator to use instead of the plan's; None for the plan's.
         """
         confidence = self.plan.confidence if confidence is None else confidence
         bounds = self.summary.bounds(target)
         if sides == (None,):
             return _mean(moments.combined(self.columns.logged(target)[None]), possible=bounds, confidence=confidence)
-        estimator = Estimator(name=other or self.plan.estimator)
         value, score = 0.0, np.zeros(len(moments.mean))
         weights = list[Vector]()
         heavy, predicted = list[float](), list[float]()
@@ -253,21 +239,16 @@ class ResultAssembler:
                 value += sign * float(moments.mean @ logged)
                 score += sign * logged
                 continue
-            combinations = self.columns.of(side, target=target, estimator=estimator)
-            weight, correction, baseline = combinations
-            parts = moments.combined(combinations)
-            value += sign * estimated(estimator, moments=parts).value
+            weight, correction, baseline = self.columns.of(side, target=target)
+            value += sign * float(moments.mean @ (correction + baseline))
             score += sign * (correction + baseline)
             weights.append(weight)
             heavy.append(heavy_weight(self.summary.weights[side].powers))
-            predicted.append(float(parts.mean[2]))
-        if estimator.biased:
-            return EstimateWithInterval(value=value)
+            predicted.append(float(moments.mean @ baseline))
         extremes = extreme_rows(
             heavy,
             rewards=bounds,
-            # Without a model, `predicted` has only the midpoints that stand for unsupported decisions: no baseline.
-            baseline=fmean(predicted) if estimator.needs_model else 0.0,
+            baseline=fmean(predicted),
             minus_logged=None in sides,
         )
         scored = moments.combined(np.stack([score, *weights]))
@@ -296,9 +277,9 @@ class ResultAssembler:
         )
 
     def _effective_rows(self, moments: Moments, *, index: int) -> float:
-        estimator = Estimator(name=self.plan.estimator)
-        parts = moments.combined(self.columns.of(index, target=0, estimator=estimator))
-        return estimated(estimator, moments=parts).effective_rows
+        weight = moments.combined(self.columns.of(index, target=0)[:1])
+        total = moments.rows * float(weight.mean[0])
+        return effective_rows(total, squares=float(weight.scatter[0, 0]) + total * float(weight.mean[0]))
 
     def _tried(self, *sides: int | None) -> Tried:
         """Row counts of the side with the fewest effective rows. None stands for the logged policy."""

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Estimator, Progress, Tally, no_progress
+from ragbandit.router.offline.estimation import Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.processes import cores
@@ -53,8 +53,6 @@ from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
 
-#: with at least this many rows per fold, estimators with a model are shown even if the plan does not need a model
-FEWEST_ROWS = 2
 #: maximum bytes of arrays that stay in memory between the passes, for all parts together
 KEPT_BYTES: Final = 1 << 28
 #: the result has a note if the number of different questions is at most this share of the rows
@@ -180,9 +178,8 @@ def estimate_candidates(
     check_summary(summary, since=since, log=log)
     check_ids(summary, parts=parts)
     summary.model.solve()
-    modelled = Estimator(name=plan.estimator).needs_model or summary.rows >= FEWEST_ROWS * plan.folds
     middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
-    columns = Scores(candidates=len(candidates), middles=middles, modelled=modelled)
+    columns = Scores(candidates=len(candidates), middles=middles)
     segments = {name: shown_segments(summary.fields[name]) for name in plan.segments}
     measure = partial(measure_part, model=summary.model, columns=columns, segments=segments, rows=summary.rows)
     sums: ScoreSums = merged("judged", measure)
@@ -247,7 +244,7 @@ def notes_on(summary: LogSummary) -> list[str]:
     if summary.known_by[BY_ID]:
         reason = "a question that occurs several times is not recognised, and may lie in several folds"
         notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
-    if not summary.model.has_features and plan.reward_model != "mean":
+    if not summary.model.has_features:
         notes.append("the rows have no features: the reward model knows the arms' means only")
     if plan.weight is not None and marked["raw"]:
         notes.append(

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Estimator, Interval
+from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
@@ -30,14 +30,12 @@ CURRENT: Final = "current"
 LOGGED: Final = "logged"
 #: maximum number of rows in memory; a row takes about 10 KB
 SAMPLE: Final = 50_000
-RIDGES = ("ridge", "mean")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Settings of a replay. Raises InvalidInput for an unknown name, or a number out of range."""
 
-    estimator: str = "dr"
     weight: float | None = None  #: weight of cost for rewards and policies; None for each row's own weight
     #: reward.weight of the service, for rows whose request had a cost weight of its own; unused if `weight` is set
     usual_weight: float = 0.0
@@ -49,7 +47,6 @@ class Plan:
     segments: tuple[str, ...] = ()  #: fields of the rows; results are also given for each value of a field
     #: number of parts of the questions; models and policies are asked about a part after they learned the others
     folds: int = 5
-    reward_model: str = "ridge"  #: "ridge", or "mean" for the mean of each arm without features
     #: smallest probability of every arm; it also replaces the cold start. None for the configured floors
     floor: float | None = None
     #: True if policies of the registry learn the log in order, False if they learn the other folds
@@ -57,10 +54,6 @@ class Plan:
     sample: int = SAMPLE  #: maximum number of rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
-        Estimator(name=self.estimator)
-        if self.reward_model not in RIDGES:
-            message = f"{self.reward_model!r} is no reward model"
-            raise InvalidInput(message, field="reward_model", remedy=f"use {' or '.join(RIDGES)}")
         if not 0.0 < self.confidence < 1.0:
             remedy = "use a number above 0 and below 1, for example 0.95"
             raise InvalidInput(f"{self.confidence!r} is no confidence", field="confidence", remedy=remedy)
@@ -277,7 +270,6 @@ class SegmentResult:
 class CandidateResult:
     name: str
     described: str  #: for example "always single_step" or "mba after 500 updates of main"
-    estimator: str
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval
@@ -295,7 +287,6 @@ class CandidateResult:
     bounds: tuple[float, float] | None
     shares: Mapping[ArmName, float]
     segments: Mapping[str, tuple[SegmentResult, ...]]  #: field -> its segments, largest first
-    others: Mapping[str, EstimateWithInterval]
     notes: tuple[str, ...] = ()
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned

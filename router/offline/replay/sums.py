@@ -14,7 +14,6 @@ import numpy as np
 
 from ragbandit.router.offline.estimation import (
     Choices,
-    Estimator,
     Keys,
     Moments,
     Progress,
@@ -129,7 +128,7 @@ class SourcePart(LogPart):
             mixed_arms=self.mixed_arms,
             fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
             own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
-            features=self.plan.reward_model != "mean",
+            features=True,
         )
         for batch in self.source.batches(spec.columns):
             rows = drawn_rows(batch)
@@ -154,7 +153,10 @@ class SourcePart(LogPart):
 
 @dataclass(kw_only=True)
 class RewardModel:
-    """The cross-fitted reward model of a plan. It reads features if one encoder made the features of all rows."""
+    """The cross-fitted reward model of a plan: a ridge per arm on the features, or the arms' means without features.
+
+    It reads features if one encoder made the features of all rows.
+    """
 
     plan: Plan
     ridge: Ridge | None = None
@@ -164,14 +166,14 @@ class RewardModel:
     def learn(self, log: Log) -> None:
         self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
         ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
-        self.ridge = ridge if self.reads_features else ridge.without_features()
+        self.ridge = ridge if self.has_features else ridge.without_features()
         targets = np.stack([log.reward, log.quality, log.cost], axis=1)
         self.ridge.add(self._read(log), action=log.action, targets=targets, folds=self.plan.folds_in(log))
 
     def merged(self, other: "RewardModel") -> "RewardModel":
         both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
         ridges = [model.ridge for model in (self, other) if model.ridge is not None]
-        ridges = ridges if both.reads_features else [ridge.without_features() for ridge in ridges]
+        ridges = ridges if both.has_features else [ridge.without_features() for ridge in ridges]
         both.ridge = reduce(Ridge.merged, ridges) if ridges else None
         return both
 
@@ -186,16 +188,11 @@ class RewardModel:
         return np.ascontiguousarray(np.moveaxis(predicted, 2, 0))
 
     @property
-    def reads_features(self) -> bool:
-        """Whether `plan` allows features, and one encoder made the features of all rows."""
-        return self.plan.reward_model != "mean" and self.has_features
-
-    @property
     def has_features(self) -> bool:
         return len(self.kinds) == 1 and all(width for _, width in self.kinds)
 
     def _read(self, log: Log) -> FeatureRows | None:
-        return log.features if self.reads_features else None
+        return log.features if self.has_features else None
 
 
 #: flags of `Log` whose True values are counted
@@ -256,32 +253,26 @@ class LogSummary(Tally):
         return float(self.least[target]), float(self.most[target])
 
 
-#: number of columns per candidate: weight w; unsupported mass; and three columns for each of reward, quality and cost.
-#: With the logged value r, the candidate's probabilities Q and the model's predictions M, these three are w r,
-#: w (r - M of the drawn arm), and the sum of Q M over the arms
-_WIDTH: Final = 2 + 3 * 3
+#: number of columns per candidate: the weight, then correction and baseline (see `scores`) of reward, quality and cost
+_WIDTH: Final = 1 + 2 * 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
     """The columns of a row's scores: _WIDTH for each candidate, then the logged reward, quality and cost."""
 
     candidates: int
     middles: Sequence[float]  #: midpoints of the ranges of reward, quality and cost
-    modelled: bool  #: False if there is no model; predictions then count as 0
 
-    def of(self, candidate: int, *, target: int, estimator: Estimator) -> Matrix:
-        """Combinations of the columns that give (weight, correction, baseline) of an estimator, shape (3, columns).
+    def of(self, candidate: int, *, target: int) -> Matrix:
+        """Combinations of the columns that give (weight, correction, baseline), shape (3, columns).
 
         target: 0 for reward, 1 for quality, 2 for cost. An unsupported decision counts as the midpoint of the target's
         range, so the bias is at most half of the range x share of unsupported decisions.
         """
+        first = candidate * _WIDTH
         rows = np.zeros((3, self.candidates * _WIDTH + 3))
-        start = candidate * _WIDTH
-        first = start + 2 + 3 * target
-        rows[:, [start, first, first + 1, first + 2]] = estimator.parts
-        if not estimator.needs_model:
-            rows[2, start + 1] = self.middles[target]
+        rows[[0, 1, 2], [first, first + 1 + 2 * target, first + 2 + 2 * target]] = 1.0
         return rows
 
     def logged(self, target: int) -> Vector:
@@ -290,21 +281,19 @@ class Scores:
 
     def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
         """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
-        predicted = model.predicted(log) if self.modelled else np.zeros((3, *log.pmf.shape))
+        predicted = model.predicted(log)
         targets = log.reward, log.quality, log.cost
         columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
         for index, pmf in enumerate(log.candidates):
             block, guess = columns[index * _WIDTH :], predicted
             missing = unsupported(log.pmf, candidate=pmf)
-            block[1] = np.where(missing, pmf, 0.0).sum(axis=1)
-            if block[1].any():
+            if missing.any():
                 guess = np.where(missing, np.reshape(self.middles, (3, 1, 1)), predicted)
             for target, (values, of_arms) in enumerate(zip(targets, guess, strict=True)):
-                first = 2 + 3 * target
-                block[[0, first, first + 1, first + 2]] = scores(
+                block[[0, 1 + 2 * target, 2 + 2 * target]] = scores(
                     reward=values, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
                 )
-            block[0] += block[1]
+            block[0] += np.where(missing, pmf, 0.0).sum(axis=1)
         columns[-3:] = targets
         return columns
 

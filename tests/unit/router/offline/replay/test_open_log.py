@@ -10,7 +10,7 @@ import pytest
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import OpenLog, Plan
+from ragbandit.router.offline.replay import OpenLog
 from ragbandit.router.offline.replay.sums import SourcePart
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import write_json
@@ -45,13 +45,13 @@ def sizes(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("kept", "estimator", "passes"), [(1 << 28, "sndr", 1), (9000, "dr", 2), (0, "sndr", 2)])
-def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, estimator, passes):
+@pytest.mark.parametrize(("kept", "passes"), [(1 << 28, 1), (9000, 2), (0, 2)])
+def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, passes):
     """A Parquet log is read in pieces: once where its arrays fit in memory, else for each pass, with one result."""
-    expected = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES, plan=Plan(estimator=estimator))
+    expected = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES)
     sizes.clear()
     monkeypatch.setattr("ragbandit.router.offline.replay.engine.KEPT_BYTES", kept)
-    result = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES, plan=Plan(estimator=estimator))
+    result = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES)
     assert result.rows == 200
     assert [candidate.name for candidate in result.candidates] == CANDIDATES
     assert max(sizes) <= 37
@@ -121,7 +121,7 @@ def _with_propensities(path, *, pmf, offers=True):
 def test_fixed_arms_are_judged_by_propensities(tmp_path, name, offers):
     """Without a pmf, also without arms, fixed arms are judged, draws are not checked, and a policy is refused."""
     log = open_log(_with_propensities(tmp_path / name, pmf=(0.6, 0.3, 0.1), offers=offers), config=Settings())
-    result = replay(log, candidates=["fixed:deep"], plan=Plan(estimator="ips"))
+    result = replay(log, candidates=["fixed:deep"])
     (deep,) = result.candidates
     assert deep.reward.interval is not None
     assert result.faults == ()

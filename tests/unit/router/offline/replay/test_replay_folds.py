@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
+from ragbandit.router.offline.replay import memory_log, open_log, replay
 from tests.support.logs.log_rows import keys_of, read_log
 from tests.support.logs.replay_logs import close, lived_rows, with_text
 
@@ -58,8 +57,7 @@ def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
     assert keys_of(texts).tolist() == [keys_of([text])[0] for text in texts]
 
 
-@pytest.mark.parametrize("model", ["ridge", "mean"])
-def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
+def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch):
     """With repeated questions, and with questions that only features tell, one file and three give memory's numbers."""
     monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 29)
     rows = [row for row in mixed_rows(240) if row.decision.features is not None]
@@ -67,10 +65,9 @@ def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
     (tmp_path / "parts").mkdir()
     for part, (start, stop) in enumerate(((0, 1), (1, 77), (77, len(rows)))):
         write_rows(tmp_path / "parts" / f"{part}.parquet", rows[start:stop])
-    plan = Plan(reward_model=model)
-    whole = replay(open_log(tmp_path / "whole.parquet", config=Settings()), candidates=CANDIDATES, plan=plan)
-    parts = replay(open_log(tmp_path / "parts", config=Settings()), candidates=CANDIDATES, plan=plan)
+    whole = replay(open_log(tmp_path / "whole.parquet", config=Settings()), candidates=CANDIDATES)
+    parts = replay(open_log(tmp_path / "parts", config=Settings()), candidates=CANDIDATES)
     close(replace(parts, log=whole.log), whole)
-    memory = replay(memory_log(rows), candidates=CANDIDATES, plan=plan)
+    memory = replay(memory_log(rows), candidates=CANDIDATES)
     close(whole.candidates, memory.candidates)
     assert any("80 rows have no text" in note for note in whole.notes)

@@ -36,13 +36,10 @@ def test_rows_without_times():
 @pytest.mark.parametrize(
     ("plan", "field"),
     [
-        ({"estimator": "best"}, "estimator"),
-        ({"estimator": "dr:3"}, "estimator"),
         ({"confidence": 1.0}, "confidence"),
         ({"confidence": 0.0}, "confidence"),
         ({"confidence": float("nan")}, "confidence"),
         ({"folds": 1}, "folds"),
-        ({"reward_model": "os.path:join"}, "reward_model"),
         ({"weight": -0.1}, "price"),
         ({"weight": float("nan")}, "price"),
         ({"weight": float("inf")}, "price"),

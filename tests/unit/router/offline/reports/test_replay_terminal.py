@@ -54,7 +54,6 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
     made = CandidateResult(
         name=name,
         described=f"{name}, learned from the other folds",
-        estimator="dr",
         reward=measured(0.512 + gain, half),
         quality=measured(0.63, 0.02),
         cost=measured(2.31, 0.1),
@@ -68,7 +67,6 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
         bounds=None,
         shares={"none": 0.2, "single_step": 0.3, "multi_step": 0.5},
         segments={},
-        others={"ips": measured(0.57, 0.04)},
     )
     return replace(made, **changes)
 
@@ -162,8 +160,8 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             ),
         ),
         (
-            candidate(difference=measured(0.04), verdict="cannot tell", estimator="dm"),
-            "...+0.040 reward per question (no interval can be computed): cannot tell: dm is biased",
+            candidate(difference=measured(0.04), verdict="cannot tell"),
+            "...+0.040 reward per question (no interval can be computed): cannot tell",
         ),
         (
             candidate(difference=measured(0.04, float("inf")), verdict="cannot tell"),
@@ -224,7 +222,7 @@ def test_the_log_is_described():
         "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
         *("11,000 from feedback; 1,000 default rewards", "17 with later feedback", "7,000 main-500; 5,000 main-1000"),
         *("Left out: 1,203 rows", "line 17: pmf sums to 0.9, not 1", "Note: short log"),
-        *("Note on linucb: 3 decisions by the fallback", "Estimated by dr; reward model ridge, 5 folds"),
+        *("Note on linucb: 3 decisions by the fallback", "Doubly robust estimates; reward model cross-fitted on 5 folds of the questions"),
         "│ single_step │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
         "│ multi_step  │ 16.6 % │   16.7 % │        │         │       │",
     ):
@@ -245,8 +243,8 @@ def test_pairs_and_segments_are_shown_where_they_are():
         ["acme", "linucb", "9,000", "1,800", "0.510", "0.560 (0.510 to 0.610)", "+0.050 (+0.000 to +0.100)"],
         ["globex", "linucb", "40", "8", "0.510", "0.490", "-0.020"],
     ]
-    bare = printed(replayed(candidate(others={})))
-    titles = ("By tenant", "against each other", "other estimators", "Left out", "Note")
+    bare = printed(replayed(candidate()))
+    titles = ("By tenant", "against each other", "Left out", "Note")
     assert not any(title in bare for title in titles)
 
 
@@ -255,14 +253,14 @@ def test_tables_are_whole_in_a_pipe():
     name = "snapshot:" + "a-long-name-" * 9
     found = replayed(candidate(name), UNKNOWN, OPEN, candidate("mba-2", segments={"tenant": (segment("x", 0.1),)}))
     assert printed(found, width=20) == printed(found, width=100)
-    assert printed(found).count(name) == 5  # sentence, candidates with what they learned, weights, other estimators
+    assert printed(found).count(name) == 4  # sentence, candidates with what they learned, weights
     assert "…" not in printed(found)
 
 
 def test_names_cannot_steer_the_terminal():
     """Markup is shown as it is, and control characters stand as their codes, in sentences and tables."""
     name, shown = "[red]x[/red]\x1b[2J\n", "[red]x[/red]\\u001b[2J "
-    one = candidate(name, segments={name: (segment(name, 0.1),)}, others={name: measured(0.1)}, notes=(name,))
+    one = candidate(name, segments={name: (segment(name, 0.1),)}, notes=(name,))
     found = replayed(
         one,
         log=name,

@@ -194,7 +194,10 @@ def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]]
             f"2. ragbandit advise --warm: a verdict on {len(others)} of these questions, which the policy then learns:"
         )
         console.print(advice["sentence"], highlight=False)
-    gains = {row["name"].removeprefix("always "): row["gain"] for row in advice["standings"] if row["gain"]}
+    gains = {
+        row["second"].removeprefix("always "): {"value": row["reward"]["estimate"], **row["reward"]}
+        for row in advice["comparisons"]
+    }
     return {"questions": len(others), "rows": advice["added"], "advice": advice["sentence"], "gains": gains}
 
 

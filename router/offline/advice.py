@@ -1,8 +1,11 @@
-"""Verdict on whether learned routing pays, on questions that the policy has not learned.
+"""Advice: whether learned routing pays, on questions that the policy has not learned.
 
-- After a warm start: the questions are split into folds. The policy is judged on each fold after it has learned the
-  outcomes of the other folds. Its gain over a fixed arm is the mean difference of their rewards for the same question.
-  If the log has the outcome of only one drawn arm per question, replay estimates the gain.
+- The questions are split into folds. A copy of the policy learns every row of the other folds, and then decides the
+  questions of its fold, as after a warm start.
+- Paired outcomes: if questions have the outcomes of every arm (a table, a run, or what a store has imported of them),
+  routing is compared with each fixed arm on these questions.
+- Logged draws: if these questions are missing, or too few to decide, replay estimates the same comparisons from the
+  questions that have the outcome of one drawn arm. The estimate with the narrower interval is taken.
 - Control: the same with outcomes permuted between questions. Any gain is then chance.
 - From cold: a simulated service draws one arm per question, and labels a share of the answers. The simulation finds
   the number of questions after which routing has paid for its learning.
@@ -15,28 +18,31 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.comparison import WORTH
+from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, forecast, words
+from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, QuestionKind
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
-from ragbandit.router.offline.estimation import Choices, Progress, no_progress
+from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING, Gains, on_draws, on_outcomes, paired_outcomes
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.assemble import mean_of
-from ragbandit.router.offline.replay.candidates import crossfitted_policy, held_out_folds, memory_log, settings_in_force
+from ragbandit.router.offline.replay.candidates import (
+    MemoryLog,
+    crossfitted_policy,
+    held_out_folds,
+    memory_log,
+    settings_in_force,
+)
 from ragbandit.router.offline.replay.engine import replay_pmfs
-from ragbandit.router.offline.replay.plan import EstimateWithInterval, ReplayResult
-from ragbandit.router.offline.simulation.measure import FirstPass, first_pass
+from ragbandit.router.offline.simulation.measure import FirstPass, first_pass, learning_curve
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
-from ragbandit.router.offline.warm import Outcomes, numbered, outcomes_of
+from ragbandit.router.offline.warm import Outcomes, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number, roughly
-from ragbandit.shared.types import ArmName, Matrix, Vector, finite_json
+from ragbandit.shared.formats import number, percent, roughly
+from ragbandit.shared.types import ArmName, Matrix, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
-CONFIDENCE: Final = 0.95
-#: an arm is as good as the best arm if its mean quality is lower by at most this amount
-AS_GOOD: Final = 0.01
 #: default share of the decisions that are labelled
 LABELLED: Final = 0.3
 #: number of simulated passes from cold, each over the questions in another order
@@ -45,6 +51,9 @@ PASSES: Final = 5
 _FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 #: largest number of further questions that a forecast names
 _FARTHEST: Final = 1_000_000
+_TOO_CLOSE: Final = "more labelled questions than anybody has: the gain is too close to the limit"
+
+_PROBABILITIES: Final = "the probabilities that the arms were drawn with; `ragbandit replay` shows each arm"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,49 +61,33 @@ class Ask:
     folds: int = 5
     labelled: float = LABELLED  #: share of the decisions that are labelled in the passes from cold, in (0, 1]
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
-    #: confidence of the intervals of the policy's gains, if all outcomes are known; all other intervals use CONFIDENCE
+    #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
     everything: bool = True  #: False skips the control, the passes from cold and the frontier
     alone: bool = False  #: True if a race of the arms has eliminated all arms except one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """Means per held-out question of a policy or a fixed arm."""
-
-    name: str
-    roles: tuple[str, ...] = ()  #: any of "best fixed", "most expensive" and "cheapest that is as good"
-    reward: EstimateWithInterval
-    quality: EstimateWithInterval
-    cost: EstimateWithInterval  #: in units of `reward.cost`
-    shares: Mapping[ArmName, float]
-    #: mean reward of the policy minus the reward of this arm, paired by question; None for the policy itself
-    gain: EstimateWithInterval | None = None
-    questions: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
-    name: str
-    quality: EstimateWithInterval
-    cost: EstimateWithInterval
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
     verdict: Kind
     sentence: str
-    best: str  #: fixed arm with the highest mean reward
-    #: "every arm" if the outcomes of all arms are known, "replay" if they are estimated from the logged draws
-    by: str
-    questions: int
-    rows: int
-    standings: tuple[Standing, ...]  #: the policy first, then the fixed arms
+    best: str = ""  #: fixed arm with the highest mean reward
+    questions: int  #: number of questions on which the ways are compared
+    on: str = ""  #: these questions in words
+    #: routing compared with always each arm, the best arm first; arms without any draw are last
+    comparisons: tuple[Comparison, ...] = ()
+    shares: Mapping[ArmName, float] = field(
+        default_factory=dict
+    )  #: share of the questions that routing sends to an arm
+    missing: str | None = None  #: what is missing for the verdict route or fix; None if there is one
+    progress: float = 1.0  #: share of the evidence for a verdict that is there
     #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
-    control: EstimateWithInterval | None = None
+    control: Difference | None = None
     #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
     cold: FirstPass | None = None
-    frontier: tuple[Point, ...] = ()
+    curve: LearningCurve | None = None  #: the same, question by question
+    frontier: tuple[FrontierPoint, ...] = ()
+    kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
     price: Price | None = None
     notes: tuple[str, ...] = ()
@@ -122,69 +115,107 @@ def advise(
     policy: an untrained policy; copies with its params learn. name: name of the policy in messages.
     Raises InvalidInput if there are fewer questions than folds.
     """
-    ask = ask or Ask()
-    rated = [row for row in rows if row.reward.has_parts] or rows
-    outcomes = outcomes_of(rated)
-    untried: Mapping[ArmName, str] = {}
-    if outcomes is None:
-        faults, untried = _check_log(rows, folds=ask.folds, source=source)
-        if faults:
-            return _wrong_log(faults, rows=rows)
-    judged = rated if outcomes is None else outcomes.rows
-    log = memory_log(judged, mixed_arms=True, described=source)
-    question = numbered(judged)
-    questions = int(question.max()) + 1
-    if questions < ask.folds:
-        message = f"{questions} different questions cannot be cut in {ask.folds} folds"
-        raise InvalidInput(message, field=source, remedy="give more questions")
-    settings = settings_in_force(settings, arms=log.log.arms, floor=None)
-    folds = held_out_folds(log, question=question, folds=ask.folds)
-    price, weights = None, dict[float, str]()
-    if all(row.reward.has_parts for row in judged):
-        price = _price(judged, weight=settings.reward.weight)
-        if ask.everything and serves_prices(policy):
-            weights = _frontier_weights(settings, price)
-    pmfs, notes = crossfitted_policy(
-        policy, weights, name=name, log=log, folds=folds, settings=settings, progress=progress
-    )
-    if outcomes is None:
-        result = replay_pmfs(log, pmfs, folds=ask.folds, progress=progress)
-        if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
-            return _wrong_log(result.faults, rows=rated)
-        ways = _estimated_standings(result, name=name, arms=log.log.arms)
-        notes = (*notes, *result.notes, *(f"{arm} {reason}" for arm, reason in untried.items()))
-    else:
-        shares = {label: _by_question(pmf, question) for label, pmf in pmfs.items()}
-        ways = _measured_standings(outcomes, shares, settings=settings, confidence=ask.confidence)
-    labels = weights.values()
-    standings = _with_roles([way for way in ways if way.name not in labels], untried=untried)
-    best = next(standing for standing in standings if "best fixed" in standing.roles)
-    advice = Advice(
-        verdict="not enough",
-        sentence="",
-        best=best.name.removeprefix("always "),
-        by="replay" if outcomes is None else "every arm",
-        questions=questions,
-        rows=len(rated),
-        standings=standings,
-        frontier=tuple(Point(name=way.name, quality=way.quality, cost=way.cost) for way in ways if way.name in labels),
-        price=price,
-        notes=notes,
-        ask=ask,
-        untried=untried,
-    )
-    if outcomes is not None and ask.everything:
-        common: dict[str, Any] = {"policy": policy, "ask": ask, "settings": settings, "progress": progress}
-        control = _control(outcomes, best=best.name, **common)
-        advice = replace(advice, control=control, cold=_cold(outcomes, best=advice.best, **common))
-    if np.count_nonzero(log.log.partial):  # type: ignore[arg-type] # None counts as 0
-        partial = tuple(replace(standing, gain=None) for standing in standings)
-        sentence = (
-            f"{advice.verdict}: the log has the probability of the drawn arm only, so a choice per question cannot"
+    adviser = _Adviser(policy=policy, name=name, settings=settings, ask=ask or Ask(), progress=progress)
+    return adviser.advice(rows, source=source)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Adviser:
+    policy: Policy
+    name: str
+    settings: Settings
+    ask: Ask
+    progress: Progress
+
+    def advice(self, rows: Sequence[Logged], *, source: str) -> Advice:
+        outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
+        paired_rows = outcomes.rows if outcomes is not None else ()
+        untried: Mapping[ArmName, str] = {}
+        if drawn:
+            faults, untried = _check_log(drawn if paired_rows else rows, folds=self.ask.folds, source=source)
+            if faults:
+                return _wrong_log(faults, rows=rows)
+        log = memory_log([*paired_rows, *drawn], mixed_arms=True, described=source)
+        settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
+        price, weights = None, dict[float, str]()
+        if all(row.reward.has_parts for row in log.rows):
+            price = _price(log.rows, weight=settings.reward.weight)
+            if self.ask.everything and serves_prices(self.policy):
+                weights = _frontier_weights(settings, price)
+        pmfs, notes = self._learned(self.name, log=log, settings=settings, weights=weights)
+        begun = Advice(
+            verdict="not enough", sentence="", questions=0, price=price, notes=notes, ask=self.ask, untried=untried
         )
-        sentence += f" be judged, and of the fixed arms {advice.best} is the best; log the probability of every arm"
-        return replace(advice, standings=partial, sentence=sentence)
-    return concluded(advice, gain=best.gain or EstimateWithInterval(value=0.0))
+        common: dict[str, Any] = {"log": log, "pmfs": pmfs, "reward": settings.reward}
+        paired = None
+        if outcomes is not None:
+            gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
+            paired = replace(begun, untried={}, **_of(gains, begun))
+            if self.ask.everything:
+                paired = replace(paired, **self._simulated(outcomes, best=gains.best, settings=settings))
+            paired = concluded(paired)
+            if not drawn or paired.verdict != "not enough":
+                return paired
+        estimated = on_draws(
+            first=len(paired_rows), folds=self.ask.folds, untried=untried, progress=self.progress, **common
+        )
+        if not isinstance(estimated, Gains):
+            return _wrong_log(estimated, rows=drawn)
+        advice = concluded(replace(begun, **_of(estimated, begun)))
+        return paired if paired is not None and _width(paired) <= _width(advice) else advice
+
+    def _learned(
+        self, name: str, *, log: MemoryLog, settings: Settings, weights: Mapping[float, str]
+    ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+        """Returns (the probabilities of routing, and of routing at each weight, notes). name: for progress."""
+        question = numbered(log.rows)
+        questions, folds = int(question.max()) + 1, self.ask.folds
+        if questions < folds:
+            message = f"{questions} different questions cannot be cut in {folds} folds"
+            raise InvalidInput(message, field=log.described, remedy="give more questions")
+        parts = held_out_folds(log, question=question, folds=folds)
+        common: dict[str, Any] = {"log": log, "folds": parts, "settings": settings, "progress": self.progress}
+        pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
+        return {ROUTING: pmfs.pop(name), **pmfs}, notes
+
+    def _simulated(self, outcomes: Outcomes, *, best: ArmName, settings: Settings) -> dict[str, Any]:
+        """The fields `control`, `cold` and `curve` of the advice. best: the best fixed arm."""
+        permuted = outcomes.permuted(seed=0)
+        log = memory_log(permuted.rows, mixed_arms=True)
+        pmfs, _ = self._learned("routing with permuted outcomes", log=log, settings=settings, weights={})
+        gains = on_outcomes(permuted, log=log, pmfs=pmfs, reward=settings.reward, confidence=CONFIDENCE)
+        control = next(one.reward for one in gains.comparisons if one.second == f"{ALWAYS}{best}")
+        table, weight = outcomes.table(), settings.reward.weight
+        reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
+        world = SimulationData(
+            table=table,
+            judged=table,
+            folds=1,
+            settings=settings.model_copy(update={"reward": reward}),
+            features=outcomes.features,
+            judged_features=outcomes.features,
+            encoder_hash=outcomes.encoder_hash,
+            labelled=self.ask.labelled,
+        )
+        runs = [
+            SimulationRun(policy=self.policy.algorithm, params=self.policy.params, weight=weight, seed=seed, fold=0)
+            for seed in range(PASSES)
+        ]
+        passes = [[run] for run in played(runs, world=world, jobs=1, progress=self.progress)]
+        rewards = outcomes.reward[:, outcomes.complete]
+        cold = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=best, harm=settings.policy.harm)
+        curve = learning_curve("cold", passes, rewards=rewards, summary=cold, arms=table.arms)
+        return {"control": control, "cold": cold, "curve": curve}
+
+
+def _of(gains: Gains, begun: Advice) -> dict[str, Any]:
+    fields = {name: getattr(gains, name) for name in ("questions", "on", "comparisons", "shares", "frontier", "best")}
+    return {**fields, "notes": (*begun.notes, *gains.notes)}
+
+
+def _width(advice: Advice) -> float:
+    gain = advice.comparisons[0].reward
+    return math.inf if gain.low is None or gain.high is None else gain.high - gain.low
 
 
 def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
@@ -195,69 +226,22 @@ def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
 
 def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, str]:
     """Returns cost weight -> label, sorted by weight. A label is the weight, with the settings that have this value."""
-    named = [
-        *((weight, name) for name, weight in settings.cost_weights.items()),
-        (settings.reward.weight, "reward.weight"),
-    ]
+    named = list(settings.cost_weights.items())
     unit = settings.reward.weight or 1.0
     if price is not None and price.proposed is not None and price.proposed > 0.0:
         unit = price.proposed
-        named.append((unit, "proposed"))
+        named.append(("proposed", unit))
     weights: dict[float, str] = {}
-    for weight, name in sorted([*named, *((unit * factor, "") for factor in _FRONTIER_FACTORS)]):
-        weights[weight] = f"{weights.get(weight, number(weight))} {name}".strip()
-    return weights
-
-
-def _by_question(pmf: Matrix, question: Choices) -> Matrix:
-    """One row of `pmf` per question, shape (questions, K). All rows of a question have the same probabilities."""
-    _, first = np.unique(question, return_index=True)
-    return np.asarray(pmf[first])
-
-
-def _measured_standings(
-    outcomes: Outcomes, shares: Mapping[str, Matrix], *, settings: Settings, confidence: float
-) -> list[Standing]:
-    """Standings by known outcomes: policies first, then fixed arms. shares: policy -> pmfs of the complete arms."""
-    low, high = settings.reward.minimum, settings.reward.maximum
-    values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
-    standings, policy_rewards = [], list[Vector]()
-    for name, probabilities in shares.items():
-        chosen = np.zeros(outcomes.reward.shape)
-        chosen[:, outcomes.complete] = probabilities
-        expected = {key: np.nansum(chosen * matrix, axis=1) for key, matrix in values.items()}
-        policy_rewards.append(expected["reward"])
-        standings.append(_standing(outcomes, expected, name=name, chosen=chosen, possible=(low, high)))
-    for column, arm in enumerate(outcomes.arms):
-        chosen = np.zeros(outcomes.reward.shape)
-        chosen[:, column] = 1.0
-        of_arm = {key: matrix[:, column] for key, matrix in values.items()}
-        gaps = policy_rewards[0] - of_arm["reward"]
-        gain = mean_of(gaps[~np.isnan(gaps)], possible=(low - high, high - low), confidence=confidence)
-        standing = _standing(outcomes, of_arm, name=f"always {arm}", chosen=chosen, possible=(low, high))
-        standings.append(replace(standing, gain=gain))
-    return standings
-
-
-def _standing(
-    outcomes: Outcomes, values: Mapping[str, Vector], *, name: str, chosen: Matrix, possible: tuple[float, float]
-) -> Standing:
-    answered = ~np.isnan(values["reward"])
-    return Standing(
-        name=name,
-        reward=mean_of(values["reward"][answered], possible=possible, confidence=CONFIDENCE),
-        quality=EstimateWithInterval(value=float(values["quality"][answered].mean())),
-        cost=EstimateWithInterval(value=float(values["cost"][answered].mean())),
-        shares=dict(zip(outcomes.arms, map(float, chosen.mean(axis=0)), strict=True)),
-        questions=int(answered.sum()),
-    )
+    for name, weight in [*named, *(("", unit * factor) for factor in _FRONTIER_FACTORS)]:
+        if weight != settings.reward.weight:  # routing itself is asked at this weight
+            weights[weight] = f"{weights.get(weight, f'weight {number(weight)}')} {name}".strip()
+    return dict(sorted(weights.items()))
 
 
 def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
     sentence = f"this log is wrong: {'; '.join(faults)}"
     questions = len({row.decision.query.text for row in rows})
-    counts: dict[str, Any] = {"questions": questions, "rows": len(rows)}
-    return Advice(verdict="wrong log", sentence=sentence, best="", by="replay", standings=(), **counts)
+    return Advice(verdict="wrong log", sentence=sentence, questions=questions, missing=_PROBABILITIES, progress=0.0)
 
 
 def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequence[str], dict[ArmName, str]]:
@@ -276,144 +260,64 @@ def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequ
     return result.faults, untried
 
 
-def _estimated_standings(result: ReplayResult, *, name: str, arms: Sequence[ArmName]) -> list[Standing]:
-    """Standings as replay estimates them. Cost weights of the frontier are left out if they have too few rows."""
-    gains = {pair.second: pair.difference for pair in result.pairs if pair.first == name}
-    return [
-        Standing(
-            name=candidate.name.replace("fixed:", "always ", 1) if fixed else candidate.name,
-            reward=candidate.reward,
-            quality=candidate.quality,
-            cost=candidate.cost,
-            shares={arm: candidate.shares[arm] for arm in arms},
-            gain=gains.get(candidate.name),
-            questions=result.rows,
-        )
-        for candidate in result.candidates
-        for fixed in [candidate.name.startswith("fixed:")]
-        if candidate.name == name or fixed or candidate.missing is None
-    ]
-
-
-def _with_roles(standings: Sequence[Standing], *, untried: Mapping[ArmName, str]) -> tuple[Standing, ...]:
-    """Give roles to the fixed arms. An untried arm is neither best nor cheapest, unless all arms are untried."""
-    policy, *fixed = standings
-    complete = [arm for arm in fixed if arm.questions == policy.questions]
-    judged = [arm for arm in complete if arm.name.removeprefix("always ") not in untried] or complete
-    best = max(judged, key=lambda arm: arm.reward.value)
-    good = [arm for arm in judged if arm.quality.value >= best.quality.value - AS_GOOD]
-    roles = {
-        "best fixed": best,
-        "most expensive": max(fixed, key=lambda arm: arm.cost.value),
-        "cheapest that is as good": min(good, key=lambda arm: arm.cost.value),
-    }
-    marked = [replace(arm, roles=tuple(role for role, holder in roles.items() if holder is arm)) for arm in fixed]
-    return (policy, *marked)
-
-
-def concluded(advice: Advice, *, gain: EstimateWithInterval) -> Advice:
-    worth = advice.ask.worth
-    verdict: Kind = "not enough"
-    value = "what learned routing is worth is not known yet"
-    if gain.interval is not None:
-        low, high = gain.interval
-        by_chance = advice.control is not None and advice.control.value >= gain.value
-        if low > 0.0 and not by_chance:
-            verdict = "route"
-        elif high < worth and advice.questions >= FEWEST_TO_FIX:
-            verdict = "fix"
-        size = f"{gain.value:+.3f} ({low:+.3f} to {high:+.3f})"
-        value = f"learned routing is worth {size} a question over always {advice.best}"
-    if advice.ask.alone:
-        verdict = "fix"
-    elif advice.untried and verdict == "fix":
-        verdict = "not enough"
-    if verdict == "fix":
-        why = "every other arm left the race" if advice.ask.alone else f"{value}, less than {worth:g}"
-        sentence = f"always {advice.best}: {why}; do not route"
-    elif verdict == "route":
-        best = next(standing for standing in advice.standings if "best fixed" in standing.roles)
-        sentence = f"{value}, {_quality_and_cost(advice.standings[0], best)}{_break_even(advice)}"
-    elif advice.untried:
-        reasons = "; ".join(f"{arm} {why}" for arm, why in advice.untried.items())
-        sentence = f"{reasons}. Offer {', '.join(advice.untried)} for a while, with a probability that is logged"
+def concluded(advice: Advice) -> Advice:
+    """The advice with its verdict, from the comparison with the best fixed arm."""
+    best, ask = advice.comparisons[0], advice.ask
+    gain, on = best.reward, f"; {advice.on}"
+    is_chance = advice.control is not None and (advice.control.estimate or 0.0) >= (gain.estimate or 0.0)
+    if ask.alone:
+        sentence = f"fix: {best.second}: every other arm left the race; do not route"
+        return replace(advice, verdict="fix", sentence=sentence)
+    if best.verdict == "better" and not is_chance:
+        sentence = f"route: {words.sentence(best)}{on}{_break_even(advice)}"
+        return replace(advice, verdict="route", sentence=sentence)
+    is_small = gain.high is not None and gain.high < ask.worth
+    if is_small and advice.questions >= FEWEST_TO_FIX and not advice.untried:
+        adds = f"routing adds {words.between(gain)} reward a question, less than {ask.worth:g}"
+        return replace(advice, verdict="fix", sentence=f"fix: {best.second}: {adds}; do not route{on}")
+    missing, progress = _missing(advice)
+    if best.verdict == NOT_KNOWN:
+        best = replace(best, missing=missing, progress=progress)
+        sentence = words.sentence(best)
     else:
-        sentence = f"{value}; {_forecast(gain, questions=advice.questions, worth=worth)}"
-    return replace(advice, verdict=verdict, sentence=f"{verdict}: {sentence}")
+        sentence = f"{words.sentence(best)}; missing: {missing}"
+    changes: dict[str, Any] = {"missing": missing, "progress": progress}
+    comparisons = (best, *advice.comparisons[1:])
+    return replace(advice, sentence=f"not enough: {sentence}{on}", comparisons=comparisons, **changes)
 
 
-def _quality_and_cost(policy: Standing, best: Standing) -> str:
-    quality = f"quality {policy.quality.value:.3f} instead of {best.quality.value:.3f}"
-    if best.cost.value <= 0.0:
-        return f"{quality}, cost {number(policy.cost.value)} instead of {number(best.cost.value)}"
-    saved = 1.0 - policy.cost.value / best.cost.value
-    return f"{quality} at {abs(saved):.0%} {'less' if saved >= 0.0 else 'more'} cost"
+def _missing(advice: Advice) -> tuple[str, float]:
+    """Returns (what the verdict route or fix needs, share of it that is there).
+
+    Assumes that the gain stays, and that its interval narrows like 1 / sqrt(questions).
+    """
+    best, worth, questions = advice.comparisons[0], advice.ask.worth, advice.questions
+    gain = best.reward
+    if advice.untried:
+        reasons = "; ".join(f"{arm} {why}" for arm, why in advice.untried.items())
+        return f"{reasons}: offer {', '.join(advice.untried)} for a while, with a probability that is logged", 0.0
+    if gain.estimate is None or gain.low is None or gain.high is None:
+        return best.missing or "", best.progress
+    if best.verdict == "better":
+        return "a gain above that with permuted outcomes, which is chance", 0.0
+    half, routes = (gain.high - gain.low) / 2.0, gain.estimate > worth - gain.estimate
+    room = gain.estimate if routes else worth - gain.estimate  # route: an interval above 0, fix: one below `worth`
+    lacking = 0 if routes else FEWEST_TO_FIX - questions
+    if not half < _FARTHEST * room:
+        return _TOO_CLOSE, 0.0
+    further = max(questions * ((half / room) ** 2 - 1.0), lacking, 1.0)
+    if further > _FARTHEST:
+        return _TOO_CLOSE, 0.0
+    # A rounded number must not be below the `lacking` questions.
+    text = f"at least {lacking:,} more labelled questions" if further < 1.5 * lacking else None
+    return text or forecast(further, noun="labelled question"), questions / (questions + further)
 
 
 def _break_even(advice: Advice) -> str:
     cold = advice.cold
     if cold is None:
         return ""
-    share = f"({advice.ask.labelled:.0%} labelled)"
+    share = f"({percent(advice.ask.labelled)} labelled)"
     if cold.break_even is None:
-        return f"; without a warm start it would not pay within {cold.questions} questions {share}: use --apply"
-    return f"; without a warm start it pays after about {cold.break_even} questions {share}"
-
-
-def _forecast(gain: EstimateWithInterval, *, questions: int, worth: float) -> str:
-    """How many more questions a verdict needs if the gain does not change and its interval narrows like 1 / sqrt(n)."""
-    if gain.interval is None:
-        return "give more labelled questions"
-    half = (gain.interval[1] - gain.interval[0]) / 2.0
-    # "route" needs an interval above 0, "fix" an interval below `worth`.
-    room = max(gain.value, worth - gain.value)
-    further = questions * ((half / room) ** 2 - 1.0) if half < _FARTHEST * room else math.inf
-    lacking = FEWEST_TO_FIX - questions
-    further = max(further, lacking)
-    if further > _FARTHEST:
-        return "it is too close to the limit to settle with a realistic number of labelled questions"
-    # A rounded number must not be below the `lacking` questions, without which there is no verdict "fix".
-    count = f"at least {lacking:,}" if further < 1.5 * lacking else roughly(further)
-    return f"{count} more labelled {'question decides' if count.endswith(' 1') else 'questions decide'} it"
-
-
-def _control(
-    outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
-) -> EstimateWithInterval | None:
-    """The policy's gain over the fixed arm `best`, a standing's name, with outcomes permuted between questions."""
-    permuted = outcomes.permuted(seed=0)
-    log = memory_log(permuted.rows, mixed_arms=True)
-    question = numbered(permuted.rows)
-    folds = held_out_folds(log, question=question, folds=ask.folds)
-    name = policy.algorithm
-    pmfs, _ = crossfitted_policy(policy, {}, name=name, log=log, folds=folds, settings=settings, progress=progress)
-    shares = {name: _by_question(pmfs[name], question)}
-    standings = _measured_standings(permuted, shares, settings=settings, confidence=CONFIDENCE)
-    return next(standing.gain for standing in standings if standing.name == best)
-
-
-def _cold(
-    outcomes: Outcomes, *, best: str, policy: Policy, ask: Ask, settings: Settings, progress: Progress
-) -> FirstPass | None:
-    table = outcomes.table()
-    if len(table.arms) < 2:
-        return None
-    reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
-    settings = settings.model_copy(update={"reward": reward})
-    world = SimulationData(
-        table=table,
-        judged=table,
-        folds=1,
-        settings=settings,
-        features=outcomes.features,
-        judged_features=outcomes.features,
-        encoder_hash=outcomes.encoder_hash,
-        labelled=ask.labelled,
-    )
-    runs = [
-        SimulationRun(policy=policy.algorithm, params=policy.params, weight=settings.reward.weight, seed=seed, fold=0)
-        for seed in range(PASSES)
-    ]
-    passes = [[played_run] for played_run in played(runs, world=world, jobs=1, progress=progress)]
-    rewards = outcomes.reward[:, outcomes.complete]
-    return first_pass(passes, arms=table.arms, rewards=rewards, incumbent=best, harm=settings.policy.harm)
+        return f"; without a warm start it would not pay within {cold.questions:,} questions {share}"
+    return f"; without a warm start it pays after {roughly(cold.break_even)} questions {share}"

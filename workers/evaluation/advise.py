@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
@@ -36,10 +35,11 @@ from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
+from ragbandit.workers.evaluation.assessment import assessment
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.evaluation.verdict import print_advice
+from ragbandit.workers.evaluation.verdict import print_assessment
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
@@ -107,14 +107,13 @@ def advise_verb(
         if advice.verdict != "wrong log":
             details |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
-    print_to = partial(print_advice, advice, facts=details, notes=notes, settings=settings)
+    shown = assessment(advice, details=details, notes=notes, settings=settings)
     if report is not None:
-        write_page(report, show=lambda page: print_to(console=page, every=True))
+        write_page(report, show=partial(print_assessment, shown, show_all=True))
     if as_json:
         print_json({**advice.as_json(), **details, "notes": notes})
     else:
-        width = max(console.width, 100) if every else console.width
-        print_to(console=Console(file=console.file, width=width, emoji=False), every=every)
+        print_assessment(shown, console, show_all=every, page=report)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
 

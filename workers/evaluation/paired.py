@@ -6,7 +6,6 @@ every cost weight and for every kind of question (`Race`).
 
 import asyncio
 import itertools
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
@@ -29,14 +28,18 @@ from ragbandit.workers.evaluation.results import labelled_quality, log_record, q
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
 from ragbandit.workers.judge.checks import JudgeOfArm
 
-#: number of questions before the first look at the verdict; it doubles for each further look
+#: number of questions before the first look at the verdict
 FIRST_LOOK: Final = 50
 
 
-def looks(questions: int) -> tuple[int, ...]:
-    """The numbers of questions after which the verdict is looked at. questions: number in the whole run."""
-    count = max(0, math.ceil(math.log2(max(1, questions / FIRST_LOOK))))
-    return tuple(FIRST_LOOK * 2**number for number in range(count))
+def looks(questions: int) -> list[int]:
+    """The numbers of questions after which the verdict is looked at: 50, 100, 150, 200, 300, 400, 600, 800, ...
+
+    Looks that are further apart would ask more questions after the verdict is known. Closer looks need wider intervals,
+    since they share the error. questions: number in the whole run.
+    """
+    steps = (FIRST_LOOK, *(step * 2**number for number in range(1, 40) for step in (FIRST_LOOK, FIRST_LOOK * 3 // 2)))
+    return list(itertools.takewhile(lambda step: step < questions, steps))
 
 
 def shared_confidence(questions: int) -> float:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Printed
 
+from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, number_table, png, print_whole
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 #: number of questions in the shortest prefix of a pass whose ratio of rewards counts: in shorter prefixes, a single
 #: answer changes the ratio too much
 LEAST_PREFIX: Final = 100
+#: maximum number of points of a learning curve
+CURVE_POINTS: Final = 60
 #: the two arms that papers on adaptive retrieval mix
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
@@ -168,6 +171,23 @@ def first_pass(
         worst_after=after,
         harmed=sum(float((ours - (1.0 - harm) * theirs).min()) < -1e-9 for ours, theirs in tails) / len(runs),
     )
+
+
+def learning_curve(
+    name: str, seeds: "Sequence[Sequence[Played]]", *, arms: Sequence[ArmName], rewards: Matrix, summary: FirstPass
+) -> LearningCurve:
+    """The mean rewards so far of the passes that `summary` summarises, at up to CURVE_POINTS numbers of questions."""
+    runs = [run for folds in seeds for run in folds]
+    at = np.unique(np.linspace(min(10, summary.questions), summary.questions, CURVE_POINTS).astype(np.intp))
+    column = list(arms).index(summary.incumbent)
+    sums = [
+        np.mean([np.cumsum(values)[at - 1] for values in way], axis=0)
+        for way in ([run.earned for run in runs], [rewards[run.order, column] for run in runs])
+    ]
+    policy, fixed = ((total / at).tolist() for total in sums)
+    rated = np.round(at * (summary.labels / summary.questions)).astype(int).tolist()
+    questions, even = at.tolist(), summary.break_even
+    return LearningCurve(name=name, questions=questions, policy=policy, fixed=fixed, rated=rated, break_even=even)
 
 
 def _mean(parts: Sequence[Vector]) -> float:

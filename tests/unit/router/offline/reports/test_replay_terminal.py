@@ -222,7 +222,10 @@ def test_the_log_is_described():
         "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
         *("11,000 from feedback; 1,000 default rewards", "17 with later feedback", "7,000 main-500; 5,000 main-1000"),
         *("Left out: 1,203 rows", "line 17: pmf sums to 0.9, not 1", "Note: short log"),
-        *("Note on linucb: 3 decisions by the fallback", "Doubly robust estimates; reward model cross-fitted on 5 folds of the questions"),
+        *(
+            "Note on linucb: 3 decisions by the fallback",
+            "Doubly robust estimates; reward model cross-fitted on 5 folds of the questions",
+        ),
         "│ single_step │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
         "│ multi_step  │ 16.6 % │   16.7 % │        │         │       │",
     ):

@@ -1,0 +1,189 @@
+"""The advice on two pipelines whose truth is known: which evidence decides, its numbers, and what is missing."""
+
+import random
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from ragbandit.router.comparison import Difference, compare
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
+from ragbandit.router.offline.gains import unit_of
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import arm_rows
+from ragbandit.shared.types import TableRow
+from tests.support import two_pipelines as world
+
+ARMS = ("fast", "deep")
+SETTINGS = Settings(
+    encoder={"model": "hashing", "dimension": 64},
+    reward={"weight": world.WEIGHT},
+    arms={arm: {"run_by": "caller"} for arm in ARMS},
+)
+#: always `deep` has the reward 0.60, always `fast` 0.485, the better arm of each question 0.71
+GAIN = 0.11
+
+
+@cache
+def outcomes(count: int, *, seed: int) -> tuple[Logged, ...]:
+    """The outcomes of both arms on questions of the world, as an import stores them."""
+    encoder, pipelines, rows = HashingEncoder(dimension=64), world.pipelines(), list[Logged]()
+    texts = list(world.questions(count, seed=seed))
+    for text, features in zip(texts, encoder.encode(texts), strict=True):
+        answers = {arm: pipelines[arm](text) for arm in ARMS}
+        row = TableRow(
+            id="",
+            question=text,
+            correct={arm: float(answer == "yes") for arm, (answer, _) in answers.items()},
+            steps={arm: float(steps) for arm, (_, steps) in answers.items()},
+            context={},
+        )
+        common = {"arms": ARMS, "encoder_hash": encoder.hash, "settings": SETTINGS, "now": 0.0}
+        rows += arm_rows(row, features=features, first=len(rows) + 1, **common)
+    return tuple(rows)
+
+
+def drawn(count: int, *, seed: int, pmfs=((0.5, 0.5), (0.1, 0.9), (0.9, 0.1)), weights=None) -> list[Logged]:
+    """Served questions of the world: one drawn arm each, with its probability. weights: of the arms, if not the pmf."""
+    rng, rows, served = random.Random(seed), outcomes(count, seed=seed), []
+    for at in range(count):
+        pmf = rng.choice(pmfs)
+        (arm,) = rng.choices((0, 1), weights=weights or pmf)
+        decision = replace(rows[2 * at + arm].decision, pmf=pmf, propensity=pmf[arm], facts={})
+        served.append(replace(rows[2 * at + arm], decision=decision))
+    return served
+
+
+def asked(*rows, everything=False, **ask) -> Advice:
+    settings = {"policy": policy_of(SETTINGS), "name": "mba", "settings": SETTINGS}
+    return advise([*rows], source="the store", ask=Ask(everything=everything, **ask), **settings)
+
+
+def test_outcomes_of_every_arm_are_compared_question_by_question():
+    """A table gives reward, quality and cost of routing against both arms, near the truth, and every picture."""
+    advice = asked(*outcomes(400, seed=1), everything=True)
+    assert (advice.verdict, advice.best, advice.missing, advice.progress) == ("route", "deep", None, 1.0)
+    best, other = advice.comparisons
+    assert (best.design, best.second, other.second, best.unit) == (
+        "paired outcomes",
+        "always deep",
+        "always fast",
+        "steps",
+    )
+    assert best.reward.low < GAIN < best.reward.high
+    assert best.reward.first - best.reward.second == pytest.approx(best.reward.estimate)
+    assert best.quality.verdict() == "as good"
+    assert best.cost.high < -1.2
+    assert 0.4 < advice.shares["fast"] < 0.6
+    assert advice.control.estimate < 0.02
+    assert advice.curve.policy[-1] == pytest.approx(advice.cold.reward)
+    assert advice.curve.fixed[-1] == pytest.approx(advice.cold.always["deep"])
+    assert {point.kind for point in advice.frontier} == {"arm", "in use", "price"}
+    assert advice.sentence.startswith("route: routing is better than always deep: +0.1")
+    assert "reward a question; quality as good" in advice.sentence
+    assert (
+        "on 400 questions with the outcomes of every arm; without a warm start it pays after about" in advice.sentence
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_more_data_never_weakens_the_verdict(seed):
+    """Live rows after an import of outcomes of every arm are learned too, and the import decides as before."""
+    table = outcomes(400, seed=seed)
+    alone, both = asked(*table), asked(*table, *drawn(288, seed=seed + 10))
+    assert (alone.verdict, both.verdict, both.questions) == ("route", "route", 400)
+    (first, _), (second, _) = alone.comparisons, both.comparisons
+    assert second.design == "paired outcomes"
+    assert second.reward.low > first.reward.low - 0.005
+    assert second.reward.first >= first.reward.first - 0.005
+
+
+def test_the_narrower_estimate_is_taken():
+    """Few questions with every outcome do not hide many drawn ones, and the sentence names the evidence."""
+    live = drawn(1200, seed=5)
+    advice = asked(*outcomes(30, seed=1), *live)
+    best = advice.comparisons[0]
+    assert (advice.verdict, best.design, best.rated) == ("route", "logged draws", 1200)
+    assert best.reward.low < GAIN < best.reward.high
+    assert best.quality.is_known
+    assert best.cost.high < 0.0
+    assert "estimated from 1,200 decisions that drew one arm each" in advice.sentence
+    assert asked(*outcomes(30, seed=1), *live[:60]).comparisons[0].design == "paired outcomes"
+
+
+def test_a_served_question_that_has_every_arm_by_chance_is_not_paired():
+    """Only imports whose questions mostly have every arm count as paired outcomes."""
+    rows = drawn(200, seed=6, pmfs=((0.5, 0.5),))
+    (other,) = [row for row in outcomes(200, seed=6)[:2] if row.decision.arm != rows[0].decision.arm]
+    second = replace(other, decision=replace(other.decision, facts={}))
+    assert asked(*rows, second).comparisons[0].design == "logged draws"
+
+
+def test_what_a_log_cannot_judge_is_named():
+    """An arm that was never drawn has no forecast, draws unlike their probabilities are a wrong log, and a log with one
+    probability a row judges no choice per question.
+    """
+    untried = asked(*drawn(300, seed=7, pmfs=((0.0, 1.0),)))
+    assert (untried.verdict, untried.best) == ("not enough", "deep")
+    assert untried.missing.startswith("fast cannot be judged: it was never drawn")
+    assert untried.missing.endswith("offer fast for a while, with a probability that is logged")
+    wrong = asked(*drawn(300, seed=7, pmfs=((0.3, 0.7),), weights=(7, 3)))
+    assert (wrong.verdict, wrong.comparisons, wrong.best) == ("wrong log", (), "")
+    assert wrong.sentence.startswith("this log is wrong: fast has")
+    only = [
+        replace(row, decision=replace(row.decision, facts={"only_propensity": True}))
+        for row in drawn(300, seed=7, pmfs=((0.5, 0.5),))
+    ]
+    partial = asked(*only)
+    assert (partial.verdict, partial.comparisons[0].reward.estimate) == ("not enough", None)
+    assert "log the probability of every arm" in partial.missing
+
+
+def verdict(low, estimate, high, *, questions=400, control=None, **changes):
+    """The verdict on a gain with this interval."""
+    reward = Difference(estimate=estimate, low=low, high=high, effective_rows=questions)
+    common = {"design": "paired outcomes", "questions": questions, "rated": questions, "needed": 10}
+    comparison = compare("routing", "always deep", reward=reward, **common)
+    ask = Ask(**{name: changes.pop(name) for name in ("worth", "alone") if name in changes})
+    control = None if control is None else Difference(estimate=control)
+    given = {"verdict": "not enough", "sentence": "", "questions": questions, "comparisons": (comparison,)}
+    return concluded(Advice(**given, on="on made questions", control=control, ask=ask, **changes))
+
+
+@pytest.mark.parametrize(
+    ("advice", "expected", "missing"),
+    [
+        (verdict(0.01, 0.1, 0.2), "route", None),
+        (verdict(0.01, 0.1, 0.2, control=0.1), "not enough", "a gain above that with permuted outcomes"),
+        (verdict(-0.03, -0.01, 0.009), "fix", None),
+        (verdict(-0.03, -0.01, 0.009, questions=120), "not enough", "at least 180 more labelled questions"),
+        (
+            verdict(-0.03, -0.01, 0.009, untried={"fast": "was never drawn"}),
+            "not enough",
+            "fast was never drawn: offer",
+        ),
+        (verdict(-0.05, 0.05, 0.15), "not enough", "about 1,000 more labelled questions"),  # route: 3 times 400
+        (verdict(-0.03, 0.0, 0.03), "not enough", "about 3,000 more labelled questions"),  # fix: 8 times 400
+        (verdict(-0.1, 0.0, 0.1, worth=0.0), "not enough", "more labelled questions than anybody has"),
+        (verdict(None, 0.1, None, questions=5), "not enough", "about 5 more rated questions"),
+        (verdict(-0.1, 0.0, 0.1, alone=True), "fix", None),
+    ],
+)
+def test_the_verdict_and_what_it_needs(advice, expected, missing):
+    """The comparison with the best arm decides; without a verdict the forecast is for the nearer of route and fix."""
+    assert advice.verdict == expected
+    assert advice.sentence.startswith(f"{expected}: ")
+    assert (advice.missing is None) == (missing is None)
+    assert advice.missing is None or (advice.missing.startswith(missing) and advice.missing in advice.sentence)
+    assert (advice.progress == 1.0) == (missing is None)
+
+
+def test_the_unit_of_a_cost():
+    """One charged term with the price 1 is the unit; otherwise a cost has no unit."""
+    for prices, unit in (({"steps": 1.0}, "steps"), ({"seconds_total": 1.0, "steps": 0.0}, "seconds")):
+        assert unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == unit
+    for prices in ({"steps": 2.0}, {"steps": 1.0, "dollars": 1.0}, {}):
+        assert unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == "cost"

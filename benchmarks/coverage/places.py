@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
+from ragbandit.router.comparison import Difference
+from ragbandit.router.comparison.intervals import mean_difference
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.offline.advice import CONFIDENCE
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
+from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.offline.replay import Plan, ReplayResult, estimate_candidates, memory_part, parse_candidates
-from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
@@ -174,7 +175,7 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
     return lines
 
 
-def _look(measured: EstimateWithInterval, truth: float) -> Look:
+def _look(measured: EstimateWithInterval | Difference, truth: float) -> Look:
     return Look(truth=truth, low=measured.low, high=measured.high)
 
 
@@ -271,10 +272,10 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     gain = truth - float(rated.chance[:, 0].mean())
     return {
         Line(name="reward", confidence=CONFIDENCE, every_look=False): [
-            _look(mean_of(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)
+            _look(mean_difference(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)
         ],
         Line(name="gain", confidence=CONFIDENCE, every_look=False): [
-            _look(mean_of(ours - always, possible=(-1.0, 1.0), confidence=CONFIDENCE), gain)
+            _look(mean_difference(ours - always, possible=(-1.0, 1.0), confidence=CONFIDENCE), gain)
         ],
     }
 

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import errno
 import json
-import math
 import os
 import re
 import sys
@@ -191,19 +190,6 @@ def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = (
     lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, _SCREEN[1]) or [""]]
     for line in [*lines[: _SCREEN[0] - 1], more]:
         console.say(line)
-
-
-def show_paragraphs(texts: Iterable[str], *, show_all: bool) -> None:
-    """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen."""
-    room: float = math.inf if show_all else _SCREEN[0] - 2  # one line is for "More: --all", one for the prompt
-    for text in texts:
-        lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ")
-        room -= len(lines)
-        if room < 0:
-            console.say("More: --all")
-            return
-        for line in lines:
-            console.say(line)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
 
 from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
@@ -22,11 +24,9 @@ from ragbandit.router.cli.console import (
     in_words,
     print_json,
     show,
-    show_paragraphs,
     show_screen,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
-from ragbandit.router.comparison import words as comparison_words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
@@ -276,6 +276,8 @@ def report(
     Reads the database: costs of all outcomes, quality of rated answers. If there are more than 30,000 questions,
     it compares a uniform sample. --json prints the reply of /v1/report.
     """
+    if html is not None:
+        check_page(html, field="html")
     now = time.time()
     with opened(config, label=label) as (settings, ledger):
         scope = ReportScope(
@@ -293,26 +295,11 @@ def report(
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, settings, now=now)
     result = replace(result, learning=None if state is None else state.line)
+    shown = words.assessment(result, now=now, kinds=() if mapped is None else mapped.kinds)
+    shown = replace(shown, notes=(*budgets, *shown.notes))
     if html is not None:
-        from ragbandit.router.api.ui.operation import report_file  # imported late, since it loads the dashboard
-
-        html.write_text(report_file(result, mapped=mapped), encoding="utf-8")
+        write_page(html, shown, field="html")
     if as_json:
         print_json(plain(result))
-        return
-    paragraphs = [result.sentence, *budgets]
-    if result.learning is not None:
-        paragraphs.append(f"State of learning: {result.learning}.")
-    others = (one for one in result.arms if result.total is None or one.second != result.total.second)
-    paragraphs += [f"{comparison_words.sentence(one)}." for one in others]
-    if result.advice is not None:
-        paragraphs.append(f"{result.advice}.")
-    if mapped is not None:
-        paragraphs += [mapped.sentence, *("; ".join(leaf.values()) for leaf in mapped.cells)]
-    if show_all:
-        for table in words.assessment(result, now=now).tables[1:]:
-            paragraphs += [f"{table.title}: {'; '.join(cells)}" for cells in table.rows]
-        paragraphs += result.notes
-    show_paragraphs(paragraphs, show_all=show_all)
-    if html is not None:
-        console.print(f"written to {html}", markup=False)
+    else:
+        print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")

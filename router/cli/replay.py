@@ -3,23 +3,25 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
-from ragbandit.router.offline.replay.report import headline, print_replay, print_summary
+from ragbandit.router.offline.replay.report import assessment, headline
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
+from ragbandit.shared.types import finite_json
 
 
 def replay_verb(
@@ -65,9 +67,9 @@ def replay_verb(
     ] = None,
     confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
     segment: Annotated[list[str] | None, typer.Option(help="tenant, version, context fields [,...]; repeat it")] = None,
-    report: Annotated[Path | None, typer.Option(help="write the tables as FILE.html")] = None,
+    report: Annotated[Path | None, typer.Option(help="write the page FILE.html with pictures")] = None,
     as_json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="print the tables and notes too")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also every comparison, table and note")] = False,
     fail_below: Annotated[float | None, typer.Option(help="exit 1 if a lower bound is below this difference")] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -125,12 +127,19 @@ def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec]
 def _show(
     result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
 ) -> None:
+    shown = assessment(result)
     if report is not None:  # first, because printing fails if `head` closes the output
-        write_page(report, show=partial(print_replay, result))
+        write_page(report, shown)
     if as_json:
-        print_json({"headline": headline(result), **result.as_json()})
+        print_json(
+            {
+                "headline": headline(result),
+                "comparisons": finite_json([asdict(one) for one in shown.comparisons]),
+                **result.as_json(),
+            }
+        )
     else:
-        (print_replay if everything else print_summary)(result, console)
+        print_assessment(shown, console, show_all=everything, page=report)
     if result.faults:
         raise typer.Exit(2)
     if fail_below is None:

@@ -13,10 +13,10 @@ import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import FrontierPoint
+from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay_pmfs
 from ragbandit.router.offline.replay.plan import (
@@ -31,17 +31,13 @@ from ragbandit.router.offline.replay.sums import memory_part
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import counted
-from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 
 CONFIDENCE: Final = 0.95
 #: name of the policy after learning in comparisons
 ROUTING: Final = "routing"
 ALWAYS: Final = "always "
 _PARTIAL: Final = "the log has the probability of the drawn arm only: log the probability of every arm"
-
-PARTS: Final = ("reward", "quality", "cost")
-#: each of PARTS -> its value for each question, shape (n,)
-Parts = Mapping[str, Vector]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,28 +81,6 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
     return outcomes_of(paired), [row for row in rows if row.decision.id not in known]
 
 
-def paired(
-    first: str,
-    second: str,
-    *,
-    ours: Parts,
-    theirs: Parts,
-    reward: RewardSettings,
-    confidence: float = CONFIDENCE,
-) -> Comparison:
-    """Compare two ways on the same questions."""
-    differences = dict[str, Any]()
-    for part in PARTS:
-        values = np.concatenate([ours[part], theirs[part], [0.0]])
-        span = reward.maximum - reward.minimum if part == "reward" else max(float(np.ptp(values)), 1e-9)
-        mean = mean_of(ours[part] - theirs[part], possible=(-span, span), confidence=confidence)
-        means = {"first": float(ours[part].mean()), "second": float(theirs[part].mean())}
-        differences[part] = _difference(mean, effective=len(ours[part]), **means)
-    count, unit = len(ours["reward"]), unit_of(reward)
-    common: dict[str, Any] = {"questions": count, "rated": count, "unit": unit, "confidence": confidence}
-    return compare(first, second, design="paired outcomes", needed=FEWEST_EFFECTIVE, **differences, **common)
-
-
 def _difference(mean: EstimateWithInterval, *, effective: float, **means: float) -> Difference:
     return Difference(estimate=mean.value, low=mean.low, high=mean.high, effective_rows=effective, **means)
 
@@ -143,7 +117,8 @@ def on_outcomes(
             f"always {arm}",
             ours={part: ours[asked] for part, ours in ways[ROUTING].items()},
             theirs={part: matrix[asked, column] for part, matrix in values.items()},
-            reward=reward,
+            span=reward.maximum - reward.minimum,
+            unit=unit_of(reward),
             confidence=confidence,
         )
         comparisons.append(comparison)

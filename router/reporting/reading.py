@@ -318,7 +318,7 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
-                _reward(row, setting=reward) if rated else np.nan,
+                reward_of(row, setting=reward) if rated else np.nan,
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
@@ -384,7 +384,7 @@ def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
     return None
 
 
-def _reward(row: RowMapping, *, setting: RewardSettings | None) -> float:
+def reward_of(row: RowMapping, *, setting: RewardSettings | None) -> float:
     """Reward of a rated answer at the cost weight of `setting`. A reward without quality and cost is not changed."""
     if setting is None or row["preset"] in WHOLE:
         return float(row["value"])

@@ -16,6 +16,7 @@ from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
+from ragbandit.router.reporting.imports import imported_comparisons
 from ragbandit.router.reporting.reading import (
     UNITS,
     Asked,
@@ -68,7 +69,9 @@ def report(
     alarm = None if uneven is None else uneven.sentence
     log = read_log(database, scope)
     totals = None if log.whole is None else read_asked(database, scope)
-    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, asked=totals)
+    imported = imported_comparisons(database, scope)
+    common: dict[str, Any] = {"policy": policy, "against": against, "alarm": alarm, "now": now}
+    return report_of(log, scope, asked=totals, paired=imported, **common)
 
 
 def report_of(
@@ -80,8 +83,12 @@ def report_of(
     alarm: str | None = None,
     now: float | None = None,
     asked: Asked | None = None,
+    paired: tuple[Comparison, ...] = (),
 ) -> Report:
-    """Make the report from rows. alarm: why the rows favour an arm; asked: exact totals of a sampled period."""
+    """Make the report from rows.
+
+    alarm: why the rows favour an arm; asked: exact totals of a sampled period; paired: fixed arms on imported questions
+    """
     unit = _unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm)
@@ -121,6 +128,7 @@ def report_of(
         total=None if chosen is None else arms[chosen],
         costs=costs,
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
+        paired=paired,
         **grouped,
         left_out=left_out,
         notes=(),

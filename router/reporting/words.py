@@ -34,14 +34,23 @@ def sentence(report: Report, *, now: float) -> str:
     if report.sample is not None:
         start += f"{_totals(report)}; {sample_words(report.sample)}: "
     if total is None:
-        return f"{start}no questions that compare two arms."
+        return f"{start}no questions that compare two arms{_on_imports(report)}."
     spent = money(_sum(total.cost.first, total), unit)
     text = f"{counted(total.questions, 'question')} for {spent}" if report.sample is None else spent
     if comparison_words.cost_change(total.cost) is not None:
         text += f" instead of {money(_sum(total.cost.second, total), unit)} with {total.second}"
     if not total.rated:
-        return f"{start}{text}; no answer was rated, so that nothing is known of quality."
-    return f"{start}{text}; {comparison_words.sentence(total)}."
+        verdict = "no answer was rated, so that nothing is known of quality"
+    else:
+        verdict = comparison_words.sentence(total)
+    return f"{start}{text}; {verdict}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
+
+
+def _on_imports(report: Report) -> str:
+    if not report.paired:
+        return ""
+    first = report.paired[0]
+    return f"; on {counted(first.questions, 'imported question')} {comparison_words.sentence(first)}"
 
 
 def _sum(mean: float | None, total: Comparison) -> float | None:
@@ -72,10 +81,15 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
     """What a report shows. kinds: kinds of questions, from a map of the policy."""
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
-    comparisons = (*([] if total is None else [total]), *others)
-    groups = [("tenant", report.tenants), ("price", report.prices), ("week from", report.weeks)]
+    served = (*([] if total is None else [total]), *others)
+    groups = [
+        ("imported questions", report.paired),
+        ("tenant", report.tenants),
+        ("price", report.prices),
+        ("week from", report.weeks),
+    ]
     tables = [
-        ("what was served against each arm", comparisons, True),
+        ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
     known = total is not None and total.verdict != NOT_KNOWN
@@ -86,8 +100,8 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         about="" if total is None else f"reward a question of routing, compared with {total.second}",
         verdict=None if total is None else total.verdict,
         state=report.state,
-        comparisons=comparisons,
-        frontier=tuple(_frontier(comparisons)),
+        comparisons=(*served, *report.paired),
+        frontier=tuple(_frontier(served)),
         kinds=tuple(kinds),
         missing=None if total is None else total.missing,
         progress=1.0 if total is None else total.progress,

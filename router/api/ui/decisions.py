@@ -11,7 +11,8 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback
 from ragbandit.router.api.schemas.requests import FeedbackBody
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
+from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation

@@ -1,6 +1,5 @@
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -11,19 +10,21 @@ from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.security.budgets import budget_lines
-from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, environment, page
+from ragbandit.router.api.ui.rendering import page
+from ragbandit.router.comparison.assessment import Assessment
+from ragbandit.router.comparison.page import shown
+from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.explanations.policy_map import PolicyMap
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmTotals
 
 #: largest number of judged decisions whose sources are counted, newest first
@@ -73,59 +74,28 @@ def _feedback(router: Router) -> dict[str, Any]:
     }
 
 
-async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
-    """Values for templates that show the report of the last `seconds` seconds. The report is at most a minute old."""
+async def reported(request: Request, *, seconds: float) -> Assessment:
+    """The report of the last `seconds` seconds, at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
-    result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
-    return {"shown": words.assessment(result, now=time.time())}
+    result: Assessment = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
+    return result
 
 
 @lru_cache(maxsize=8)
-def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - the cache lasts for a minute
-    now = time.time()
-    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=router.settings.reward)
-    return report(router.database, scope, policy=router.settings.policy)
-
-
-def report_file(result: Report, *, mapped: PolicyMap | None) -> str:
-    """The report as one HTML page that loads no other files. mapped: None for a page without a map of the choices."""
-    style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
-    shown = words.assessment(result, now=result.until)
-    values = {"report": result, "shown": shown, "style": style, "map": mapped}
-    page: str = environment().get_template("report_file.html").render(values)
-    return page
+def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # noqa: ARG001 - the cache lasts a minute
+    now, settings = time.time(), router.settings
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=settings.reward)
+    result = report(router.database, scope, policy=settings.policy)
+    mapped = policy_map(
+        router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
+    )
+    return words.assessment(result, now=now, kinds=() if mapped is None else mapped.kinds)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions
 MOST_LINES: Final = 8
-#: unit -> function that formats a value; the page's script formats the axes in the same way
-_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"number": number, "percent": percent, "seconds": duration}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Chart:
-    title: str
-    #: "number", "percent" or "seconds"
-    unit: str
-    #: seconds since 1970
-    times: Sequence[float]
-    #: name of a line -> one value for each time; None leaves a gap
-    lines: Mapping[str, Sequence[float | None]]
-
-    @property
-    def empty(self) -> bool:
-        return all(value is None for values in self.lines.values() for value in values)
-
-    @property
-    def in_words(self) -> str:
-        newest = []
-        for name, values in self.lines.items():
-            present = [value for value in values if value is not None]
-            newest += [f"{name} {self.written(value)}" for value in present[-1:]]
-        return f"{self.title}. Newest: {', '.join(newest) or 'nothing'}"
-
-    def written(self, value: float | None) -> str:
-        return _WRITTEN[self.unit](value)
+#: looks of the lines for all arms together
+_LOOKS: Final = ((5, 0), (6, 1))
 
 
 def lived(history: Overview) -> Sequence[Point]:
@@ -134,38 +104,46 @@ def lived(history: Overview) -> Sequence[Point]:
     return history.points[first:] if len(history.points) - first > 1 else ()
 
 
-def earned_charts(history: Overview) -> list[Chart]:
+def earned_charts(history: Overview) -> list[Picture]:
     points = lived(history)
 
-    def chart(title: str, unit: str, **fields: str) -> Chart:
-        lines = {name: [getattr(point.totals, field) for point in points] for name, field in fields.items()}
-        return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
+    def chart(title: str, unit: str, **fields: str) -> Picture | None:
+        series = [
+            Line(name=name, values=[getattr(point.totals, field) for point in points], look=look)
+            for (name, field), look in zip(fields.items(), _LOOKS, strict=False)
+        ]
+        return lines(title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True)
 
-    return [
-        chart("Reward and quality per question", "number", reward="reward", quality="quality"),
-        chart("Cost per question, as the reward counts it", "number", cost="cost"),
-        chart("Decisions", "number", decisions="decided"),
+    charts = (
+        chart("Reward and quality per question", "", reward="reward", quality="quality"),
+        chart("Cost per question, as the reward counts it", "", cost="cost"),
+        chart("Decisions", "", decisions="decided"),
         chart("Latency, 95th percentile", "seconds", **{"95th percentile": "p95_s"}),
-    ]
+    )
+    return [picture for picture in charts if picture is not None]
 
 
-def arm_charts(history: Overview) -> list[Chart]:
+def arm_charts(history: Overview, *, sign: ArmSigns) -> list[Picture]:
     arms = [row.arm for row in history.arms[:MOST_LINES]]
     points, none = lived(history), totals_of(ArmTotals())
 
-    def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Chart:
+    def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Picture | None:
         """A chart with a line for each arm. value: function of (totals of the arm, totals of all arms)."""
-        lines = {str(arm): [value(point.arms.get(arm, none), point.totals) for point in points] for arm in arms}
-        return Chart(title=title, unit=unit, times=[point.at for point in points], lines=lines)
+        series = [
+            Line(name=arm, values=[value(p.arms.get(arm, none), p.totals) for p in points], look=sign.look(arm))
+            for arm in arms
+        ]
+        return lines(title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True)
 
-    return [
+    charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
-        chart("Quality per question", "number", lambda arm, _: arm.quality),
-        chart("Cost per question", "number", lambda arm, _: arm.cost),
-        chart("Dollars per answer", "number", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
+        chart("Quality per question", "", lambda arm, _: arm.quality),
+        chart("Cost per question", "", lambda arm, _: arm.cost),
+        chart("Dollars per answer", "dollars", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
         chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),
         chart("Failures", "percent", lambda arm, _: arm.failure_share),
-    ]
+    )
+    return [picture for picture in charts if picture is not None]
 
 
 #: name -> (title, length in seconds, seconds between two points)
@@ -182,14 +160,15 @@ async def first(request: Request) -> Response:
     router = router_of(request)
     chosen, history = await _history(request)
     state = await read_or_none(current_state(request))
-    values: dict[str, Any] = {
+    values = _shared(request, chosen, history)
+    values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "budgets": await reads_of(request).run(lambda: budget_lines(router.database, router.settings, now=time.time())),
         "charts": earned_charts(history),
-        **await panel(request, seconds=TIMES[chosen][1]),
+        "shown": shown(await reported(request, seconds=TIMES[chosen][1]), sign=values["sign"]),
     }
-    return page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
+    return page(request, "overview.html", title="Overview", **values)
 
 
 @pages.get("/ui/arms")
@@ -198,7 +177,7 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
-    return page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
+    return page(request, "arms.html", title="Arms", charts=arm_charts(history, sign=values["sign"]), **values)
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -9,14 +9,16 @@ from starlette.responses import Response
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
-from ragbandit.router.api.ui.rendering import ArmSigns, form_of, onward, page
+from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.comparison.plots import ArmSigns, Bar, Line, Picture, bars, lines
 from ragbandit.router.rollouts.overview import detail, overview, settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.types import PolicyVerdict
+from ragbandit.shared.formats import counted, decimal, number
+from ragbandit.shared.types import Json, PolicyVerdict
 
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",
@@ -116,16 +118,67 @@ def _version(router: Router, name: str) -> dict[str, Any]:
     version = detail(router.database, name, base=base_of(router), settings=settings)
     newest = next(iter(version.verdicts), None)
     facts = {} if newest is None else dict(newest.facts)
-    guardrails = facts.get("guardrails")
     return {
         "version": version,
         "verdicts": _grouped(version.verdicts)[:LISTED],
         "facts": facts,
-        "guardrails": guardrails if isinstance(guardrails, dict) else {},
+        "course": _course(facts),
+        "rails": _rails(facts),
         "difference": _difference(newest),
         "rows_per_step": settings.rows_per_step,
         "verbs": [(verb, VERBS[verb], verb in _DESTRUCTIVE) for verb in version.possible],
     }
+
+
+def _course(facts: Mapping[str, Json]) -> Picture | None:
+    """The difference in reward from the champion with its interval, as it grew; None without stored points."""
+    points = facts.get("points")
+    rows = [[float(number) for number in point[:4]] for point in points] if isinstance(points, list) else []
+    if not rows:
+        return None
+    at, difference, low, high = map(list, zip(*rows, strict=True))
+    margin, worse_at = facts.get("margin") or 0.0, facts.get("worse_at")
+    above = f"the margin {number(margin)}" if margin else "zero"
+    return lines(
+        "Difference in reward from the champion",
+        at=at,
+        series=[Line(name="difference", values=difference, look=(5, 0), band=(low, high))],
+        from_zero=True,
+        places="Judged decisions",
+        verticals=[(float(worse_at), f"worse after {number(worse_at)}")] if worse_at else [],
+        note="The interval is valid at every moment, however often you look. The version is promoted when all of it is "
+        f"above {above}, and rolled back once all of it is below zero.",
+    )
+
+
+_RAILS: Final = {"kept": ("good", "kept"), "passed": ("bad", "violated")}
+
+
+def _rails(facts: Mapping[str, Json]) -> Picture | None:
+    """What may not become worse: how far it exceeds the champion's; None without guardrails."""
+    rails = facts.get("guardrails")
+    rails = {name: rail for name, rail in rails.items() if rail.get("n")} if isinstance(rails, dict) else {}
+    if not rails:
+        return None
+    states = [_RAILS.get(rail["state"], ("busy", "not known yet")) for rail in rails.values()]
+    cells = [_rail(rail, kind=kind) for rail, (kind, _) in zip(rails.values(), states, strict=True)]
+    told = zip(rails, cells, states, strict=True)
+    return bars(
+        "Guardrails: what may not become worse",
+        names=[f"{name}, {counted(rail['n'], 'answer')}" for name, rail in rails.items()],
+        states=states,
+        columns={"Excess over the champion": cells},
+        alt="; ".join(f"{name}: {word}, excess {cell.text}" for name, cell, (_, word) in told),
+        note="A bar is the interval of the excess over the champion; the dotted line is what is allowed.",
+    )
+
+
+def _rail(rail: Mapping[str, Any], *, kind: str) -> Bar:
+    low, high, margin = rail.get("low"), rail.get("high"), rail.get("margin")
+    if low is None or high is None:
+        return Bar(text=rail.get("missing") or "not known yet", limit=margin)
+    text = f"{decimal(low, sign='+')} to {decimal(high, sign='+')}, allowed {number(margin)}"
+    return Bar(text=text, kind=kind, low=low, high=high, point=rail["excess"] if kind == "bad" else None, limit=margin)
 
 
 def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:

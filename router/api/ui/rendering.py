@@ -2,14 +2,14 @@
 
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import Request
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -20,8 +20,9 @@ from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.gate import check_form, needs_session
 from ragbandit.router.api.security.rules import rule_of
+from ragbandit.router.comparison import page as assessments
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
+from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, printable
 from ragbandit.shared.types import Caller
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -35,7 +36,6 @@ PAGES: Final = {
     "/ui/labels": "Labels",
     "/ui/queues": "Queues",
 }
-COLOURS, SHAPES = 8, 8
 
 
 def time_element(value: float | None) -> Markup:
@@ -67,58 +67,13 @@ _KINDS: Final = (
 )
 
 
-class ArmSigns:
-    """Gives each arm on a page a colour and a shape: first the configured arms, then others as they appear."""
-
-    def __init__(self, arms: Sequence[str]) -> None:
-        self._ranks = {arm: rank for rank, arm in enumerate(arms)}
-
-    def __call__(self, arm: str) -> Markup:
-        return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), printable(arm))
-
-    def mark(self, arm: str) -> Markup:
-        colour, shape = self.look(arm)
-        return Markup(
-            '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
-        ).format(colour, _SHAPES[shape])
-
-    def look(self, arm: str) -> tuple[int, int]:
-        """Returns (index of the colour, index of the shape). The first 64 arms all look different."""
-        rank = self._ranks.setdefault(arm, len(self._ranks))
-        return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
-
-
-_SHAPES: Final = (
-    "M6 1a5 5 0 1 0 .01 0z",
-    "M1.5 1.5h9v9h-9z",
-    "M6 .8 11.5 10.8H.5z",
-    "M6 .3 11.7 6 6 11.7.3 6z",
-    "M6 11.2 .5 1.2h11z",
-    "M4 1h4v3h3v4H8v3H4V8H1V4h3z",
-    "M6 .5 7.6 4.4l4.1.2-3.2 2.6 1.1 4L6 9l-3.6 2.2 1.1-4L.3 4.6l4.1-.2z",
-    "M3 1h6l2.5 5L9 11H3L.5 6z",
-)
-
-
 @cache
 def environment() -> Environment:
     """The Jinja environment of all pages. An undefined name is an error, not an empty text."""
-    jinja = Environment(
-        loader=PackageLoader("ragbandit.router.api.ui", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = (number, percent, duration, age, state_sign, plain)
+    jinja = assessments.environment("ragbandit.router.api.ui")
+    filters = (duration, age, state_sign, plain)
     jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
-    jinja.finalize = _plain
     return jinja
-
-
-def _plain(value: object) -> object:
-    """Remove characters that hide text or change its direction. Markup of the templates stays unchanged."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _query(values: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """What a replay shows: a comparison of each candidate with the baseline, and facts about the log."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, compare, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
@@ -58,7 +58,7 @@ def _comparison(candidate: CandidateResult, *, replayed: ReplayResult) -> Compar
         "quality": (candidate.quality_difference, candidate.quality),
         "cost": (candidate.cost_difference, candidate.cost),
     }
-    parts = {
+    parts: dict[str, Any] = {
         name: _difference(gap, first=mean, second=baseline[name], effective=candidate.weights.effective_rows)
         for name, (gap, mean) in pairs.items()
     }
@@ -163,7 +163,7 @@ def assessment(replayed: ReplayResult) -> Assessment:
 def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[FrontierPoint]:
     for candidate, comparison in zip(judged(replayed), compared, strict=True):
         if comparison.quality.verdict() != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
-            kind = "arm" if candidate.name.startswith("fixed:") else "price"
+            kind: Literal["arm", "price"] = "arm" if candidate.name.startswith("fixed:") else "price"
             quality, cost = candidate.quality.value, candidate.cost.value
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)
     quality, cost = replayed.baseline_quality.value, replayed.baseline_cost.value
@@ -201,7 +201,7 @@ def _listed(rows: Mapping[str, int]) -> str:
 
 
 def _rewards(replayed: ReplayResult) -> NumberTable:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             one_line(candidate.described),
             words.difference(comparison.reward),

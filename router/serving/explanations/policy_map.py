@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import and_, not_, select
 
+from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
@@ -34,7 +35,7 @@ MOST_LEAVES: Final = 8
 FEWEST, _FEWEST_PART = 10, 50
 #: least reduction by a split, as a share of the sum of squares before all splits; smaller ones may be chance
 LEAST_GAIN: Final = 0.01
-EXAMPLES, LONGEST = 3, 120
+EXAMPLES, LONGEST = 2, 120
 _MOST_VALUES: Final = 100
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _YES_OR_NO: Final = "is are was were do does did can could has have had will would should may might"
@@ -78,23 +79,24 @@ class PolicyMap:
     explained: float | None
 
     @property
-    def cells(self) -> list[dict[str, str]]:
-        return [
-            {
-                "questions": ", ".join(leaf.conditions) or "all",
-                "share": percent(round(leaf.share, 3)),
-                "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in leaf.arms.items()),
-                "reward": number(leaf.reward) if leaf.tried.enough else f"{leaf.tried.judged} rated",
-                "for example": " / ".join(leaf.examples),
-            }
+    def kinds(self) -> tuple[QuestionKind, ...]:
+        """The kinds of questions as pages and screens show them."""
+        return tuple(
+            QuestionKind(
+                name=", ".join(leaf.conditions) or "all questions",
+                share=leaf.share,
+                arms={str(arm): share for arm, share in leaf.arms.items()},
+                reward=leaf.reward if leaf.tried.enough else None,
+                examples=leaf.examples,
+            )
             for leaf in self.leaves
-        ]
+        )
 
     @property
     def sentence(self) -> str:
-        if self.explained is None:
-            return f"all of the newest {self.questions:,} questions have the same probabilities"
-        part = f"these {len(self.leaves)} kinds explain {percent(round(max(self.explained, 0.0), 2))}"
+        if self.explained is None or len(self.leaves) < 2 or self.explained < LEAST_GAIN:
+            return f"no kind of question gets other arms than the rest, in the newest {self.questions:,} questions"
+        part = f"these {len(self.leaves)} kinds explain {percent(round(self.explained, 2))}"
         return f"{part} of how the probabilities differ between the newest {self.questions:,} questions"
 
 

@@ -14,9 +14,8 @@
       put(dark() ? "light" : "dark");
       try { localStorage.setItem("ragbandit-theme", root.dataset.theme); } catch { /* it lasts until the page is left */ }
       say();
-      document.dispatchEvent(new Event("themechange"));
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { say(); document.dispatchEvent(new Event("themechange")); });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", say);
     say();
   });
 })();

@@ -33,7 +33,7 @@ def test_the_interval_gives_the_verdict(low, estimate, high, verdict):
 
 
 def test_no_point_stands_beside_what_is_not_known():
-    """Without a verdict the sentence has the ends of the interval, no interval as wide as a quality, and no estimate."""
+    """Without a verdict the sentence has no estimate, and of the interval its ends if they say anything."""
     open_verdict, empty = sentence(compared(-0.1, 0.077, 0.3)), sentence(compared(-0.7, 0.077, 0.6))
     assert "-0.100 to +0.300" in open_verdict
     assert "0.077" not in open_verdict + empty

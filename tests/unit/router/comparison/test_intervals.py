@@ -5,8 +5,8 @@ import pytest
 from scipy import optimize, stats
 
 from benchmarks.coverage.methods import weight_powers
-from ragbandit.router.offline import estimation
-from ragbandit.router.offline.estimation import Extremes, Moments, cressie_read, extreme_rows, heavy_weight
+from ragbandit.router.comparison import intervals as estimation
+from ragbandit.router.comparison.intervals import Extremes, Moments, cressie_read, extreme_rows, heavy_weight
 
 CONFIDENCE = 0.95
 

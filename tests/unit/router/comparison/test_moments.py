@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.offline.estimation import Moments
+from ragbandit.router.comparison.intervals import Moments
 
 NUMBERS = st.floats(-1e3, 1e3, allow_subnormal=False)
 

@@ -1,0 +1,113 @@
+"""Scales of pictures: from values to places in [0, 1], with ticks whose labels differ."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+#: least range of an axis, as a share of its largest value; smaller differences are not worth a picture
+_LEAST: Final = 1e-3
+_MOST: Final = 1e12
+#: largest number of steps between ticks of time
+_MOST_TIMES: Final = 6
+_DAY: Final = 86_400.0
+#: seconds between two ticks of time; further apart, ticks are `_DAY` x 30 x 2^n apart
+_STEPS: Final = (
+    *(60.0 * count for count in (1, 2, 5, 10, 15, 30)),
+    *(3_600.0 * count for count in (1, 2, 3, 6, 12)),
+    *(_DAY * count for count in (1, 2, 5, 10, 15)),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    """(value, label). A label of a time has up to two lines."""
+
+    def at(self, value: float) -> float:
+        """The place of a value in [0, 1]; values outside the scale stand at its ends, and NaN at 0."""
+        return min(max(0.0, (value - self.low) / (self.high - self.low)), 1.0)
+
+
+def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06) -> Scale:
+    """A scale for numbers. unit: "percent", "seconds", "dollars", or another, which the labels do not repeat.
+
+    room: free share of the range at both ends, none below 0 if no value is below 0
+    """
+    finite = [min(max(value, -_MOST), _MOST) for value in values if value is not None and math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    if low == high == 0.0:
+        high = 1.0
+    span = max(high - low, _LEAST * max(abs(low), abs(high)), 1e-9)
+    if span > high - low:  # all values are about equal
+        low, high = (low, high + 2.0 * span) if low == 0.0 else (low - span, high + span)
+        span = high - low
+    low, high = (0.0 if 0.0 <= low < room * span else low - room * span), high + room * span
+    size, prefix, suffix = _shown_unit(unit, largest=max(abs(low), abs(high)))
+    power = 10.0 ** math.ceil(math.log10((high - low) / size))
+    steps = (power / divisor for divisor in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0))
+    step, places = next(
+        (step, places) for step in steps if len(places := _multiples(step, low / size, high / size)) > 2
+    )
+    labels = _labels(places, step=step)
+    return Scale(
+        low=low,
+        high=high,
+        ticks=tuple(
+            (place * size, f"{'-' if text[0] == '-' else ''}{prefix}{text.removeprefix('-')}{suffix}")
+            for place, text in zip(places, labels, strict=True)
+        ),
+    )
+
+
+def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:
+    """Returns (size of the shown unit, prefix of its labels, suffix of its labels)."""
+    if unit == "percent":
+        return 0.01, "", " %"
+    if unit == "seconds":
+        sizes = ((3_600.0, " h"), (60.0, " min"), (1.0, " s"))
+        size, suffix = next(((size, suffix) for size, suffix in sizes if largest >= 2.0 * size), (0.001, " ms"))
+        return size, "", suffix
+    large = next(((size, name) for size, name in ((1e9, "bn"), (1e6, "M")) if largest >= size), (1.0, ""))
+    return large[0], "$" if unit == "dollars" else "", large[1]
+
+
+def _multiples(step: float, low: float, high: float) -> list[float]:
+    return [count * step for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _labels(places: list[float], *, step: float) -> list[str]:
+    """Labels with as few decimals as they need to differ."""
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    if decimals <= 5:
+        return [f"{place + 0.0:,.{decimals}f}" for place in places]
+    largest = max(map(abs, places), default=1.0)
+    digits = max(round(math.log10(largest / step)), 0) if largest else 0
+    return [f"{place:.{digits}e}" if place else "0" for place in places]
+
+
+def time_scale(first: float, last: float) -> Scale:
+    """A scale for times in seconds since 1970. Labels are UTC: "14:00", "Nov 26", "Nov 2026"."""
+    last = max(last, first + 60.0)
+    step = next((step for step in _STEPS if (last - first) / step <= _MOST_TIMES), 30.0 * _DAY)
+    while (last - first) / step > _MOST_TIMES:
+        step *= 2.0
+    begin = math.ceil(first / step) * step
+    places = [begin + count * step for count in range(int((last - begin) / step) + 1)]
+    return Scale(low=first, high=last, ticks=tuple(zip(places, _time_labels(places, step=step), strict=True)))
+
+
+def _time_labels(places: list[float], *, step: float) -> list[str]:
+    """Each label on one line if this is enough to tell it from the others, with its date or year on a second."""
+    labels: list[str] = []
+    before, used = "", set[str]()
+    for place in places:
+        at = datetime.fromtimestamp(place, UTC)
+        name, context = (f"{at:%H:%M}", f"{at:%b} {at.day}") if step < _DAY else (f"{at:%b} {at.day}", f"{at.year}")
+        labels.append(f"{name}\n{context}" if context != before or name in used else name)
+        before = context
+        used.add(name)
+    return labels

@@ -1,0 +1,119 @@
+"""An assessment as one HTML page: a sentence and a number, pictures, and tables behind "show the numbers".
+
+The page needs no script and loads no other file. The dashboard shows assessments by the same templates and style.
+Importing this module does not import Jinja, which the extra `replay` installs.
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ragbandit.router.comparison import words
+from ragbandit.router.comparison.assessment import Assessment
+from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
+from ragbandit.shared.files import whole_file
+from ragbandit.shared.formats import decimal, number, percent, printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from ragbandit.router.comparison.plots import ArmSigns, Picture
+
+#: folder of `page.css`
+STATIC: Final = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """An assessment and what is drawn of it."""
+
+    assessment: Assessment
+    colour: str
+    """Colour of its verdict."""
+    forest: "Picture | None"
+    plots: "tuple[Picture, ...]"
+    sign: "ArmSigns"
+
+    @property
+    def share(self) -> float:
+        return min(max(self.assessment.progress, 0.0), 1.0)
+
+    @property
+    def progress(self) -> str:
+        return percent(round(self.share, 2))
+
+    @property
+    def state(self) -> str | None:
+        """The state, unless the sentence contains it."""
+        state = self.assessment.state
+        return None if state is None or state.casefold() in self.assessment.sentence.casefold() else state
+
+
+def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:
+    """Draw the pictures. sign: the colours and shapes of the arms on a page that has more than the assessment."""
+    from ragbandit.router.comparison import charts, plots
+
+    sign = sign or plots.ArmSigns()
+    pictures = (
+        charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
+        charts.learning(assessment.curves),
+    )
+    return Shown(
+        assessment=assessment,
+        colour="" if assessment.verdict is None else words.COLOURS[assessment.verdict],
+        forest=charts.forest(assessment.comparisons) if assessment.comparisons else None,
+        plots=tuple(picture for picture in pictures if picture is not None),
+        sign=sign,
+    )
+
+
+def page(assessment: Assessment) -> str:
+    """The page of an assessment. Raises ConfigError without Jinja."""
+    template = environment().get_template("page.html")
+    text: str = template.render(shown=shown(assessment), style=(STATIC / "page.css").read_text(encoding="utf-8"))
+    return text
+
+
+def check_page(path: str | Path, *, field: str = "report") -> None:
+    """Raise InvalidInput if no page can be written to the path, and ConfigError without Jinja."""
+    file = Path(path)
+    if file.suffix.lower() != ".html" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+        remedy = "name a .html in a folder that exists and is yours"
+        raise InvalidInput(f"{file} cannot be written", field=field, remedy=remedy)
+    if importlib.util.find_spec("jinja2") is None:
+        raise missing_package("jinja2", extra="replay", field=field)
+
+
+def write_page(path: str | Path, assessment: Assessment, *, field: str = "report") -> None:
+    """Write the page of an assessment. Raises like `check_page`, and then leaves the file unchanged."""
+    check_page(path, field=field)
+    text = page(assessment)
+    try:
+        with whole_file(Path(path), durable=False) as beside:
+            beside.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}", field=field, remedy="give another path") from error
+
+
+@cache
+def environment(*packages: str) -> "Environment":
+    """The Jinja environment of pages, which escapes everything. packages: packages with more templates."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise missing_package("jinja2", extra="replay")
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loaders = [PackageLoader(package) for package in (*packages, "ragbandit.router.comparison")]
+    jinja = Environment(
+        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    jinja.filters |= {function.__name__: function for function in (number, percent, decimal)}
+    jinja.finalize = _plain
+    return jinja
+
+
+def _plain(value: object) -> object:
+    """Remove characters that hide text or change its direction. Markup of the templates stays unchanged."""
+    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -1,0 +1,296 @@
+"""Plots as HTML with inline SVG: no script, and colours by variables of `page.css`.
+
+An SVG is as wide as its place: x in percent, y in pixels, so that its texts have the same size at every width. Lines
+stand in a nested SVG that is stretched. Each picture has a title, a text alternative, and a table of its numbers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from ragbandit.router.comparison.assessment import NumberTable
+from ragbandit.router.comparison.axes import Scale, number_scale, time_scale
+from ragbandit.shared.formats import duration, moment, number, one_line, percent
+
+COLOURS, SHAPES = 8, 8
+#: look of a mark: (index of the colour, index of the shape)
+Look = tuple[int, int]
+#: largest number of marks along a line, of points of a line, and of rows of a table
+_MARKS, _POINTS, _ROWS = 12, 300, 60
+#: height in pixels of a plot, and of the place below it for the labels of its axis
+HEIGHT, _BELOW = 190, 40
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"percent": percent, "seconds": duration}
+_SHAPES: Final = (
+    "M6 1a5 5 0 1 0 .01 0z",
+    "M1.5 1.5h9v9h-9z",
+    "M6 .8 11.5 10.8H.5z",
+    "M6 .3 11.7 6 6 11.7.3 6z",
+    "M6 11.2 .5 1.2h11z",
+    "M4 1h4v3h3v4H8v3H4V8H1V4h3z",
+    "M6 .5 7.6 4.4l4.1.2-3.2 2.6 1.1 4L6 9l-3.6 2.2 1.1-4L.3 4.6l4.1-.2z",
+    "M3 1h6l2.5 5L9 11H3L.5 6z",
+    "M6 0a6 6 0 1 0 .01 0zM6 3.2a2.8 2.8 0 1 1-.01 0z",
+)
+RING: Final = 8
+#: colour of a verdict -> index of the shape of its estimate
+_VERDICTS: Final = {"good": 2, "bad": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    title: str
+    alt: str
+    """The picture in words."""
+    body: Markup
+    table: NumberTable
+    note: str = ""
+    """How to read the picture."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """An interval in a row; without ends, only the line of no difference is drawn."""
+
+    text: str
+    kind: str = "busy"
+    """Its colour: good, bad, busy (not known yet)."""
+    low: float | None = None
+    high: float | None = None
+    point: float | None = None
+    limit: float | None = None
+    """A value to compare with, such as what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    name: str
+    values: Sequence[float | None]
+    """One value for each place; None leaves it out."""
+    look: Look
+    is_dashed: bool = False
+    band: tuple[Sequence[float | None], Sequence[float | None]] | None = None
+    """(lower ends, upper ends) of the intervals of the values."""
+
+
+class ArmSigns:
+    """Gives each arm on a page a colour and a shape: first the given arms, then others as they appear."""
+
+    def __init__(self, arms: Iterable[str] = ()) -> None:
+        self._ranks = {arm: rank for rank, arm in enumerate(arms)}
+
+    def __call__(self, arm: str) -> Markup:
+        return named_mark(arm, self.look(arm))
+
+    def look(self, arm: str) -> Look:
+        """The first 64 arms all look different."""
+        rank = self._ranks.setdefault(arm, len(self._ranks))
+        return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
+
+
+def drawn(template: str, *values: object) -> Markup:
+    """Fill a constant template; texts among the values are escaped."""
+    return Markup(template).format(*values)  # noqa: S704 - templates are constants of this package
+
+
+def joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
+
+def named_mark(name: str, look: Look) -> Markup:
+    mark = '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
+    return drawn(f'<span class="arm">{mark}<bdi>{{}}</bdi></span>', look[0], _SHAPES[look[1]], one_line(name))
+
+
+def legend(entries: Iterable[tuple[str, Look]]) -> Markup:
+    items = joined(drawn("<li>{}</li>", named_mark(name, look)) for name, look in entries)
+    return drawn('<ul class="legend">{}</ul>', items)
+
+
+def share_x(share: float) -> str:
+    return f"{100.0 * share:.2f}%"
+
+
+def y_of(value: float, scale: Scale) -> float:
+    return HEIGHT * (1.0 - scale.at(value))
+
+
+def mark(x: float, y: float, *, look: Look | str, size: float = 12.0) -> Markup:
+    """A mark of a line or an arm, or of a verdict by its colour, around (x, y). x: share; y and size: pixels."""
+    colour, shape = (look, _VERDICTS.get(look, 3)) if isinstance(look, str) else (f"arm-{look[0]}", look[1])
+    path = '<path class="point {}" transform="scale({:.3g}) translate(-6 -6)" d="{}"/>'
+    return drawn(f'<svg x="{{}}" y="{{:.1f}}">{path}</svg>', share_x(x), y, colour, size / 12.0, _SHAPES[shape])
+
+
+def bars(
+    title: str,
+    *,
+    names: Sequence[str],
+    states: Sequence[tuple[str, str]],
+    columns: Mapping[str, Sequence[Bar]],
+    alt: str,
+    note: str,
+    units: Mapping[str, str] | None = None,
+) -> Picture:
+    """Intervals in rows; each column has its own axis, whose unit is in `units`. states: (colour, word) of each row."""
+    parts = [Markup('<div class="name head"></div>')]
+    scales = []
+    for place, (head, cells) in enumerate(columns.items()):
+        ends = [end for cell in cells for end in (cell.low, cell.high, cell.limit)]
+        scales.append(number_scale([0.0, *ends], unit=(units or {}).get(head, "")))
+        parts.append(drawn('<div class="c{} head">{}</div>', place, one_line(head)))
+    for row, (name, (colour, word)) in enumerate(zip(names, states, strict=True)):
+        state = drawn('<span class="state {}">{}</span>', colour, one_line(word))
+        parts.append(drawn('<div class="name"><bdi>{}</bdi> {}</div>', one_line(name), state))
+        for place, cells in enumerate(columns.values()):
+            again = drawn('<bdi class="again">{}</bdi>', one_line(name))
+            value = drawn('<span class="value {}">{}</span>', cells[row].kind, cells[row].text)
+            interval = _interval(cells[row], scale=scales[place])
+            parts.append(drawn('<div class="c{}">{}{}{}</div>', place, again, interval, value))
+    parts.append(Markup('<div class="name foot"></div>'))
+    for place, scale in enumerate(scales):
+        foot = drawn('<svg class="plot" width="100%" height="24">{}</svg>', _x_labels(scale, top=0))
+        parts.append(drawn('<div class="c{} foot">{}</div>', place, foot))
+    rows = [(name, *(cells[row].text for cells in columns.values()), states[row][1]) for row, name in enumerate(names)]
+    return Picture(
+        title=title,
+        alt=alt,
+        body=drawn('<div class="forest of-{}">{}</div>', len(columns), joined(parts)),
+        table=NumberTable(title=title, columns=("", *columns, "Verdict"), rows=tuple(rows)),
+        note=note,
+    )
+
+
+def _interval(bar: Bar, *, scale: Scale) -> Markup:
+    zero = share_x(scale.at(0.0))
+    parts = [drawn('<line class="zero" x1="{}" x2="{}" y1="0" y2="28"/>', zero, zero)]
+    if bar.limit is not None:
+        limit = share_x(scale.at(bar.limit))
+        parts.append(drawn('<line class="said" x1="{}" x2="{}" y1="0" y2="28"/>', limit, limit))
+    if bar.low is not None and bar.high is not None:
+        left, right = share_x(scale.at(bar.low)), share_x(scale.at(bar.high))
+        for x1, x2, y1, y2 in ((left, right, 14, 14), (left, left, 9, 19), (right, right, 9, 19)):
+            parts.append(drawn('<line class="range {}" x1="{}" x2="{}" y1="{}" y2="{}"/>', bar.kind, x1, x2, y1, y2))
+        if bar.point is not None:
+            parts.append(mark(scale.at(bar.point), 14.0, look=bar.kind, size=15.0))
+    return drawn('<svg class="plot" width="100%" height="28">{}</svg>', joined(parts))
+
+
+def _x_labels(scale: Scale, *, top: float, below: Callable[[float], str] | None = None) -> Markup:
+    """Ticks and labels of the axis at the bottom. below: a second line for a tick. Phones show every second label."""
+    parts = []
+    for place, (value, label) in enumerate(scale.ticks):
+        first, _, second = label.partition("\n")
+        second, odd, x = (
+            second or (below(value) if below else ""),
+            "odd" if place % 2 and len(scale.ticks) > 4 else "",
+            share_x(scale.at(value)),
+        )
+        parts.append(drawn('<line class="tick" x1="{}" x2="{}" y1="{}" y2="{}"/>', x, x, top, top + 4))
+        for text, y in ((first, top + 17), (second, top + 32)):
+            if text:
+                parts.append(drawn('<text class="{}" x="{}" y="{}" text-anchor="middle">{}</text>', odd, x, y, text))
+    return joined(parts)
+
+
+def frame(x: Scale, y: Scale, *, inside: Iterable[Markup], below: Callable[[float], str] | None = None) -> Markup:
+    """A plot with a grid and both axes. inside: what is drawn, with x as shares and y in pixels from the top."""
+    parts = []
+    for value, label in y.ticks:
+        top, kind = f"{y_of(value, y):.1f}", "zero" if value == 0.0 else "grid"
+        parts.append(drawn('<line class="{}" x1="0" x2="100%" y1="{}" y2="{}"/>', kind, top, top))
+        parts.append(drawn('<text x="-8" y="{}" dy="4" text-anchor="end">{}</text>', top, label))
+    parts.append(_x_labels(x, top=HEIGHT, below=below))
+    whole = '<div class="axes"><svg class="plot" width="100%" height="{}">{}</svg></div>'
+    return drawn(whole, HEIGHT + _BELOW, joined([*parts, *inside]))
+
+
+def lines(
+    title: str,
+    *,
+    at: Sequence[float],
+    series: Sequence[Line],
+    unit: str = "",
+    times: bool = False,
+    from_zero: bool = False,
+    places: str = "Time",
+    verticals: Sequence[tuple[float, str]] = (),
+    below: Callable[[float], str] | None = None,
+    note: str = "",
+) -> Picture | None:
+    """Lines over time or over a count; None if no line has a value. unit: as in `number_scale`.
+
+    at: times in seconds since 1970 if `times`, else counts; ascending
+    places: what `at` is, the title of the table's first column
+    verticals: (place, name) of lines that mark a place, such as a break-even
+    below: a second line for the label of a place
+    """
+    ends = [value for line in series for values in (line.values, *(line.band or ())) for value in values]
+    if not any(value is not None and math.isfinite(value) for value in ends):
+        return None
+    y = number_scale([*ends, 0.0] if from_zero else ends, unit=unit, room=0.06 + 0.1 * len(verticals))
+    x = time_scale(at[0], at[-1]) if times else number_scale(at, room=0.0)
+    inside = [part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place)]
+    for place, (limit, name) in enumerate(verticals):
+        where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
+        inside.append(drawn('<line class="said" x1="{}" x2="{}" y1="0" y2="{}"/>', where, where, HEIGHT))
+        said = '<text class="said" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
+        inside.append(drawn(said, where, 12 + 16 * place, *side, one_line(name)))
+    written = _WRITTEN.get(unit, number)
+    newest = (f"{line.name} {written(value)}" for line in series if (value := _last(line.values)) is not None)
+    body = frame(x, y, inside=inside, below=below)
+    return Picture(
+        title=title,
+        alt=f"{title}. Last: {', '.join(newest)}",
+        body=body + legend((line.name, line.look) for line in series) if len(series) > 1 else body,
+        table=NumberTable(
+            title=title,
+            columns=(places, *(line.name for line in series)),
+            rows=tuple(
+                (moment(at[place]) if times else number(at[place]), *(_cell(line, place, written) for line in series))
+                for place in _kept(len(at), most=_ROWS)
+            ),
+        ),
+        note=note,
+    )
+
+
+def stretched(points: Iterable[tuple[float, float]], *, kind: str, tag: str = "polyline") -> Markup:
+    """A line, or an area, through points of (x as a share, y in pixels)."""
+    through = " ".join(f"{1000.0 * left:.1f},{top:.1f}" for left, top in points)
+    shape = drawn('<{} class="{}" points="{}" vector-effect="non-scaling-stroke"/>', tag, kind, through)
+    svg = '<svg viewBox="0 0 1000 {0}" width="100%" height="{0}" preserveAspectRatio="none">{1}</svg>'
+    return drawn(svg, HEIGHT, shape)
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str:
+    ends = "" if line.band is None else f" ({written(line.band[0][place])} to {written(line.band[1][place])})"
+    return written(line.values[place]) + ends
+
+
+def _kept(count: int, *, most: int) -> list[int]:
+    """At most about `most` of `count` places, evenly, with the last one."""
+    step = max(1, math.ceil(count / most))
+    return list(range((count - 1) % step, count, step))
+
+
+def _line(line: Line, *, at: Sequence[float], x: Scale, y: Scale, place: int) -> Iterable[Markup]:
+    """Yield the band, the line and its marks. At most about _MARKS points are marked."""
+
+    def points(values: Sequence[float | None]) -> list[tuple[float, float]]:
+        found = [(at[index], values[index]) for index in _kept(len(at), most=_POINTS)]
+        return [(x.at(where), y_of(value, y)) for where, value in found if value is not None and math.isfinite(value)]
+
+    if line.band is not None:
+        outline = [*points(line.band[0]), *reversed(points(line.band[1]))]
+        yield stretched(outline, tag="polygon", kind=f"band arm-{line.look[0]}")
+    found = points(line.values)
+    yield stretched(found, kind=f"{'line dashed' if line.is_dashed else 'line'} arm-{line.look[0]}")
+    step = max(1, math.ceil(len(found) / _MARKS))
+    yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])

@@ -1,0 +1,223 @@
+"""Pages and screens of any assessment: whole, escaped, without a script, and with axes that can be read."""
+
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import Phase, given, settings, strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from ragbandit.router.comparison import Comparison, Difference, compare
+from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, LearningCurve, NumberTable, QuestionKind
+from ragbandit.router.comparison.axes import number_scale, time_scale
+from ragbandit.router.comparison.charts import learning, more_buys
+from ragbandit.router.comparison.page import check_page, page, shown, write_page
+from ragbandit.router.comparison.plots import Line, lines
+from ragbandit.router.comparison.terminal import print_assessment
+from ragbandit.shared.errors import ConfigError, InvalidInput
+
+VOID = {"meta", "br", "rect", "line", "path", "polyline", "polygon"}
+VERDICTS = ("better", "worse", "as good", "not known yet")
+HOSTILE = "<script>alert(1)</script>\"'{{7*7}}[red]\x1b[2J\u202e&amp;"
+
+#: without shrinking, which takes minutes for values of this size
+ANY = settings(max_examples=50, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+
+texts = st.one_of(st.text(max_size=30), st.just(HOSTILE), st.text(alphabet="long_name", min_size=90, max_size=120))
+floats = st.one_of(st.floats(), st.floats(-1.0, 1.0))
+shares = st.floats(0.0, 1.0)
+counts = st.integers(0, 10**7)
+differences = st.builds(Difference, **dict.fromkeys(("estimate", "low", "high", "first", "second"), st.none() | floats))
+comparisons = st.builds(
+    Comparison,
+    first=texts,
+    second=texts,
+    design=st.just("live traffic"),
+    questions=counts,
+    rated=counts,
+    **dict.fromkeys(("reward", "quality", "cost"), differences),
+    unit=st.sampled_from(("dollars", "steps", "seconds", "cost")),
+    verdict=st.sampled_from(VERDICTS),
+    missing=st.none() | texts,
+    progress=shares,
+)
+points = st.builds(
+    FrontierPoint, name=texts, quality=floats, cost=floats, kind=st.sampled_from(("arm", "served", "price", "in use"))
+)
+kinds = st.builds(
+    QuestionKind,
+    name=texts,
+    share=shares,
+    arms=st.dictionaries(texts, shares, max_size=4),
+    reward=st.none() | floats,
+    examples=st.lists(texts, max_size=3).map(tuple),
+)
+curves = st.builds(
+    lambda name, rows, even: LearningCurve(
+        name=name,
+        questions=sorted({row[0] for row in rows}),
+        policy=[row[1] for row in rows],
+        fixed=[row[2] for row in rows],
+        rated=[row[0] // 2 for row in rows],
+        break_even=even,
+    ),
+    texts,
+    st.lists(st.tuples(counts, floats, floats), max_size=40, unique_by=lambda row: row[0]),
+    st.none() | counts,
+)
+assessments = st.builds(
+    Assessment,
+    title=texts,
+    sentence=texts,
+    number=texts,
+    about=texts,
+    verdict=st.sampled_from((None, *VERDICTS)),
+    state=st.none() | texts,
+    comparisons=st.lists(comparisons, max_size=8).map(tuple),
+    frontier=st.lists(points, max_size=8).map(tuple),
+    kinds=st.lists(kinds, max_size=3).map(tuple),
+    curves=st.lists(curves, max_size=3).map(tuple),
+    missing=st.none() | texts,
+    progress=floats,
+    actions=st.lists(texts, max_size=4).map(tuple),
+    tables=st.lists(
+        st.builds(NumberTable, title=texts, columns=st.tuples(texts, texts), rows=st.tuples(st.tuples(texts, texts))),
+        max_size=2,
+    ).map(tuple),
+    notes=st.lists(texts, max_size=3).map(tuple),
+    facts=st.dictionaries(texts, texts, max_size=3),
+)
+ROUTED = compare(
+    "routing", "always deep", design="live traffic", questions=400, rated=100,
+    reward=Difference(estimate=0.094, low=0.04, high=0.146), quality=Difference(estimate=0.0, low=-0.3, high=0.9),
+)  # fmt: skip
+MADE = Assessment(title="Report", sentence="Routing is better.", number="+0.094", about="reward", comparisons=(ROUTED,))
+
+
+class Parsed(HTMLParser):
+    """Tags of a page, in order; it fails for a tag that is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@ANY
+@given(assessments)
+def test_every_assessment_has_a_page(assessment):
+    """Its tags are closed, texts are texts, every place lies on the picture, and nothing is loaded or run."""
+    parsed = Parsed(page(assessment))
+    allowed = {"href", "src", "style", "action"}
+    assert not [tag for tag, given in parsed.tags if tag in ("script", "img", "link") or allowed & set(given)]
+    for tag, attributes in parsed.tags:
+        for name in ("x", "x1", "x2", "width"):
+            value = attributes.get(name)
+            if value is not None and tag in ("svg", "line", "text") and value.endswith("%"):
+                assert 0.0 <= float(value[:-1]) <= 100.0
+        for name in ("points", "y", "y1", "y2", "transform", "height"):
+            assert not re.search("nan|inf", attributes.get(name) or "")
+    drawn = shown(assessment)
+    for picture in (*drawn.plots, *([drawn.forest] if drawn.forest else [])):
+        ElementTree.fromstring(f"<all>{picture.body}</all>")
+        assert picture.title
+        assert picture.alt
+        assert {len(row) for row in picture.table.rows} <= {len(picture.table.columns)}
+
+
+@ANY
+@given(assessments, st.booleans())
+def test_every_assessment_fits_a_screen(assessment, pipe):
+    """A terminal gets at most 80 x 24 with the cursor's line, a pipe whole texts; neither gets control characters."""
+    file = io.StringIO()
+    print_assessment(assessment, Console(file=file, force_terminal=not pipe, width=80, color_system=None))
+    lines = file.getvalue().splitlines()
+    assert not set("\x1b\u202e") & set(file.getvalue())
+    if pipe:
+        assert file.getvalue().count("…") <= repr(assessment).count("…")
+    else:
+        assert len(lines) < 24
+        assert max(map(cell_len, lines)) <= 80
+
+
+def test_the_screen_has_what_decides():
+    """The screen has the sentence, the interval with its zero, what is missing, and where the page is."""
+    file = io.StringIO()
+    open_verdict = replace(MADE, missing="about 300 more rated questions", progress=0.37)
+    print_assessment(open_verdict, Console(file=file, force_terminal=False), page=None, option="--html FILE")
+    text = file.getvalue()
+    assert re.search(r"against always deep +│ +├━+●━+┤ +\+0\.094 \(\+0\.040 to \+0\.146\) better", text)
+    assert "37 % of the evidence" in text
+    assert "Missing for a verdict: about 300 more rated questions" in text
+    assert text.endswith("As a page with pictures: --html FILE\n")
+
+
+@given(st.lists(st.floats(), max_size=5), st.sampled_from(("", "dollars", "seconds", "percent", "steps")))
+def test_labels_of_numbers_differ(values, unit):
+    """An axis of numbers has at least three ticks within its ends, and no two have the same label."""
+    scale = number_scale(values, unit=unit)
+    labels = [label for _, label in scale.ticks]
+    assert len(set(labels)) == len(labels) >= 3
+    assert all(-1e-6 <= (value - scale.low) / (scale.high - scale.low) <= 1.0 + 1e-6 for value, _ in scale.ticks)
+    assert unit == "percent" or max(map(len, labels)) <= 14
+
+
+@given(st.floats(0.0, 4e9), st.floats(0.0, 1e9))
+def test_labels_of_times_differ(first, length):
+    """An axis of times has no two equal labels: a time of day that comes again has its date."""
+    labels = [label for _, label in time_scale(first, first + length).ticks]
+    assert len(set(labels)) == len(labels) <= 8
+
+
+def test_few_points_are_drawn_as_points():
+    """One value among gaps is a point, and a picture without a value does not exist."""
+    look = (0, 0)
+    one = lines("Quality", at=[0.0, 60.0], series=[Line(name="a", values=[None, 0.5], look=look)], times=True)
+    assert one is not None
+    assert str(one.body).count('class="point') == 1
+    assert lines("Quality", at=[0.0, 60.0], series=[Line(name="a", values=[None, None], look=look)]) is None
+    assert learning(()) is None
+
+
+def test_what_a_higher_cost_buys():
+    """The nearest point of the policy at a higher cost gives the price of a right answer."""
+    present = FrontierPoint(name="now", quality=0.7, cost=2.0, kind="in use")
+    points = [FrontierPoint(name=str(c), quality=q, cost=c, kind="price") for q, c in ((0.75, 2.5), (0.76, 4.0))]
+    expected = "0.5 steps more a question buys about 0.050 of quality (10 steps for each right answer)"
+    assert expected in more_buys([present, *points], unit="steps")
+    assert more_buys(points, unit="steps") == ""
+
+
+def test_a_long_report_is_small(tmp_path, monkeypatch):
+    """A page with every picture at its largest has at most 400 KB, and is written whole or not at all."""
+    many = list(range(1, 20_001))
+    rewards = [0.5] * len(many)
+    curve = LearningCurve(name="cold", questions=many, policy=rewards, fixed=rewards, rated=many)
+    assessment = replace(MADE, comparisons=(ROUTED,) * 40, curves=(curve, replace(curve, name="warm")))
+    write_page(tmp_path / "page.html", assessment)
+    assert 10_000 < (tmp_path / "page.html").stat().st_size <= 400_000
+    with pytest.raises(InvalidInput, match=r"name a \.html"):
+        check_page(tmp_path / "page.txt")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match="jinja2") as caught:
+        check_page(tmp_path / "other.html")
+    assert "pip install '.[replay]'" in str(caught.value.remedy)

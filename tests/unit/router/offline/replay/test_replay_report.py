@@ -1,0 +1,175 @@
+"""What a replay shows: comparisons, sentences, and facts about the log."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.router.offline.replay.plan import (
+    Arm,
+    CandidateResult,
+    EstimateWithInterval,
+    ImportanceWeights,
+    Pair,
+    Plan,
+    ReplayResult,
+    SegmentResult,
+    Skipped,
+)
+from ragbandit.router.offline.replay.report import assessment, headline
+
+BEGIN, DAY = 1_770_000_000.0, 86_400.0
+WEIGHTS = ImportanceWeights(
+    effective_rows=2310.4, largest=28.04, possible=30.0, mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04)
+)
+
+
+def measured(value, half=None):
+    ends = {} if half is None else {"low": value - half, "high": value + half}
+    return EstimateWithInterval(value=value, **ends)
+
+
+def candidate(name="linucb", gain=0.042, half=0.031, **changes):
+    verdict = "better" if gain > half else "worse" if gain < -half else "cannot tell"
+    result = CandidateResult(
+        name=name,
+        described=f"{name}, learned from the other folds",
+        reward=measured(0.512 + gain, half),
+        quality=measured(0.63, 0.02),
+        cost=measured(2.31, 0.1),
+        difference=measured(gain, half),
+        quality_difference=measured(0.05, 0.02),
+        cost_difference=measured(0.95, 0.1),
+        verdict=verdict,
+        rows_needed=None,
+        weights=WEIGHTS,
+        unsupported={},
+        bounds=None,
+        shares={"none": 0.2, "single_step": 0.8},
+        segments={},
+    )
+    return replace(result, **changes)
+
+
+BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
+
+
+def replayed(*candidates, **changes):
+    """A replay of a log of 12,000 questions."""
+    result = ReplayResult(
+        log="the ledger main",
+        rows=12_000,
+        begin=BEGIN,
+        end=BEGIN + 5 * DAY,
+        since=None,
+        plan=Plan(),
+        baseline="the logged policy",
+        baseline_reward=measured(0.512, 0.014),
+        baseline_quality=measured(0.58, 0.01),
+        baseline_cost=measured(1.36, 0.05),
+        comparisons=4,
+        arms=(Arm(name="none", drawn=0.331, expected=0.333, plausible=True, reward=0.41, quality=None, cost=0.0),),
+        sources={"explicit": 11_000, "default": 1000, "late": 17},
+        versions={"main-500": 7000, "main-1000": 5000},
+        candidates=candidates,
+    )
+    return replace(result, **changes)
+
+
+SERVED = "the logged policy as served while learning"
+NEVER_TRIED = "{} of the decisions of {} are for arms that the log never tried there (deep)"
+PARTS = "; quality better (0.630 against 0.580); 70 % more cost"
+
+
+@pytest.mark.parametrize(
+    ("one", "sentence"),
+    [
+        (candidate(), f"linucb is better than {SERVED}: +0.042 (+0.011 to +0.073) reward a question{PARTS}"),
+        (
+            candidate("fixed:none", -0.05, 0.02, learned="folds"),
+            f"one (learned from this log) is worse than {SERVED}: -0.050 (-0.070 to -0.030) reward a question{PARTS}",
+        ),
+        (
+            candidate("fixed:none", 0.007, 0.1),
+            f"(reward -0.093 to +0.107 a question); missing: tens of thousands more rated questions{PARTS}",
+        ),
+        (
+            candidate("mba", -0.01, 0.2, verdict="cannot be judged", unsupported={"deep": 0.123}, bounds=(0.31, 0.66)),
+            f"{NEVER_TRIED.format('12.3 %', 'mba')}{PARTS}; its reward may lie anywhere from 0.310 to 0.660",
+        ),
+        (
+            candidate(unsupported={"deep": 0.001}, bounds=(0.52, 0.6)),
+            f"; whatever the reward of what the log never tried: {NEVER_TRIED.format('0.1 %', 'linucb')}",
+        ),
+        (
+            candidate(difference=measured(0.04), verdict="cannot tell", missing="more draws of deep"),
+            f"whether linucb is better than {SERVED} is not known yet; missing: more draws of deep{PARTS}",
+        ),
+        (candidate(same_policy=True, gain=0.0, half=0.0), f"linucb and {SERVED} are the same policy"),
+        (
+            candidate(same_policy=True, verdict="same policy"),
+            "reward a question is what having learned is worth, not a difference between policies",
+        ),
+    ],
+)
+def test_the_sentence_of_a_candidate(one, sentence):
+    """The verdict with its numbers, or what is missing: rows, arms that were tried, an interval."""
+    (text,) = headline(replayed(one))
+    assert text.endswith(sentence)
+
+
+def test_the_baseline_is_not_compared_with_itself():
+    """Only candidates have a sentence and a comparison; the baseline is a point of the frontier."""
+    shown = assessment(replayed(BASELINE, candidate()))
+    assert [one.first for one in shown.comparisons] == ["linucb"]
+    assert shown.comparisons[0].second == "random"
+    assert {point.name for point in shown.frontier} == {"linucb", "random"}
+
+
+def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
+    """The faults come before any number, and nothing is better or worse."""
+    shown = assessment(replayed(candidate(), faults=("multi_step was drawn too often",)))
+    assert shown.sentence.startswith("this log is wrong, so that no number from it is reliable: multi_step was drawn")
+    assert (shown.number, shown.verdict) == ("not known yet", "not known yet")
+
+
+def test_the_log_is_described():
+    """Rows, dates, confidence, rewards by source, versions, what was left out; arms, pairs and segments as tables."""
+    segment = SegmentResult(
+        name="acme",
+        rows=9_000,
+        effective_rows=1_800.0,
+        baseline=0.51,
+        value=measured(0.56),
+        difference=measured(0.05, 0.04),
+    )
+    shown = assessment(
+        replayed(
+            candidate(notes=("3 decisions by the fallback",), segments={"tenant": (segment,)}),
+            skipped_rows=1203,
+            skipped=(Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),),
+            notes=("short log",),
+            pairs=(Pair(first="linucb", second="mba", difference=measured(0.09, 0.04)),),
+        )
+    )
+    notes = "\n".join(shown.notes)
+    for part in (
+        "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
+        "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
+        "rewards: 11,000 from feedback; 1,000 default rewards",
+        "7,000 main-500; 5,000 main-1000",
+        "left out: 1,203 rows (line 17: pmf sums to 0.9, not 1)",
+        "short log",
+        "linucb: 3 decisions by the fallback",
+    ):
+        assert part in notes
+    rows = {table.title.split(" ")[0]: table.rows for table in shown.tables}
+    assert rows["difference"][1][:2] == ("linucb - mba", "+0.090 (+0.050 to +0.130)")
+    assert rows["by"] == (("acme", "linucb", "9,000", "1,800", "+0.050 (+0.010 to +0.090)"),)
+    assert rows["the"] == (("none", "33.1 %", "33.3 %", "0.410", "\u2013", "0.000", "yes"),)
+    assert rows["how"][0][1:3] == ("2,310 of 12,000", "28")
+
+
+def test_a_weight_of_any_size_is_shown_as_unbounded():
+    """A possible weight above a million is a word."""
+    wild = replace(candidate(), weights=replace(WEIGHTS, possible=2.9e8))
+    assert "unbounded" in assessment(replayed(wild)).tables[1].rows[0]

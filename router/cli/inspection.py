@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from ragbandit.router.comparison.page import check_page, write_page
-from ragbandit.router.comparison.terminal import print_assessment
 
 from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
@@ -27,6 +25,8 @@ from ragbandit.router.cli.console import (
     show_screen,
 )
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification

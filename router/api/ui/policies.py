@@ -137,7 +137,10 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
     if not rows:
         return None
     at, difference, low, high = map(list, zip(*rows, strict=True))
-    margin, worse_at = facts.get("margin") or 0.0, facts.get("worse_at")
+    margin, worse_at = (
+        float(value) if isinstance(value, int | float) else 0.0
+        for value in (facts.get("margin"), facts.get("worse_at"))
+    )
     above = f"the margin {number(margin)}" if margin else "zero"
     return lines(
         "Difference in reward from the champion",
@@ -145,7 +148,7 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
         series=[Line(name="difference", values=difference, look=(5, 0), band=(low, high))],
         from_zero=True,
         places="Judged decisions",
-        verticals=[(float(worse_at), f"worse after {number(worse_at)}")] if worse_at else [],
+        verticals=[(worse_at, f"worse after {number(worse_at)}")] if worse_at else [],
         note="The interval is valid at every moment, however often you look. The version is promoted when all of it is "
         f"above {above}, and rolled back once all of it is below zero.",
     )

@@ -121,15 +121,16 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
     assert (current["verdict"], said["plan"]["baseline"]) == ("baseline", "linucb as it is now")
     assert (linucb["same_policy"], linucb["learned"], linucb["verdict"]) == (True, "folds", "same policy")
     assert (single["same_policy"], single["learned"]) == (False, None)
-    now = "against linucb as it is now: "
-    assert said["headline"][0] == f"linucb, learned from this log, {now}the same policy, so there is no difference"
-    assert said["headline"][1].startswith(f"fixed:single_step {now}")
+    now = "linucb as it is now"
+    assert said["headline"][0] == f"linucb (learned from this log) and {now} are the same policy"
+    assert "fixed:single_step is " in said["headline"][1]
+    assert now in said["headline"][1]
     along = found(run("--policy", "linucb", "--learn", "--json"))
     assert (along["candidates"][0]["verdict"], along["candidates"][0]["learned"]) == ("same policy", "along")
     still = found(run("--policy", "fixed:single_step", "--json"))
     assert still["plan"]["baseline"] == "logged", "nothing is learned unless a candidate learns or it is asked for"
     served = found(run("--policy", "linucb,fixed:single_step", "--baseline", "logged", "--json"))
-    assert served["headline"][1].startswith("fixed:single_step against linucb as it served while it learned: ")
+    assert "linucb as served while learning" in served["headline"][1]
     assert served["candidates"][0]["verdict"] in ("cannot tell", "same policy")
 
 
@@ -222,16 +223,15 @@ def candidate_rows(count=400, *, arms=ARMS):
 
 
 def test_table(run, tmp_path):
-    """The verdicts come first, and fit a screen with the log; with --all the tables follow, and nothing is cut off."""
+    """The verdict comes first, on one screen; with --all the tables follow, and nothing is cut off."""
     write_rows("log.jsonl", candidate_rows())
     words = ("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
     short = run(*words).stdout.splitlines()
-    assert short[0].startswith("column:new")
-    assert (len(short) <= 24, max(map(len, short)) <= 80) == (True, True)
+    assert (short[0], len(short) <= 24) == ("Replay of log.jsonl", True)
+    assert "column:new is " in short[1]
     done = run(*words, "--all")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("column:new")
-    for word in ("400 questions from log.jsonl", "By device", "mobile", "desk", "effective rows", "column:new - fixed"):
+    for word in ("400 questions from log.jsonl", "by device", "mobile", "desk", "effective rows", "column:new - fixed"):
         assert word in done.stdout
     assert "…" not in done.stdout
 
@@ -272,7 +272,7 @@ def test_wrong_log(run):
     words = ("--log", "log.jsonl", "--policy", "uniform")
     done = run(*words)
     assert done.exit_code == 2
-    assert done.stdout.startswith("This log is wrong: ")
+    assert "this log is wrong, so that no number from it is reliable: " in done.stdout
     assert found(run(*words, "--json"), code=2)["faults"]
     assert run(*words, "--fail-below", "-1").exit_code == 2, "no gate is passed on a wrong log"
 
@@ -356,7 +356,7 @@ def test_bad_rows(run, tmp_path):
     said = found(run(*words, "--skip-bad", "--json"))
     assert (said["rows"], said["skipped_rows"]) == (22, 8)
     assert said["skipped"][0] == {"where": "line 5", "reason": "pmf sums to 0.9, not 1"}
-    assert "Left out: 8 rows" in run(*words, "--skip-bad").stdout
+    assert "left out: 8 rows" in run(*words, "--skip-bad", "--all").stdout
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
     "Start here": {
         "init": f"{_VERBS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
+        "advise": "ragbandit.workers.evaluation.advise:advise_verb",
         "up": f"{_VERBS}.service:up",
         "validate": f"{_VERBS}.validate:validate",
         "index": VerbGroup(
@@ -58,7 +59,6 @@ PANELS: Final[Mapping[str, Verbs]] = {
                 **{verb: f"{_CLI}.policy:{verb}" for verb in _POLICY},
             },
         ),
-        "advise": "ragbandit.workers.evaluation.advise:advise_verb",
         "replay": f"{_CLI}.replay:replay_verb",
         "simulate": f"{_CLI}.training:simulate_verb",
         "evaluate": "ragbandit.workers.evaluation.command:evaluate",

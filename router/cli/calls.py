@@ -22,7 +22,7 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.formats import number_or_name
+from ragbandit.shared.formats import number_or_name, one_line
 from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
@@ -30,8 +30,8 @@ PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number
 AimOption = Annotated[str | None, typer.Option("--aim", help="instead: quality=0.9, steps=1.8 or dollars=0.004")]
 
 
-#: fields of an answer that are printed after its text; --json prints all
-_SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error", "sources"})
+#: fields of an answer that are printed after its text and sources; --json prints all
+_SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error"})
 #: address that means "all addresses" to a server -> address for a client on this machine
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
@@ -74,10 +74,11 @@ def answer(
     wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
     cost_weight: PriceOption = None,
     aim: AimOption = None,
+    texts: Annotated[bool, typer.Option("--sources", help="print the texts of the sources too")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw an arm for a question, have a worker run it, and print the answer."""
+    """Draw an arm for a question, have a worker run it, and print the answer and its sources."""
     price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price, aim=aims)
@@ -85,6 +86,11 @@ def answer(
         print_json(reply)
         return
     console.say(_answer_text(reply))
+    for number, source in enumerate([] if reply["status"] == "pending" else reply["sources"], start=1):
+        score = "" if source["score"] is None else f" (score {source['score']:.3g})"
+        console.say(f"{number}. {one_line(source['title'] or source['id'])}{score}")
+        if texts:
+            console.say(f"{source['text']}\n")
     console.print()
     shown: dict[str, Any] = {key: value for key, value in reply.items() if key in _SHOWN and value}
     shown["cost"] = {name: amount for name, amount in shown.get("cost", {}).items() if amount}

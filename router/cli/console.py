@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from typing import Annotated, Any, Final, NamedTuple, NoReturn
 import typer
 from rich.console import Console, Group
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress as Bars, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
@@ -50,7 +51,7 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
 #: time between two lines of progress if there is no terminal, seconds
-LINE_S = 10.0
+LINE_S = 8.0
 
 
 class _Console(Console):
@@ -131,31 +132,61 @@ def print_json(value: object) -> None:
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
+#: (name of a step with its unit, done, total); 0 is an unknown number
+ProgressReport = Callable[[str, int, int], None]
+
+
 @contextlib.contextmanager
-def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Show bars, or without a terminal a line every LINE_S. Yields a function of (kind, done, total); 0 is unknown."""
-    name, rate = TextColumn("{task.description}"), TextColumn("{task.fields[rate]}")
-    columns = (name, BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+def bars(console: Console) -> Iterator[ProgressReport]:
+    """Show bars, or without a terminal a line every LINE_S seconds. Yields the function that takes the progress."""
+    between = ("working", 0, 0)  # a step has ended, and the next one has not reported yet
+    with (_bars_on if console.is_terminal else _lines_to)(console) as report:
+        report(*between)
+        yield lambda kind, done, total: report(*(between if done >= total > 0 else (kind, done, total)))
+
+
+@contextlib.contextmanager
+def _bars_on(console: Console) -> Iterator[ProgressReport]:
+    name, counts = TextColumn("{task.description}"), TextColumn("{task.fields[counts]}")
+    with Bars(name, BarColumn(), counts, TimeRemainingColumn(), console=console, transient=True) as progress:
         tasks: dict[str, TaskID] = {}
-        printed_at = time.monotonic()
 
         def report(kind: str, done: int, total: int) -> None:
-            nonlocal printed_at
-            if not console.is_terminal and time.monotonic() > printed_at + LINE_S:
-                printed_at = time.monotonic()
-                console.print(f"{kind}: {done:,}{f' of {total:,}' if total else ''}", highlight=False)
             if kind not in tasks:
                 for former in set(tasks) - {"runs"}:  # new work begins, though the former may have ended early
                     progress.remove_task(tasks.pop(former))
-                tasks[kind] = progress.add_task(kind, total=None, rate="")
+                tasks[kind] = progress.add_task(kind, total=None, counts="")
             speed = progress.tasks[progress.task_ids.index(tasks[kind])].speed or 0.0
-            rate = f"{speed:,.{0 if speed >= 10 else 1}f}/s" if speed else ""
-            progress.update(tasks[kind], completed=done, total=total or None, rate=rate)
-            if done == total:
-                progress.remove_task(tasks.pop(kind))
+            rate = f"  {speed:,.{0 if speed >= 10 else 1}f}/s" if speed else ""
+            progress.update(tasks[kind], completed=done, total=total or None, counts=_counts(done, total) + rate)
 
         yield report
+
+
+@contextlib.contextmanager
+def _lines_to(console: Console) -> Iterator[ProgressReport]:
+    """Print the newest step from a thread, because a step may take long before it reports again."""
+    began, newest, ended = time.monotonic(), "", threading.Event()
+
+    def report(kind: str, done: int, total: int) -> None:
+        nonlocal newest
+        newest = f"{kind}: {_counts(done, total)}" if done or total else kind
+
+    def print_lines() -> None:
+        while not ended.wait(LINE_S):
+            console.print(f"{newest} ({time.monotonic() - began:.0f} s)", highlight=False, markup=False)
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _counts(done: int, total: int) -> str:
+    return f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
 
 
 #: longest text that is printed uncut, characters

@@ -131,7 +131,7 @@ def erase(
 
                 def report(done: int) -> None:
                     prolong()
-                    progress("decisions", done, done)
+                    progress("decisions", done, 0)
 
                 erased = erasure.erase(
                     ledger.database, selection, features=features, actor=actor(), now=time.time(), progress=report

@@ -119,7 +119,7 @@ def exclude(
             reason=reason,
             actor=actor(),
             now=now,
-            progress=lambda closed: progress("decisions", closed, closed),
+            progress=lambda closed: progress("decisions", closed, 0),
             **period,
         )
     show(done, as_json=as_json)

@@ -142,6 +142,10 @@ def _judge(state: Status) -> str:
     return f"{state.judge.waiting} wait; today {', '.join(today)}" if today else f"{state.judge.waiting} wait"
 
 
+#: fields of a verdict that its sentence contains; --all prints them too
+_IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", "live_sha256", "live_version"})
+
+
 def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
@@ -149,6 +153,7 @@ def verify(
     recount: Annotated[
         bool, typer.Option("--recount", help="only correct counters; writes wait 1 s per 10^6 rows")
     ] = False,
+    show_all: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result is not the stored one.
@@ -171,7 +176,12 @@ def verify(
                 deep=deep,
                 progress=lambda done, total: progress("rows", done, total),
             )
-        show(asdict(verdict) | {"ok": verdict.ok}, as_json=as_json)
+        facts = asdict(verdict) | {"ok": verdict.ok}
+        if not as_json:
+            console.say(verdict.sentence)
+        if not (as_json or show_all):
+            facts = {name: value for name, value in facts.items() if value and name not in _IN_SENTENCE}
+        show(facts, as_json=as_json)
         if not verdict.ok:
             raise typer.Exit(1)
 

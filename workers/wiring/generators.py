@@ -135,7 +135,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
 
 def _begin_fetching() -> None:
     end_with_parent()
-    set_up_log()
+    set_up_log("INFO")
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:

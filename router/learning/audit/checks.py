@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
@@ -34,7 +34,8 @@ from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
-from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
+from ragbandit.shared.errors import RESTORE, RagBanditError, SnapshotError, StoreError
+from ragbandit.shared.formats import counted
 from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
 
 #: largest difference that rounding may cause between a logged pmf and the mixture of champion and candidate
@@ -104,6 +105,14 @@ def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
 
 
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
+#: what each counter counts
+_COUNTED: Final[Mapping[Counter, str]] = {
+    "damages": "damaged place",
+    "counter_mismatches": "wrong counter",
+    "propensity_mismatches": "wrong draw",
+    "ledger_mismatches": "wrong update",
+    "deep_mismatches": "wrong pmf",
+}
 
 #: largest number of notes in a Verdict; further mismatches are only counted
 MOST_NAMED: Final = 20
@@ -149,11 +158,30 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether all differences come from rounding, or from rows that were erased or removed."""
-        differences = sum(getattr(self, counter) for counter in get_args(Counter))
         is_same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
         is_same = is_same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
         is_unreadable = self.live_version != "" and self.live_sha256 == ""
-        return differences == 0 and is_same and not is_unreadable
+        return not self._faults() and is_same and not is_unreadable
+
+    def _faults(self) -> dict[str, str]:
+        """Counter -> its count with a noun; without counts of 0."""
+        counts = {counter: getattr(self, counter) for counter in _COUNTED}
+        return {counter: counted(counts[counter], noun) for counter, noun in _COUNTED.items() if counts[counter]}
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence; if something is wrong, with the remedy."""
+        checked = f"{counted(self.decisions, 'decision')}, {self.updates:,} learned"
+        if self.ok:
+            is_relearned = self.replay_sha256 != "" and not self.not_relearnable
+            policy = "is what its ledger says" if is_relearned else "was not compared with its ledger"
+            return f"all good: {checked}; the policy {policy}"
+        faults = self._faults()
+        found = ", ".join(faults.values()) or "the policy is not what its ledger says"
+        remedy = f"keep a copy of the store for a report of the fault, then {RESTORE}"
+        if faults.keys() == {"counter_mismatches"}:
+            remedy = "run `ragbandit verify --recount`"
+        return f"something is wrong: {found} ({checked}); {remedy}"
 
     def fail(self, counter: Counter, text: str) -> None:
         setattr(self, counter, getattr(self, counter) + 1)

@@ -1,9 +1,11 @@
 """The command's calls to a running service: what they print."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from ragbandit.shared.types import Source
 from tests.support import command
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
@@ -20,15 +22,21 @@ def run(service):
 
 
 def test_the_answer_is_printed_first(run, service):
-    """`answer` says how to ask again while there is no answer; then the answer is first, and how to rate it last."""
+    """`answer` says how to ask again while there is no answer; then the answer is first, and how to rate it last.
+
+    Each source has a line; --sources prints their texts.
+    """
     code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
     assert (code, output.splitlines()[0]) == (0, "no answer yet: ask again with --id mine-1")
     assert "rate it" not in output
-    worker_answers(service, "mine-1", "Bram Stoker [1897]")
+    found = Source(id="d1", title="Dracula,\n a novel", text="# Dracula\n\nBy Bram Stoker.", score=12.345)
+    worker_answers(service, "mine-1", "Bram Stoker [1897]", sources=(found, replace(found, title="", score=None)))
     code, output = run("answer", QUESTION, "--id", "mine-1", "--wait", "0")
-    assert (code, output.splitlines()[0]) == (0, "Bram Stoker [1897]")
+    first = ["Bram Stoker [1897]", "1. Dracula,  a novel (score 12.3)", "2. d1", ""]
+    assert (code, output.splitlines()[:4]) == (0, first)
     assert "arm" in output
     assert len(output.splitlines()) < 12
+    assert run("answer", QUESTION, "--id", "mine-1", "--sources")[1].count("# Dracula\n\nBy Bram Stoker.\n") == 2
     rating = f"ragbandit feedback send mine-1 --rating true --url {service.url}"
     assert output.splitlines()[-1] == f"rate it: {rating}"
     command.run(*rating.split()[1:], code=0)

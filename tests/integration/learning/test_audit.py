@@ -59,6 +59,7 @@ def test_clean(world):
     """A system that nobody touched verifies, also deep, with every row checked."""
     verdict = world.router.verify(deep=True)
     assert verdict.ok
+    assert verdict.sentence == "all good: 25 decisions, 24 learned; the policy is what its ledger says"
     assert verdict.notes == []
     assert (verdict.decisions, verdict.updates, verdict.deep_decisions) == (25, 24, 25)
     assert verdict.replay_sha256 == verdict.live_sha256 == world.sha256(world.replayed())
@@ -150,7 +151,7 @@ def test_all_are_counted(world):
     """Where nothing agrees every decision is counted, and the first are named."""
     change(world, decisions, decisions.c.id != "", seed="1")
     verdict = refused(world, "seed")
-    assert verdict.propensity_mismatches == 25
+    assert verdict.sentence.startswith("something is wrong: 25 wrong draws (25 decisions, 24 learned); keep a copy")
     assert len(verdict.notes) == 20
 
 
@@ -254,8 +255,7 @@ def test_order(world):
     arm = max({row["arm"] for row in rows}, key=lambda name: sum(row["arm"] == name for row in rows))
     places = [row["seq"] for row in rows if row["arm"] == arm]
     swap(world, places[0], places[-1])
-    verdict = refused(world, "replay")
-    assert verdict.replay_sha256 != verdict.live_sha256
+    assert "the policy is not what its ledger says" in refused(world, "replay").sentence
 
 
 def test_gap(world):

@@ -2,12 +2,15 @@
 
 import importlib.metadata
 import importlib.util
+import io
 import json
 import re
 import socket
 import sys
+import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from ragbandit.router.cli import console
@@ -35,15 +38,28 @@ def run(tmp_path, monkeypatch):
     return call
 
 
-def test_progress_without_a_terminal(monkeypatch, capsys):
-    """Without a terminal a long command prints its progress in lines, at most one in LINE_S seconds."""
-    monkeypatch.setattr(console, "LINE_S", 0.0)
-    with console.bars(console.errors) as progress:
-        progress("rows", 1000, 3000)
-        progress("rows", 2000, 0)
-        monkeypatch.setattr(console, "LINE_S", 1000.0)
-        progress("rows", 3000, 3000)
-    assert capsys.readouterr().err == "rows: 1,000 of 3,000\nrows: 2,000\n"
+@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+def test_progress(monkeypatch, terminal):
+    """A step shows its counts and unit, as a bar at a terminal, else in lines that come although nothing is reported.
+
+    Between two steps, and during one that cannot count, its name is the sign of life.
+    """
+    monkeypatch.setattr(console, "LINE_S", 0.01)
+    shown = io.StringIO()
+    with console.bars(Console(file=shown, force_terminal=terminal, width=100)) as progress:
+        for step, expected in (
+            (("rows", 1000, 3000), "1,000 of 3,000"),
+            (("rows", 3000, 3000), "working"),
+            (("learning", 0, 0), "learning"),
+            (("lines", 2000, 0), "2,000"),
+        ):
+            shown.truncate(0)
+            progress(*step)
+            give_up = time.monotonic() + 20
+            while expected not in shown.getvalue():
+                assert time.monotonic() < give_up, shown.getvalue()
+                time.sleep(0.01)
+    assert ("\x1b" in shown.getvalue()) == terminal
 
 
 def test_version(run):

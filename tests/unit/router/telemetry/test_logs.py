@@ -4,7 +4,7 @@ import json
 import logging
 import math
 
-from ragbandit.router.telemetry.logs import JsonLines, TextLines, WithIds, bound, set_log_format
+from ragbandit.router.telemetry.logs import JsonLines, TextLines, WithIds, bound, set_service_log
 
 
 def line(message="done", *, form=None, error=None, **facts):
@@ -45,17 +45,20 @@ def test_secrets_are_in_no_line():
     assert "ValueError" in json.loads(text)["exception"]
 
 
-def test_the_form_can_be_changed():
+def test_a_service_logs_in_its_format_from_info_on():
     """Handlers with one of RagBandit's formats get the other one; other handlers are not changed."""
-    root = logging.getLogger()
+    root, package = logging.getLogger(), logging.getLogger("ragbandit")
+    level = package.level
     ours, theirs = logging.NullHandler(), logging.NullHandler()
     ours.setFormatter(TextLines())
     root.addHandler(ours)
     root.addHandler(theirs)
     try:
-        set_log_format("json")
+        set_service_log("json")
         assert isinstance(ours.formatter, JsonLines)
         assert theirs.formatter is None
+        assert package.level == logging.INFO
     finally:
+        package.setLevel(level)
         root.removeHandler(ours)
         root.removeHandler(theirs)

@@ -21,7 +21,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, r
 from ragbandit.shared.formats import did_you_mean, one_line
 from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.strategies.arms.external import CallableArm
-from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, USUAL_PORTS, Model, ModelServer, find_server
+from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
@@ -126,7 +126,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
-                return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
+                return name, formats.counted(kind_of(with_choice(settings, index=name)).info()["passages"], "passage")
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
     corpus = documents or next((path for path in usual if path.exists()), None)
     if corpus is None:
@@ -140,7 +140,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
             raise
         errors.print(escape(f"{corpus} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
-    return settings.retriever.index, f"{description['passages']} passages of {corpus}"
+    return settings.retriever.index, f"{formats.counted(description['passages'], 'passage')} of {corpus}"
 
 
 #: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight
@@ -157,6 +157,7 @@ _NO_PRICE: Final = (
     "token_prices: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
     "them by reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
 )
+_NO_CONTEXT: Final = "The server lists no context length of {names}; context_tokens sets one."
 
 
 #: {"input": ..., "output": ...} for each model, the small one first; dollars per million tokens
@@ -178,9 +179,9 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
         name, contents = here.index
-        why = f"The index {name} has {contents} (bm25)"
+        why = f"the index {name} has {contents} (bm25)"
         choices.append(Choice(topic="search", why=why, sections={"retriever": {"name": "bm25", "index": name}}))
-    choices.append(Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}))
+    choices.append(_arms_choice(here, arms))
     if len(arms) > 1:
         choices.append(_incumbent(arms))
     return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
@@ -221,30 +222,23 @@ def parsed_price(text: str) -> dict[str, float]:
 
 
 def _comment(text: str) -> str:
-    return "".join(f"# {line}\n" for line in textwrap.wrap(one_line(text), width=110))
+    lines = [line for part in text.splitlines() for line in textwrap.wrap(one_line(part), width=110)]
+    return "".join(f"# {line}\n" for line in lines)
 
 
 def _no_server(here: Surroundings) -> Choice:
-    tried = ", ".join(f"{product} {port}" for product, port in USUAL_PORTS.items())
     name, sections = Settings().generator.model, dict[str, Any]()
     if len(here.pipelines) > 1:
-        why = "Your pipelines have models of their own"
+        why = "your pipelines have models of their own"
     elif here.no_workers:
-        why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
+        why = f"your own code answers, and RagBandit chooses: {here.no_workers}"
     elif here.local and (here.index or here.pipelines):
         sections = {"generator": {"name": "local", "model": name}}
-        why = (
-            f"No model server answers on the usual ports ({tried}), so workers run {name} themselves: good for a first "
-            "try, not for real answers; --url names a server"
-        )
+        why = f"workers run {name}, for a first try: no model server was found (--url names one)"
     else:
-        found, missing = "no model", "torch (pip install '.[models]')"
-        if here.local:
-            found, missing = f"one way to answer, {name} from memory", "documents to search (--documents DIR)"
-        why = (
-            f"There is {found} (no server answers on the usual ports: {tried}), so there is nothing to route, and your "
-            f"own code answers (/v1/route). Missing: {missing}, a model server (--url) or your pipelines (--pipeline)"
-        )
+        package = "" if here.local else "torch (pip install '.[models]'), "
+        missing = f"{package}documents (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
+        why = f"there is nothing to route, so your own code answers. Missing: {missing}"
     return Choice(topic="model", why=why, sections=sections)
 
 
@@ -252,18 +246,10 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     assert here.server is not None
     url = here.server.url
     names = [model.name for model in here.models]
-    unknown = [model.name for model in here.models if model.context_tokens is None]
-    context = (
-        f". The server lists no context length of {' and '.join(unknown)}, so no question is refused as too long here: "
-        "the model's server refuses it (context_tokens sets a limit)"
-        if unknown
-        else ""
-    )
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     for section, price in zip(sections, prices, strict=False):
         section["token_prices"] = price
     preset = {"arms_preset": "chat"} if here.index else {}
-    charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
         roles, effect = f"{names[0]} writes the answers", "tokens cost nothing"
         chosen: Params = {"generator": sections[0]}
@@ -271,9 +257,10 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
         roles = f"small is {names[0]}, large is {names[1]}"
         effect = "an answer of the large model costs what one of the small model costs"
         chosen = {"generators": dict(zip(("small", "large"), sections, strict=True))}
-    why = f"{url}: {roles} ({here.picked}){charged}{context}"
     note = "" if prices else _NO_PRICE.format(who=effect)
-    return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note)
+    if unknown := [model.name for model in here.models if model.context_tokens is None]:
+        note = f"{note} {_NO_CONTEXT.format(names=' and '.join(unknown))}".strip()
+    return Choice(topic="model", why=f"{roles} ({here.picked}), at {url}", sections={**chosen, **preset}, note=note)
 
 
 def _generator(model: Model, *, url: str, key_env: str) -> Params:
@@ -308,44 +295,40 @@ def _arms(here: Surroundings) -> dict[str, Params]:
     return arms or {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
 
 
-def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
-    names = ", ".join(arms)
+def _arms_choice(here: Surroundings, arms: dict[str, Params]) -> Choice:
+    names, note = ", ".join(arms), ""
     if next(iter(arms.values())).get("run_by") == "caller":
-        return (
-            f"{names} stand for your own pipelines, the cheap one first: rename them; `ragbandit advise QUESTIONS "
-            "--module MODULE:NAME` runs them on labelled questions and decides whether routing pays"
+        why = f"{names} stand for your own pipelines, the cheap one first: rename them"
+        note = "`ragbandit advise QUESTIONS --module MODULE:NAME` decides whether routing between them pays."
+    elif len(here.pipelines) > 1:
+        why, note = (
+            f"{names}: your pipelines",
+            "Change `input` to text or messages for one that reads no {question: ...}.",
         )
-    if len(here.pipelines) > 1:
-        return f"{names}: your pipelines; change `input` to text or messages where one wants no {{question: ...}}"
-    if here.index is None:
-        advice = "documents (--documents DIR) add arms that search" if here.models or here.local else "name another"
-        return f"{names}: all that can answer here; {advice}"
-    return f"{names}: from memory, after one search, after several"
+    elif here.index is None:
+        why = f"{names}: all that can answer without documents (--documents DIR)"
+    else:
+        why = f"{names}: from memory, or after searches"
+    return Choice(topic="arms", why=why, sections={"arms": arms}, note=note)
 
 
 def _incumbent(arms: dict[str, Params]) -> Choice:
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
-    why = (
-        f"{incumbent} is the incumbent, the arm that would answer without a router (if it is another arm, name it): "
-        f"while the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). Learning is slow that way: "
-        f"{incumbent} answers most of the first thousand questions. A larger harm learns faster, incumbent: null "
-        "fastest; labelled questions shorten it (ragbandit advise --apply). The holdback sends "
-        f"{_HOLDBACK:.0%} of all questions to {incumbent}, whatever the router has learned, since `ragbandit report` "
-        f"compares with them. Its price is what {incumbent} earns less on these questions; leave it out to save that"
+    why = f"{incumbent} is the incumbent, and answers {_HOLDBACK:.0%} of the questions for comparison (holdback)"
+    note = (
+        "incumbent: the arm that would answer without a router (docs/tutorial.md says more)\n"
+        "harm: share of the incumbent's reward that may be lost while the router learns; a larger one learns faster\n"
+        "holdback: share of the questions that always go to the incumbent, since `ragbandit report` compares with it"
     )
-    holdback = {"arm": incumbent, "share": _HOLDBACK}
-    sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": holdback}}
-    return Choice(topic="policy", why=why, sections=sections)
+    sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": {"arm": incumbent, "share": _HOLDBACK}}}
+    return Choice(topic="policy", why=why, sections=sections, note=note)
 
 
 def _reward(preference: str, *, unit: str) -> Choice:
     weights = {name: weight[unit] for name, weight in WEIGHTS.items()}
     others = ", ".join(f"{name} {worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
-    why = (
-        f"{preference}: a right answer is worth {worth(preference, unit=unit)}; a question may come with another of "
-        f"these prices by its name ({others})"
-    )
     sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "cost_weights": weights}
-    return Choice(topic="price", why=why, sections=sections)
+    why = f"{preference}: a right answer is worth {worth(preference, unit=unit)}"
+    return Choice(topic="price", why=why, sections=sections, note=f"A question may name another price: {others}.")

@@ -68,14 +68,12 @@ def init(
     listed_prices = [dict(model.price) for model in models if model.price is not None]
     if not prices and len(listed_prices) == len(models):
         prices = listed_prices
-    if not prices and asks:
-        prices = _asked_prices(surroundings)
-    choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
-    for choice in choices[:-1]:
+    for choice in draft.draft(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
         _print(choice)
-    if asks:  # asked last, because the user should see the other choices first
-        chosen = _preference(unit=draft.cost_unit(surroundings, prices=prices))
-        choices = draft.draft(surroundings, preference=chosen, key_env=key_env, prices=prices)
+    if asks:
+        prices = prices or _asked_prices(surroundings)
+        prefer = _preference(unit=draft.cost_unit(surroundings, prices=prices))
+    choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)
     _print(choices[-1])
     settings = _write(draft.as_yaml(choices), file=file, force=force)
     next_step = _next_step(settings, can_run_workers=not surroundings.no_workers)
@@ -106,12 +104,8 @@ def _check_target(file: Path, *, force: bool) -> None:
 
 def _asked_prices(surroundings: draft.Surroundings) -> list[dict[str, float]]:
     """Ask for the prices of the models if there are two; [] if a price is unknown."""
-    models, server = surroundings.models, surroundings.server
-    if len(models) != 2 or server is None:
-        return []
-    console.print(escape(f"{server.url} has two models, {surroundings.picked}."), highlight=False)
     prices = []
-    for model in models:
+    for model in surroundings.models if len(surroundings.models) == 2 else ():
         question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
         price = _PricePrompt.ask(escape(question), default={}, show_default=False, console=console)
         if not price:

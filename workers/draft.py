@@ -126,7 +126,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
-                return name, formats.counted(kind_of(with_choice(settings, index=name)).info()["passages"], "passage")
+                return name, _passages(kind_of(with_choice(settings, index=name)).info())
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
     corpus = documents or next((path for path in usual if path.exists()), None)
     if corpus is None:
@@ -140,7 +140,11 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
             raise
         errors.print(escape(f"{corpus} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None
-    return settings.retriever.index, f"{formats.counted(description['passages'], 'passage')} of {corpus}"
+    return settings.retriever.index, f"{_passages(description)} of {corpus}"
+
+
+def _passages(index: Mapping[str, object]) -> str:
+    return f"{index['passages']} passage{'' if index['passages'] == 1 else 's'}"
 
 
 #: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight

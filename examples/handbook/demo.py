@@ -1,11 +1,10 @@
 """`ragbandit demo` and `make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
 First the recorded table: what routing earns while it learns, against always one pipeline, in ten orders of all
-questions. Then the same live. A policy that has learned the recorded outcomes of other questions routes, workers with
-real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else by gold
-answers. The policy goes on learning. At the end everything is verified, and the run is compared with what always one
-pipeline earned on the same questions when the table was recorded. Prints a page of text, with `--detail` every table,
-and writes .ragbandit/demo/report.json.
+questions. Then a few questions live. A policy that has learned the recorded outcomes of other questions routes, real
+retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else by gold
+answers. The policy goes on learning, and at the end everything is verified. Prints a page of text, with `--detail`
+every table, and writes .ragbandit/demo/report.json.
 """
 
 import contextlib
@@ -28,23 +27,26 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ragbandit.client import Client
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environment_of, ragbandit, read_questions
-from ragbandit.examples.handbook.held_out import asked_for, recorded, split, warmed
+from ragbandit.examples.handbook.held_out import recorded, split, warmed
 from ragbandit.examples.handbook.policies import PARAMS, prepared
-from ragbandit.examples.handbook.report import headline, show, summarise
+from ragbandit.examples.handbook.report import headline, live, show, summarise
+from ragbandit.router.cli.console import bars
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
+from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import InvalidInput, missing_package
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
-#: questions that are asked live, at most; and one in how many is held out, so that live ones were not learned before
-ASKED, HELD_OUT = 40, 6
+#: questions that are asked live, at most: a model's answer costs seconds of processor time, and a few show the loop
+ASKED = 16
+#: one in how many questions is held out, so that live ones were not learned before
+HELD_OUT = 6
 #: orders in which the recorded table is learned, half of those of `make handbook-curve`
 ORDERS = 10
 #: share of the live questions that a thumb judges (by a script with the gold answers); gold answers judge the others
@@ -86,7 +88,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="keep the service up at the end, until Ctrl-C")] = False,
     detail: Annotated[bool, typer.Option("--detail", help="print every table and figure")] = False,
 ) -> None:
-    """Show what routing earns: a recorded table first, then the same live, with a small model. Takes 2 minutes.
+    """Show what routing earns: a recorded table first, then a few questions live, with a small model.
 
     Exit code 1 if anything that must agree does not.
     """
@@ -107,8 +109,23 @@ def demo(
 
 
 def _run(chosen: Options) -> None:
-    data = chosen.data
-    began = time.monotonic()
+    with contextlib.ExitStack() as running:
+        with bars(console) as progress:
+            url, report = _shown(chosen, progress=progress, running=running)
+        file = chosen.data / "report.json"
+        if chosen.detail:
+            show(console, report, file=Path(os.path.relpath(file)))
+        else:
+            _step(live(report))
+        console.print(headline(report), style="bold", highlight=False)
+        _point_to_dashboard(f"{url}/ui", file=file, keep=chosen.keep)
+    if not report["ok"]:
+        raise SystemExit(1)
+
+
+def _shown(chosen: Options, *, progress: Progress, running: contextlib.ExitStack) -> tuple[str, Row]:
+    """Run the steps of the demo. Returns (address of the service, report). running: ends the service."""
+    data, began = chosen.data, time.monotonic()
     _clear(data)
     base = environment_of(chosen.config, data=data)
     if chosen.workers is not None:
@@ -117,38 +134,37 @@ def _run(chosen: Options) -> None:
     if len(asked) <= UNJUDGED:
         message = f"of {len(asked)} questions, all that can be asked, {UNJUDGED} stay unjudged"
         raise InvalidInput(message, field="--limit", remedy="ask more")
-    learning = None if chosen.policy else _curve(base, chosen=chosen, data=data)
+    learning, warm = None, {"questions": 0, "rows": 0}
     run = functools.partial(ragbandit, environment=base)
+    if not chosen.policy:
+        progress("the policy learns the recorded table", 0, 0)
+        learning = _curve(base, chosen=chosen, data=data)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
-    warm = {"questions": 0, "rows": 0} if chosen.policy else _warm(others, chosen=chosen, ragbandit=run)
+    if not chosen.policy:
+        progress(f"the policy learns the recorded outcomes of {len(others)} other questions", 0, 0)
+        warm = _warm(others, chosen=chosen, ragbandit=run)
     _step(f"3. A real service with a small language model answers {len(asked)} questions that ask for other things:")
+    progress("starting the service", 0, 0)
     environment = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
-    with _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
-        judged = _drive(client, asked, before=warm["rows"])
+    url = running.enter_context(_service(environment, data=data))
+    with Client(url, timeout_s=120) as client:
+        judged = _drive(client, asked, before=warm["rows"], progress=progress)
+        progress("waiting until everything is learned and served", 0, 0)
         status = _settled(client, learned=judged["to_learn"])
         records: list[Row] = [dict(client.decision(row["id"])) for row in asked]
-        with console.status("verifying: every draw again, the ledger again, every pmf again"):
-            verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
-        report = summarise(
-            asked,
-            records=records,
-            status=status,
-            verdict=verdict,
-            judged=judged | {"warm": warm},
-            seconds=time.monotonic() - began,
-        )
-        report["learning"] = learning
-        file = data / "report.json"
-        file.write_text(json.dumps(report, indent=2))
-        if chosen.detail:
-            show(console, report, file=Path(os.path.relpath(file)))
-        else:
-            equal = "equal" if report["ok"] else "NOT EQUAL"
-            console.print(f"   Every draw and the whole learning, computed again from the store: {equal}.")
-        console.print(headline(report), style="bold", highlight=False)
-        _point_to_dashboard(f"{url}/ui", file=file, keep=chosen.keep)
-    if not report["ok"]:
-        raise SystemExit(1)
+    progress("verifying: every draw again, the ledger again, every pmf again", 0, 0)
+    verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
+    report = summarise(
+        asked,
+        records=records,
+        status=status,
+        verdict=verdict,
+        judged=judged | {"warm": warm},
+        seconds=time.monotonic() - began,
+    )
+    report["learning"] = learning
+    (data / "report.json").write_text(json.dumps(report, indent=2))
+    return url, report
 
 
 def _step(sentence: str) -> None:
@@ -176,9 +192,10 @@ def _curve(environment: dict[str, str], *, chosen: Options, data: Path) -> Row:
     _step(
         f"1. A policy learns recorded outcomes, one arm a question, in {chosen.seeds} orders. Reward a question so far:"
     )
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     if done.returncode != 0:
         raise SystemExit(f"the learning curve failed:\n{done.stderr}")
+    console.print(done.stdout.rstrip(), soft_wrap=True, highlight=False, markup=False)
     learning: Row = json.loads((data / "learning.json").read_text())
     return learning
 
@@ -187,8 +204,7 @@ def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]]
     """Let the policy learn the recorded outcomes of these questions. Returns counts and the advice on them."""
     if not others:
         return {"questions": 0, "rows": 0}
-    with console.status(f"the policy learns the recorded outcomes of {len(others)} other questions"):
-        advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
+    advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
     if not chosen.detail:
         _step(
             f"2. ragbandit advise --warm: a verdict on {len(others)} of these questions, which the policy then learns:"
@@ -220,7 +236,7 @@ def _traffic(chosen: Options, *, reward: RewardSettings) -> tuple[list[Row], lis
     asked, others = split(known, limit=max(chosen.limit, len(known) // HELD_OUT), seed=chosen.seed)
     asked = asked[: chosen.limit]
     for number, row in enumerate(asked):
-        row |= {"recorded": table[row["id"]], "asked_for": asked_for(row["question"])}
+        row["recorded"] = table[row["id"]]
         row["id"] = f"demo-{chosen.seed}-{row['id']}"
         row["judge"] = "rating" if random.Random(row["id"]).random() < RATED else "label"
         row["judged"] = number < len(asked) - UNJUDGED
@@ -248,10 +264,7 @@ def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
 
 def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_s: float = 900) -> None:
     give_up = time.monotonic() + timeout_s
-    with (
-        console.status("starting service, workers and learner (the first time: fetching weights)"),
-        Client(url) as client,
-    ):
+    with Client(url) as client:
         while not client.ready():
             if up.poll() is not None or time.monotonic() > give_up:
                 output = (data / "up.log").read_text(errors="replace").strip() or "it printed nothing"
@@ -259,31 +272,24 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
             time.sleep(0.5)
 
 
-def _drive(client: Client, asked: list[Row], *, before: int) -> Row:
+def _drive(client: Client, asked: list[Row], *, before: int, progress: Progress) -> Row:
     """Ask and judge; send some feedback twice or too late. Returns counts of what was sent.
 
     before: rows that the ledger has already.
     """
-    sent = right = done = 0
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        bar = progress.add_task("asking and judging", total=len(asked))
-        with ThreadPoolExecutor(CONCURRENCY) as pool:
-            futures = {pool.submit(_ask, client, row): row for row in asked}
-            for future in as_completed(futures):
-                row = futures[future]
-                row["reply"] = future.result()
-                done += 1
-                right += row["quality"] > 0
-                sent += row["judged"]
-                progress.update(bar, advance=1, description=f"asking and judging ({right / done:4.0%} right)")
+    progress("questions answered and judged", 0, len(asked))
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
+        futures = {pool.submit(_ask, client, row): row for row in asked}
+        for done, future in enumerate(as_completed(futures), start=1):
+            futures[future]["reply"] = future.result()
+            progress("questions answered and judged", done, len(asked))
     judged = [row for row in asked if row["judged"]]
     # A client that retries after a lost reply, and a person who changes their mind.
     twice = [client.feedback(row["id"], **row["feedback"])["duplicate"] for row in judged[:TWICE]]
     _settled(client, learned=before + len(judged))
     late = [client.feedback(row["id"], feedback_id=f"late-{row['id']}", rating=False)["late"] for row in judged[:LATE]]
     return {
-        "feedback_sent": sent + len(twice) + len(late),
+        "feedback_sent": len(judged) + len(twice) + len(late),
         "duplicates_sent": len(twice),
         "duplicates_recognised": sum(twice),
         "late_sent": len(late),
@@ -312,10 +318,9 @@ def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
     This takes a moment, except with mba_paper, which trains on every question and writes snapshots for many seconds.
     """
     give_up = time.monotonic() + timeout_s
-    with console.status("waiting until everything is learned and served"):
-        while True:
-            status = client.status()
-            served = status["serving"] == status["snapshot"] and status["behind"] == 0
-            if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
-                return dict(status)
-            time.sleep(0.1)
+    while True:
+        status = client.status()
+        served = status["serving"] == status["snapshot"] and status["behind"] == 0
+        if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
+            return dict(status)
+        time.sleep(0.1)

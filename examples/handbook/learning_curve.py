@@ -18,9 +18,11 @@ import numpy as np
 from rich.console import Console
 
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
+from ragbandit.router.cli.console import bars, errors
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation.measure import first_pass, rewards_of
@@ -116,8 +118,8 @@ def main() -> None:
     settings = load(environ=environment_of(chosen.config.absolute(), data=data)).settings
     incumbent = None if chosen.brief else settings.policy.incumbent
     table = read_table(chosen.table)
-    with console.status(f"{settings.policy.name} learns the recorded table in {chosen.seeds} orders"):
-        free, held = learned(table, settings=settings, seeds=chosen.seeds, incumbent=incumbent)
+    with bars(errors) as progress:
+        free, held = learned(table, settings=settings, seeds=chosen.seeds, incumbent=incumbent, progress=progress)
     data.mkdir(parents=True, exist_ok=True)
     found = {"free": asdict(free), "held": None if held is None else asdict(held)}
     (data / "learning.json").write_text(json.dumps(found, indent=2))
@@ -138,7 +140,7 @@ def main() -> None:
 
 
 def learned(
-    table: LabelledTable, *, settings: Settings, seeds: int, incumbent: str | None
+    table: LabelledTable, *, settings: Settings, seeds: int, incumbent: str | None, progress: Progress = no_progress
 ) -> tuple[Curve, Curve | None]:
     """The curve of the configured policy on this table, free; and held back to the incumbent, if one is given."""
     asked, reward = settings.policy, settings.reward
@@ -156,7 +158,7 @@ def learned(
         ]
         there = replace(world, settings=settings.model_copy(update={"policy": policy}))
         jobs = min(cores(), seeds)
-        return played(runs, world=there, jobs=jobs, here=frozenset(), progress=lambda *_: None)
+        return played(runs, world=there, jobs=jobs, here=frozenset(), progress=progress)
 
     curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
     free = curve(passes(None), name="router")

@@ -84,8 +84,7 @@ def _train(
     verb = ["policy", "train", "--policy", name, "--table", str(table), "--out", str(data / "trained")]
     values = {key: yaml.safe_dump(value).split()[0] for key, value in FITTING.items()}
     params = [word for key, value in values.items() for word in ("--param", f"{name}.{key}={value}")]
-    with console.status(f"training {name} on the handbook's {len(lines)} questions"):
-        report = json.loads(ragbandit([*verb, *params, "--json"]))
+    report = json.loads(ragbandit([*verb, *params, "--json"]))
     best = report["epochs"][report["best_epoch"] - 1]
     console.print(
         f"{name}: trained on the very questions that it will be asked, with labels by their making; epoch "

@@ -27,6 +27,7 @@ from ragbandit.examples.handbook.side_by_side import (
     print_wide,
     sampled,
 )
+from ragbandit.router.cli.console import bars
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.logs.tables import read_table
@@ -92,7 +93,8 @@ def _learned(questions: list[Row], *, folder: Path, settings: Settings, environm
     file, reward, name = folder / "table.jsonl", settings.reward, settings.policy.name
     table = read_table(file)
     verb = ["simulate", "--table", str(file), "--policy", name, "--folds", str(FOLDS), "--seeds", str(SEEDS), "--json"]
-    with console.status(f"{name} learns the table"):
+    with bars(console) as progress:
+        progress(f"{name} learns the table", 0, 0)
         simulated = json.loads(ragbandit(verb, environment=environment))
     (row,) = [each for each in simulated if each["policy"] == name]
     right, steps = row["em"] / 100, row["steps"]

@@ -4,19 +4,20 @@ import ast
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console, Group
@@ -29,6 +30,9 @@ from typer.main import get_command
 
 from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import moment, one_line, printable
+
+if TYPE_CHECKING:
+    from ragbandit.router.offline.estimation import Progress
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 
@@ -132,13 +136,12 @@ def print_json(value: object) -> None:
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
 
 
-#: (name of a step with its unit, done, total); 0 is an unknown number
-ProgressReport = Callable[[str, int, int], None]
-
-
 @contextlib.contextmanager
-def bars(console: Console) -> Iterator[ProgressReport]:
-    """Show bars, or without a terminal a line every LINE_S seconds. Yields the function that takes the progress."""
+def bars(console: Console) -> "Iterator[Progress]":
+    """Show bars, or without a terminal a line every LINE_S. Yields a function of (kind, done, total); 0 is unknown.
+
+    kind: name of the step with its unit, for example "questions encoded"
+    """
     between = ("working", 0, 0)  # a step has ended, and the next one has not reported yet
     with (_bars_on if console.is_terminal else _lines_to)(console) as report:
         report(*between)
@@ -146,7 +149,7 @@ def bars(console: Console) -> Iterator[ProgressReport]:
 
 
 @contextlib.contextmanager
-def _bars_on(console: Console) -> Iterator[ProgressReport]:
+def _bars_on(console: Console) -> "Iterator[Progress]":
     name, counts = TextColumn("{task.description}"), TextColumn("{task.fields[counts]}")
     with Bars(name, BarColumn(), counts, TimeRemainingColumn(), console=console, transient=True) as progress:
         tasks: dict[str, TaskID] = {}
@@ -164,17 +167,17 @@ def _bars_on(console: Console) -> Iterator[ProgressReport]:
 
 
 @contextlib.contextmanager
-def _lines_to(console: Console) -> Iterator[ProgressReport]:
+def _lines_to(console: Console) -> "Iterator[Progress]":
     """Print the newest step from a thread, because a step may take long before it reports again."""
-    began, newest, ended = time.monotonic(), "", threading.Event()
+    file, began, newest, ended = console.file, time.monotonic(), "", threading.Event()
 
     def report(kind: str, done: int, total: int) -> None:
         nonlocal newest
-        newest = f"{kind}: {_counts(done, total)}" if done or total else kind
+        newest = one_line(f"{kind}: {_counts(done, total)}" if done or total else kind)
 
     def print_lines() -> None:
         while not ended.wait(LINE_S):
-            console.print(f"{newest} ({time.monotonic() - began:.0f} s)", highlight=False, markup=False)
+            print(f"{newest} ({time.monotonic() - began:.0f} s)", file=file, flush=True)
 
     thread = threading.Thread(target=print_lines, daemon=True)
     thread.start()
@@ -206,8 +209,8 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         _print_facts(facts)
 
 
-#: (lines, characters per line) of one screen
-_SCREEN: Final = (24, 80)
+#: lines of one screen
+_SCREEN: Final = 24
 
 
 def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = ()) -> None:
@@ -217,10 +220,26 @@ def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = (
             texts = {key: value for key, value in facts.items() if isinstance(value, str) and key not in whole}
             if number:
                 console.print()
-            _print_facts({**facts, **{key: _cell(value)[:_EXCERPT] for key, value in texts.items()}})
-    lines = [part for line in shown.get().splitlines() for part in textwrap.wrap(line, _SCREEN[1]) or [""]]
-    for line in [*lines[: _SCREEN[0] - 1], more]:
-        console.say(line)
+            _print_facts({**facts, **{key: _excerpt(text, most=_EXCERPT) for key, text in texts.items()}})
+    show_paragraphs(shown.get().splitlines(), more=more)
+
+
+def show_paragraphs(texts: Iterable[str], *, show_all: bool = False, more: str = "") -> None:
+    """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen.
+
+    more: a line to print at the end of the screen in any case
+    """
+    room: float = math.inf if show_all else _SCREEN - 2  # one line is for `more`, one for the prompt
+    for text in texts:
+        lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ") or [""]
+        room -= len(lines)
+        if room < 0:
+            more = more or "More: --all"
+            break
+        for line in lines:
+            console.say(line)
+    if more:
+        console.say(more)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
@@ -300,7 +319,15 @@ def _cell(value: Any, *, key: str = "") -> str:
         text = f"{value:.4g}"
     else:
         text = "" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [...]"
+    return _excerpt(text, most=_LONGEST)
+
+
+def _excerpt(text: str, *, most: int) -> str:
+    """The text, cut before the word at which it gets longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    words = text[: most + 1].rpartition(" ")[0]  # "" if there is no space, as in Chinese
+    return f"{words or text[:most]} [...]"
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:

@@ -33,6 +33,7 @@ from ragbandit.router.storage.sql.tables import closures, waiting
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
+from ragbandit.shared.formats import counted
 from ragbandit.shared.types import PolicyLabel
 
 #: lease timeout of an erasure, seconds, above the duration of its transactions
@@ -281,7 +282,7 @@ def import_(
                 )
         except RagBanditError as error:
             added = reading.counts.added
-            so_far = f"{added} rows were added; the same file again adds the rest" if added else "nothing was imported"
+            so_far = f"added {counted(added, 'row')}; the same file adds the rest" if added else "nothing was imported"
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
         for bad in reading.bad[:MOST_NAMED]:
@@ -291,8 +292,8 @@ def import_(
     if as_json:
         print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
-        counted = in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
-        show(counted | {"label": label, "last update": last_seq}, as_json=False)
+        facts = in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
+        show(facts | {"label": label, "last update": last_seq}, as_json=False)
         if left_out:
             console.say(f"fields left out: {', '.join(left_out)}")
         where = "" if config is None else f" --config {config}"

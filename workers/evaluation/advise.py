@@ -31,7 +31,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import known_choices
+from ragbandit.shared.formats import counted, known_choices
 from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
@@ -252,7 +252,7 @@ class _Sources:
         first_rows = list({row.question: row for row in reversed(rows)}.values())[::-1]
         repeated = len(rows) - len(first_rows)
         if repeated:
-            self.warn(f"{repeated} rows repeat a question: its first row counts, the others are left out")
+            self.warn(f"left out: {counted(repeated, 'row')} with a repeated question, whose first row counts")
         return first_rows
 
     def _run(

@@ -58,8 +58,6 @@ WORTH: Final = 0.005
 RESOLUTION: Final = 0.02
 PATIENCE: Final = 10_000.0
 _WEEK_S: Final = 7 * 86_400.0
-#: larger numbers of labels or questions are rounded to an order of magnitude
-_EXACT: Final = 10_000
 #: an arm needs no more labels if it has this many times the labels that settle one question
 KNOWN: Final = 10.0
 #: share of labelled decisions below which the diagnosis recommends more labels
@@ -146,13 +144,10 @@ class Diagnosis:
     def _need(self, arm: ArmName) -> str:
         labels, questions = self.arms[arm].labels, self.arms[arm].questions
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
-        noun = "question" if questions == 1 else "questions"
-        wait = "none are expected" if questions is None else f"{_about(questions, ' of')} {noun}"
-        return f"{judged}needs {'about ' * (labels < _EXACT)}{_about(labels)} more ({wait} at this rate)"
-
-
-def _about(count: int, of: str = "") -> str:
-    return f"{count:,}" if count < _EXACT else f"{roughly(count)}{of}"
+        wait = "none are expected"
+        if questions is not None:
+            wait = f"{roughly(questions)} more question{'' if questions == 1 else 's'}"
+        return f"{judged}needs {roughly(labels)} more ({wait} at this rate)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 """The map of a policy, read from a store, by the command line and by the page."""
 
 import json
+from dataclasses import replace
 
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.tables import decisions
@@ -35,6 +36,10 @@ def test_the_map_is_read_from_the_store(make_world):
     assert (mapped.questions, mapped.explained) == (90, 1.0)
     assert (
         mapped.sentence == "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions"
+    )
+    unexplained = "no kind of question explains how the probabilities differ between the newest 90 questions"
+    assert (
+        replace(mapped, explained=0.004).sentence == replace(mapped, leaves=mapped.leaves[:1]).sentence == unexplained
     )
     who, many = mapped.leaves
     assert (who.conditions, who.share, who.arms[arms[0]]) == (("question: who",), 60 / 90, 1.0)

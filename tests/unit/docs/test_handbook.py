@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.examples.handbook.command import ARMS, HERE, TABLE, read_questions
 from ragbandit.examples.handbook.held_out import asked_for, split
-from ragbandit.examples.handbook.report import _always, _verdict, headline
+from ragbandit.examples.handbook.report import headline
 from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
@@ -88,97 +88,32 @@ def test_what_is_asked_live_was_not_learned_before(limit, seed):
     assert all(kinds[kind] <= limit * share for kind, share in quota.items())
 
 
-def live_row(*, ahead):
-    """A judged question on which the run is so far ahead of always each arm."""
-    recorded = {arm: {"reward": 0.5 - ahead, "quality": 1.0, "steps": 1.0} for arm in ARMS}
-    return {"reward": 0.5, "recorded": recorded}
+def test_the_headline_claims_no_more_than_its_intervals():
+    """A lead is learned if its interval, made wider by a half, excludes 0; all others are "not shown yet"."""
+    clear, near, unclear, behind = (0.2, 0.1, 0.3), (0.1, 0.02, 0.18), (0.1, -0.1, 0.3), (-0.2, -0.3, -0.1)
 
+    def shown(*learned, learning=()):
+        gains = {arm: dict(zip(("value", "low", "high"), gain, strict=True)) for arm, gain in learned}
+        return headline(
+            {"logged": {"n": 13}, "warm": {"gains": gains}, "learning": {"free": {"leads": dict(learning)}}}
+        )
 
-def test_the_lead_over_an_arm_is_paired():
-    """Equal leads leave no doubt; leads that differ leave two standard errors of their mean."""
+    live = "on the 13 live questions, which are too few."
     with every_case() as case:
-        with case("the same everywhere"):
-            lead = _always("multi_step", rows=[live_row(ahead=0.25)] * 40)
-            assert [lead[key] for key in ("reward", "ahead", "low", "high")] == pytest.approx([0.25] * 4)
-        with case("one in two"):
-            lead = _always("multi_step", rows=[live_row(ahead=0.2)] * 50 + [live_row(ahead=-0.1)] * 50)
-            assert lead["ahead"] == pytest.approx(0.05)
-            assert (lead["low"], lead["high"]) == pytest.approx((0.05 - 1.96 * 0.015, 0.05 + 1.96 * 0.015), abs=0.002)
-        with case("too few"):
-            assert _always("multi_step", rows=[live_row(ahead=0.5)] * 19)["ahead"] is None
-        with case("no question judged"):
-            assert _always("multi_step", rows=[])["reward"] is None
-
-
-def report_of(*leads):
-    """The report of a run with these leads (mean, low, high) over always each arm."""
-    always = {
-        arm: {"reward": number / 10, "ahead": ahead, "low": low, "high": high}
-        for number, (arm, (ahead, low, high)) in enumerate(zip(ARMS, leads, strict=True))
-    }
-    live = {"reward": 0.5, "quality": 0.6, "steps": 1.2, "n": 97}
-    warm = {"rows": 1449, "questions": 483}
-    return {"logged": live, "always": always, "warm": warm, "properties": 25, "as_recorded": 0.94}
-
-
-def test_the_report_claims_no_more_than_its_figures_carry():
-    """Only a lead whose interval is above 0 counts, and the sum is drawn from the least of them."""
-    clear, doubtful, behind = (0.2, 0.1, 0.3), (0.1, -0.1, 0.3), (-0.2, -0.3, -0.1)
-    shown = "so the router earns more than each fixed arm"
-    with every_case() as case:
-        with case("ahead of all"):
-            words = _verdict(report_of(clear, clear, clear))
-            assert "483 other questions" in words
-            assert shown in words
-            assert "chance could" not in words
-        with case("one could be chance"):
-            words = _verdict(report_of(clear, clear, doubtful))
-            assert "always multi_step +0.100 (-0.100 to +0.300), chance could explain that" in words
-            assert shown not in words
-            assert "does not show" in words
-        with case("behind one"):
-            words = _verdict(report_of(clear, behind, clear))
-            assert "always single_step -0.200 (-0.300 to -0.100), more than chance explains" in words
-            assert shown not in words
-        with case("nothing known"):
-            words = _verdict(report_of(clear, clear, clear) | {"warm": {"rows": 0, "questions": 0}})
-            assert "had learned nothing" in words
-        with case("too few"):
-            words = _verdict(report_of(clear, clear, (None, None, None)))
-            assert words.endswith("Too few questions to say what it earns.")
-
-
-def test_the_headline_says_beyond_doubt_of_intervals_only():
-    """A lead is beyond doubt if its interval, made wider by a half, excludes 0; all other arms are "not shown"."""
-    clear, near, open_, behind = (0.2, 0.1, 0.3), (0.1, 0.02, 0.18), (0.1, -0.1, 0.3), (-0.2, -0.3, -0.1)
-
-    def shown(live, *, warm=(), learning=None):
-        gains = {
-            arm: dict(zip(("value", "low", "high"), gain, strict=True)) for arm, gain in zip(ARMS, warm, strict=False)
-        }
-        leads = dict(zip(ARMS, learning or (), strict=False))
-        return headline(report_of(*live) | {"warm": {"gains": gains}, "learning": {"free": {"leads": leads}}})
-
-    with every_case() as case:
-        with case("all ahead"):
-            words = shown([clear] * 3, warm=[clear] * 3, learning=[clear] * 3)
-            assert words.count("earns more than always") == 3
-            assert "Not shown" not in words
-            assert "once it has learned routing earns more than always no_retrieval (+0.200 a question" in words
-        with case("an interval that nearly touches 0 is no proof among nine"):
-            words = shown([near] * 3)
-            assert words.startswith(
-                "Beyond doubt: nothing. Not shown: a lead on the 97 live questions, over always no_r"
-            )
-        with case("one of three"):
-            words = shown([open_, clear, open_])
-            assert "earns more than always single_step (+0.200" in words
-            assert words.endswith("over always no_retrieval or multi_step.")
-        with case("a loss is a loss"):
-            assert "earns less than always no_retrieval (-0.200 a question, -0.300 to -0.100)" in shown(
-                [behind, clear, clear]
-            )
-        with case("too few questions"):
-            assert shown([(None, None, None)] * 3).startswith("Beyond doubt: nothing. Not shown")
+        for learned, expected in (
+            (
+                [("a", clear), ("b", (0.4, 0.3, 0.5))],
+                "+0.200 a question (+0.100 to +0.300) over always a, and more than",
+            ),
+            ([("a", near)], "nothing beyond doubt"),  # an interval that nearly touches 0 is no proof among six
+            ([("a", behind), ("b", clear)], "+0.100 to +0.300) over always b; -0.200 a question (-0.300 to -0.100)"),
+            ([("a", (None, None, None))], "nothing beyond doubt"),
+        ):
+            with case(expected):
+                assert expected in shown(*learned).partition(" While learning: ")[0]
+        with case("what is not shown"):
+            words = shown(("a", clear), learning=[("a", unclear), ("b", near), ("c", clear)])
+            assert words.endswith(f" Not shown yet: a lead while learning, over always a or b; {live}")
         with case("another policy, without curve and warm start"):
-            assert "nothing" in headline(report_of(open_, open_, open_) | {"warm": {"rows": 0}, "learning": None})
+            words = headline({"logged": {"n": 13}, "warm": {"rows": 0}, "learning": None})
+            assert words.endswith(f"nothing beyond doubt. Not shown yet: a lead {live}")

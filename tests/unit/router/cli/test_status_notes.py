@@ -64,11 +64,14 @@ def test_what_is_not_ordinary_is_said(found, rebuilding, words):
 
 
 def test_a_screen_has_its_parts_in_order(capsys):
-    """The lists of the first part are printed before the texts of the second; at most 24 lines are."""
-    first = {"routing": "it earned $2", "findings": ["problem disk: full", "warning clocks: apart"]}
+    """The lists of the first part are printed before the texts of the second; at most 24 lines are, cut after words."""
+    long = {"judge": "seventy " * 60, "search": "\u5b57" * 250}
+    first = {"routing": "it earned $2", "findings": ["problem disk: full", "warning clocks: apart"], **long}
     show_screen(first, {f"count {number}": number for number in range(30)}, more="--all prints everything")
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[0] == "routing  it earned $2"
     assert 0 < text.find("problem disk: full") < text.find("count 0")
-    assert (len(lines), lines[-1]) == (24, "--all prints everything")
+    assert (len(lines), lines[-1]) == (23, "--all prints everything")
+    assert text.count("seventy") == 25
+    assert [line[-13:] for line in lines if "[...]" in line] == ["seventy [...]", "\u5b57" * 7 + " [...]"]

@@ -85,7 +85,7 @@ def test_labels_are_counted_at_the_configured_price():
     raised = Traffic(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
     assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
     text = diagnosed(**given, traffic=raised).sentence
-    assert "needs tens of thousands more (millions of questions at this rate)" in text
+    assert "needs tens of thousands more (millions more questions at this rate)" in text
 
 
 def test_few_labels_are_stuck_and_a_restraint_holds_back():
@@ -151,12 +151,12 @@ def test_the_word_of_all_arms_and_its_sentence():
         return Diagnosis(state=_common_state(states), arms=arms, judged=dict.fromkeys(arms, 2), **more)
 
     cases = {
-        "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 105"
-        " more (9,000 questions at this rate); too few labels of arm1 come",
+        "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 100"
+        " more (about 9,000 more questions at this rate); too few labels of arm1 come",
         "stuck, stuck": "stuck: no arm is tried enough to know: arm0 has 2",
         "steady, steady, stuck": "steady: knowing an arm better would bring less than 0.005 of reward a question; too"
         " few labels come of arm2",
-        "learning, steady": "learning: arm0 has 2 judged answers and needs about 105 more (9,000 questions at this",
+        "learning, steady": "learning: arm0 has 2 judged answers and needs about 100 more (about 9,000",
         "held back, steady": "held back: the promise to arm1 (slack 17.1 of reward) lets too few questions try others:",
         "drifting, stuck": "drifting: the rewards of arm0 changed a few rows ago; too few labels come of arm1; the",
     }

@@ -44,7 +44,7 @@ from ragbandit.shared.errors import InvalidInput, missing_package
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
 #: questions that are asked live, at most: a model's answer costs seconds of processor time, and a few show the loop
-ASKED = 16
+ASKED = 12
 #: one in how many questions is held out, so that live ones were not learned before
 HELD_OUT = 6
 #: orders in which the recorded table is learned, half of those of `make handbook-curve`
@@ -164,6 +164,9 @@ def _shown(chosen: Options, *, progress: Progress, running: contextlib.ExitStack
     )
     report["learning"] = learning
     (data / "report.json").write_text(json.dumps(report, indent=2))
+    if not chosen.keep:
+        progress("ending the service", 0, 0)
+        running.close()
     return url, report
 
 

@@ -1,12 +1,12 @@
 """Verbs on policies that learn from tables and logs: `policy train` and `simulate`."""
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
 from ragbandit.router.cli.store import parse_policies, parse_weights
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -18,7 +18,6 @@ from ragbandit.router.offline.simulation.measure import plot_frontier, print_tra
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import decimal
 
 
 def train_verb(
@@ -37,36 +36,11 @@ def train_verb(
     rows = list(read_table(table).rows)
     if questions is not None:
         rows += read_questions(questions, known=rows)
-    with bars(errors) as show:
-        report = train(
-            policy, params=chosen, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
-        )
-    if as_json:
-        print_json(report)
-    else:
-        _print_trained(report)
-
-
-def _print_trained(report: Mapping[str, Any]) -> None:
-    rows = []
-    for number, line in enumerate(report["epochs"], start=1):
-        validation = [f"{line['validation_loss']:.3f}", f"{line['accuracy']:.3f}"] if "accuracy" in line else ["", ""]
-        rows.append([str(number), f"{line['loss']:.3f}", *validation, "kept" if number == report["best_epoch"] else ""])
-    show_rows(("epoch", "loss", "held-out loss", "held-out accuracy", ""), rows)
-    matrix = report["confusion"]
-    if matrix:
-        heads = ("held out: cheapest right arm", "questions", *(f"{arm} %" for arm in matrix[0]["arms"]), "s")
-        cells = []
-        for row in matrix:
-            percentages = [f"{100 * share:.0f}" for share in row["arms"].values()]
-            cells.append([row["label"] or "none", str(row["questions"]), *percentages, decimal(row["seconds"])])
-        show_rows(heads, cells)
-    labels = ", ".join(f"{arm} {count}" for arm, count in report["labels"].items())
-    console.say(
-        f"{report['used']} of {report['rows']} rows had a label ({report['inductive']} by their hops), "
-        f"{report['validation_rows']} of them were held out; labels: {labels}"
-    )
-    console.say(f"set policy.params.trained to {report['folder']}")
+    with bars(errors) as progress:
+        report = train(policy, params=chosen, rows=rows, out=out, progress=partial(progress, "batches"))
+    show(report, as_json=as_json)
+    if not as_json:
+        console.say(f"set policy.params.trained to {report['folder']}")
 
 
 def simulate_verb(

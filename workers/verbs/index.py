@@ -5,18 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    JsonOption,
-    bars,
-    console,
-    errors,
-    interruptible,
-    print_json,
-    show,
-)
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible, show, show_list
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
@@ -74,14 +64,8 @@ def search(
         show(kind_of(settings).info(), as_json=as_json)
         return
     hits = search_once(make_retriever(settings), query=query, k=k)
-    if as_json:
-        print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
-        return
-    for hit in hits:
-        line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
-        console.print(line, soft_wrap=True)
-    if not hits:
-        errors.print("nothing was found", highlight=False)
+    rows = [{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits]
+    show_list(rows, none="nothing was found", as_json=as_json)
 
 
 def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:

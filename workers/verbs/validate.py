@@ -44,11 +44,12 @@ def validate(
     loaded = configuration.load(config)
     encoder = check_settings(loaded.settings)
     rows = configuration.effective(loaded)
-    changed = [row for row in rows if row[2] != "default"]
+    changed = [row for row in rows if every or row[2] != "default"]
     if as_json:
         print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
     else:
-        _print_settings(rows if every else changed)
+        for key, value, source in changed:
+            console.say(f"{key}: {json.dumps(value, ensure_ascii=False)} ({source})")
         for line in in_words(loaded.settings.reward):
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
@@ -62,7 +63,8 @@ def validate(
         out.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
         raise typer.Exit(1)
     if not as_json:
-        counts = f"{len(changed)} of {len(rows)} settings are not the default (--all prints all)"
+        count = sum(source != "default" for _, _, source in rows)
+        counts = f"{count} of {len(rows)} settings are not the default (--all prints all)"
         line = f"ok: {counts}; tried: {', '.join(names) or 'nothing'}"
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -156,12 +158,3 @@ def _encoder(settings: Settings) -> requirements.EncoderChoice:
         with contextlib.suppress(StoreError):
             return choose_encoder(settings)
     return requirements.choices(settings.encoder)[0]
-
-
-def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:
-    shown = [(key, json.dumps(value, ensure_ascii=False), source) for key, value, source in rows]
-    width = max((len(key) for key, _, _ in shown), default=0)
-    for key, value, source in shown:
-        console.print(escape(f"{key:<{width}}  {value}  ({source})"), soft_wrap=True, highlight=False)
-    if not shown:
-        console.print("every setting is the default")

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import errno
 import json
-import math
 import os
 import re
 import sys
@@ -221,25 +220,10 @@ def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = (
             if number:
                 console.print()
             _print_facts({**facts, **{key: _excerpt(text, most=_EXCERPT) for key, text in texts.items()}})
-    show_paragraphs(shown.get().splitlines(), more=more)
-
-
-def show_paragraphs(texts: Iterable[str], *, show_all: bool = False, more: str = "") -> None:
-    """Print paragraphs, wrapped to the terminal; without `show_all` only the first ones, up to one screen.
-
-    more: a line to print at the end of the screen in any case
-    """
-    room: float = math.inf if show_all else _SCREEN - 2  # one line is for `more`, one for the prompt
-    for text in texts:
-        lines = textwrap.wrap(one_line(text), console.width, subsequent_indent="  ") or [""]
-        room -= len(lines)
-        if room < 0:
-            more = more or "More: --all"
-            break
-        for line in lines:
-            console.say(line)
-    if more:
-        console.say(more)
+    texts = (one_line(line) for line in shown.get().splitlines())
+    lines = [part for text in texts for part in textwrap.wrap(text, console.width, subsequent_indent="  ") or [""]]
+    for line in [*lines[: _SCREEN - 2], more]:  # one line is for `more`, one for the prompt
+        console.say(line)
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:

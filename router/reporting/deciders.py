@@ -39,7 +39,8 @@ def decider_of(facts: Mapping[str, Json], *, request: str) -> Decider:
         if share is not None and share < 1.0:
             return Decider("safe start", 1.0 - share, str(incumbent.get("arm")))
     if BUDGET_FACTOR in request:
-        factor = _number(json_object(request).get(BUDGET_FACTOR))
+        edge = json_object(request).get("edge")
+        factor = _number(edge.get(BUDGET_FACTOR)) if isinstance(edge, Mapping) else None
         if factor is not None and factor >= _RAISED:
             return Decider("budget", 1.0)
     if isinstance(floors, Mapping):

@@ -7,9 +7,10 @@ about routing then.
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from ragbandit.router.comparison import forecast
 from ragbandit.router.policies.draw import COLD_START_FLOOR, INCUMBENT
 from ragbandit.router.storage.rows.conversion import json_object
-from ragbandit.shared.formats import percent, roughly
+from ragbandit.shared.formats import percent
 from ragbandit.shared.types import BUDGET_FACTOR, REBUILDING, Json
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
@@ -84,4 +85,4 @@ def _ends(deciders: Sequence[Decider], *, rated: float) -> str:
     if older - newer < 0.01:
         return "; at this rate that does not end: see `ragbandit status` on learning"
     questions = (newer - 0.5) * half / (older - newer)
-    return f"; routing is judged after {roughly(max(questions, 1.0) * rated)} ratings"
+    return f"; routing is judged after {forecast(max(questions * rated, 1.0), noun='rating')}"

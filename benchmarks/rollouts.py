@@ -2,8 +2,8 @@
 
 Made worlds of three arms. The champion plays the best arm with probability 0.93, the candidate another one on a third
 of the questions, by which its reward is `gap` better or worse. Each run goes through the verdicts that the service
-uses, row by row, beginning as a canary of 5 %; a decision every ten seconds, judged at once. Bounds are looked at after
-every decision, states move every 25. `--runs 500` is the default; `--worlds labels` takes rewards that are 0 or 1.
+uses, beginning as a canary of 5 %; a decision every ten seconds, judged at once, and a verdict every 25 decisions.
+`--runs 500` is the default; `--worlds labels` takes rewards that are 0 or 1, `--worlds rare` such that are rarely 0.
 """
 
 import argparse
@@ -45,6 +45,8 @@ class World:
     differing: float = 1 / 3
     #: rewards are 0 or 1; else spread over [0, 1] with a deviation of 0.25
     labels: bool = False
+    #: mean reward of the champion
+    usual: float = 0.5
     #: share of answers that fail, and that people rate
     failing: float = 0.01
     rated: float = 1.0
@@ -69,7 +71,7 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
     candidate = champion.copy()
     champion[at, best] += 1.0 - EXPLORED
     candidate[at, np.where(differs, other, best)] += 1.0 - EXPLORED
-    value = np.full((count, 3), 0.5)
+    value = np.full((count, 3), world.usual)
     value[at, other] += np.where(differs, world.gap / (world.differing * (1.0 - EXPLORED)), 0.0)
     pmf = (1.0 - weight) * champion + weight * candidate
     arm = (pmf.cumsum(axis=1) > rng.random(count)[:, None]).argmax(axis=1)
@@ -123,15 +125,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--decisions", type=int, default=5000)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--worlds", choices=["graded", "labels"], default="graded")
+    parser.add_argument("--worlds", choices=["graded", "labels", "rare"], default="graded")
     parser.add_argument("--rated", type=float, default=1.0, help="share of the answers that people rate")
     parser.add_argument(
         "--judge", type=float, default=0.0, help="correlation of a judge's scores with the quality; 0 without a judge"
     )
     asked = parser.parse_args()
-    labels, settings = asked.worlds == "labels", RolloutSettings()
+    rare, settings = asked.worlds == "rare", RolloutSettings()
     gaps = {"no difference": 0.0, "worse by 10 points": -0.1, "better by 5 points": 0.05}
-    given = {"labels": labels, "rated": asked.rated, "judge": asked.judge}
+    if rare:
+        gaps |= {"better by 5 points": 0.005}
+    given = {"labels": asked.worlds != "graded", "rated": asked.rated, "judge": asked.judge}
+    given |= {"usual": 0.98 if rare else 0.5}
     worlds = [World(name=name, gap=gap, **given) for name, gap in gaps.items()]
     headings = ("candidate", "promoted", "rolled back", "before 1,000", "still open", "median decisions to its end")
     told = f"{asked.runs} runs of at most {asked.decisions:,} decisions, {asked.worlds} rewards"

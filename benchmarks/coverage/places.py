@@ -26,7 +26,7 @@ from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.guardrails import GUARDRAILS
-from ragbandit.router.rollouts.verdicts import Evidence, facts_of
+from ragbandit.router.rollouts.verdicts import Evidence
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 
 #: numbers of decisions after which the interval is checked
@@ -218,13 +218,12 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
         reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
         told = _draws(here.part(known), first=first, weight=weight)
         beside.rewards.add(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
-        facts = facts_of(VERSION, evidence=evidence)
-        guardrails = facts["guardrails"]
-        assert isinstance(guardrails, dict)
         seen = lived.rated[:look]
-        for line, said in ((of_reward, facts), (with_judge, facts_of(VERSION, evidence=beside))):
-            lines[line].append(_said(said, float(reward[:look][seen].mean()) if seen.any() else 0.0))
-        lines[of_failures].append(_said(guardrails["failures"], float(failures[:look].mean())))
+        for line, rewards in ((of_reward, evidence.rewards), (with_judge, beside.rewards)):
+            truth = float(reward[:look][seen].mean()) if seen.any() else 0.0
+            lines[line].append(_look(rewards.difference, truth))
+        excess = evidence.guardrails.guardrails["failures"].excess
+        lines[of_failures].append(_look(excess, float(failures[:look].mean())))
     return lines
 
 
@@ -240,11 +239,6 @@ def _draws(rows: Life, *, first: int, weight: float) -> Draws:
         weight=np.full(count, weight),
         scores=np.full(rows.pmf.shape, np.nan),
     )
-
-
-def _said(facts: object, truth: float) -> Look:
-    assert isinstance(facts, dict)
-    return Look(truth=truth, low=facts.get("low"), high=facts.get("high"))
 
 
 VERSION: Final = PolicyVersion(

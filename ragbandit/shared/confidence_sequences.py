@@ -1,17 +1,8 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
-**Betting sequences** are exact for any number of rows, even if the logging policy or the model depends on earlier rows.
-Let s_i be the score of row i. If no score is below `least`, and the mean of each score, given the earlier rows, is at
-most m, then the capital of a bet k >= 0,
-
-    prod_i (1 + k (s_i - least)) / (1 + k (m - least)),
-
-is a nonnegative supermartingale that starts at 1, and so is the mean capital of several bets. By Ville's inequality,
-the probability that this capital ever reaches 1 / alpha is at most alpha (Waudby-Smith and Ramdas 2023, "Estimating
-means of bounded random variables by betting"). The capital decreases in m. The lower bound is the m at which this
-capital is 1 / alpha. Rows enter only through one sum per bet, sum_i log(1 + k (s_i - least)), which is free of m.
-
-**Asymptotic sequences** are narrower, and valid in the limit of many rows (`asymptotic_width`).
+`asymptotic_width` is the one method of everything that is looked at while its log grows: reports and rollouts. It is
+valid in the limit of many rows; its users allow for rare rows that were not seen yet (`reporting/estimates.py`,
+`rollouts/evidence.py`). `Tried` says whether a log has enough rows for an interval, `JudgeSlopes` narrows intervals.
 """
 
 import json
@@ -22,108 +13,25 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import counted, roughly
 from ragbandit.shared.types import Matrix, Vector
 
 Choices = npt.NDArray[np.intp]
 
-#: bets among which the capital is divided, in units of 1 / (1 - smallest score). After n rows the best bet is of the
-#: order of 1 / sqrt(n * variance of the scores)
-BETS: Final = np.geomspace(2e-3, 2.0, 11)
-#: how far a doubly robust score may be below 0, if rewards are in [0, 1]. A small reach allows larger bets, which
-#: decide sooner. A large reach uses more of the predictions, which is better with many rows
-REACHES: Final = np.array([1.0, 4.0])
-
-
-@dataclass(kw_only=True, slots=True)
-class BettingSequence:
-    """A betting test of the claim that the mean of `robust_scores` is above `null`."""
-
-    #: smallest possible mean; the largest is 1
-    floor: float
-    null: float
-    #: probability that a false claim is proven, and probability that `lower` is above the mean
-    alpha: float
-    rows: int = 0
-    #: number of rows after which the claim was proven; None if the claim is not proven
-    proven_at: int | None = None
-    #: sums over the rows of log(1 + bet (score - least)), shape (reaches, bets)
-    grown: Matrix = field(default_factory=lambda: np.zeros((len(REACHES), len(BETS))))
-
-    def add(self, scores: Matrix) -> None:
-        """Add rows in their order. scores: shape (reaches, rows). Raises InvalidInput if a score is too low."""
-        least = self._least
-        above = scores - least
-        if not (above >= -1e-9 * np.maximum(1.0, np.abs(least))).all():  # a tolerance for rounding
-            raise InvalidInput(f"a score after row {self.rows} is too small or not a number", field="scores")
-        steps = np.log1p(self._scaled_bets[:, :, None] * np.maximum(above, 0.0)[:, None, :])
-        count = scores.shape[1]
-        if self.proven_at is None and count:
-            paths = self.grown[:, :, None] + np.cumsum(steps, axis=2)
-            paths -= self._costs(self.null)[:, :, None] * (self.rows + np.arange(1, count + 1))
-            reached = log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.alpha)
-            if reached.any():
-                self.proven_at = self.rows + int(np.argmax(reached)) + 1
-        self.grown += steps.sum(axis=2)
-        self.rows += count
-
-    def lower(self) -> float:
-        """Lower bound of the mean after the rows so far; `floor` without rows."""
-        below, above = self.floor, 1.0
-        for _ in range(36):  # steps of bisection
-            middle = (below + above) / 2
-            capital = self.grown - self.rows * self._costs(middle)
-            refuted = log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(self.alpha)
-            below, above = (middle, above) if refuted else (below, middle)
-        return below
-
-    @property
-    def _least(self) -> Matrix:
-        """The smallest possible score for each reach, shape (reaches, 1)."""
-        return (self.floor - REACHES)[:, None]
-
-    @property
-    def _scaled_bets(self) -> Matrix:
-        return BETS / (1.0 - self._least)
-
-    def _costs(self, mean: float) -> Matrix:
-        """What each row subtracts from the logarithm of the capital, if the mean is `mean`; shape (reaches, bets)."""
-        return np.asarray(np.log1p(self._scaled_bets * (mean - self._least)))
-
 
 def doubly_robust(
     weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
 ) -> tuple[Vector, Vector]:
-    """The terms (e_a (value - M_a), sum_k D_k M_k) of the scores. `robust_scores` explains the letters. weight: e_a."""
+    """The two terms of the doubly robust scores e_a (value - M_a) + sum_k D_k M_k, whose mean estimates sum_k D_k E_k.
+
+    E_k is the expected value of arm k, a the drawn arm.
+
+    weight: e_a = D_a / (logged probability of a), shape (n,)
+    share: D, the difference of two policies' pmfs, shape (n, K)
+    guess: M, predicted values, made before the row was drawn, shape (n, K)
+    """
     drawn = np.arange(len(arm)) * guess.shape[1] + arm
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
-
-
-def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
-    """Doubly robust scores of the difference between two policies, for each reach in REACHES; shape (reaches, rows).
-
-    Let D be a weighted difference of the policies' pmfs, M the predicted values of the arms, a the drawn arm, and
-    e = D / pmf. The score sum_k D_k M_k + e_a (value - M_a) estimates sum_k D_k E[value of arm k]. For each reach, M_k
-    is clipped so that e_k (value - M_k) is at least -reach, which makes large bets safe (Waudby-Smith, Wu, Ramdas,
-    Karampatziakis and Mineiro 2022, "Anytime-valid off-policy inference for contextual bandits").
-
-    share: D, shape (n, K)
-    pmf: logged probabilities, shape (n, K)
-    arm: column of the drawn arm, shape (n,)
-    value: value of the drawn arm, in [0, 1], shape (n,)
-    guess: predictions M in [0, 1], made before the row was drawn, shape (n, K)
-    """
-    ratio = np.divide(share, pmf, out=np.copysign(np.inf, share), where=pmf > 0.0)
-    ratio[share == 0.0] = 0.0
-    weight = ratio[np.arange(len(value)), arm]
-    scores = np.empty((len(REACHES), len(value)))
-    for index, reach in enumerate(REACHES):
-        with np.errstate(divide="ignore"):
-            room = reach / np.abs(ratio)
-        cut = np.where(ratio > 0.0, np.minimum(guess, room), np.maximum(guess, 1.0 - room))
-        scores[index] = sum(doubly_robust(weight, share=share, arm=arm, value=value, guess=cut))
-    return scores
 
 
 def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: int) -> Vector:
@@ -173,13 +81,11 @@ class Tried:
     #: effective sample size, (sum of weights)^2 / sum of squared weights
     effective: float
     questions: int
-    #: effective rows that the method needs
-    needed: int = FEWEST_EFFECTIVE
 
     @property
     def enough(self) -> bool:
         """Whether an interval may be printed."""
-        return self.effective >= self.needed  # False for NaN
+        return self.effective >= FEWEST_EFFECTIVE  # False for NaN
 
     @property
     def missing(self) -> str | None:
@@ -187,11 +93,11 @@ class Tried:
         if self.enough:
             return None
         counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged"
-        return f"{NOT_TRIED}: {counts}; {self.needed} effective rows needed, {self._forecast}"
+        return f"{NOT_TRIED}: {counts}; {FEWEST_EFFECTIVE} effective rows needed, {self._forecast}"
 
     @property
     def _forecast(self) -> str:
-        lacking = self.needed - self.effective
+        lacking = FEWEST_EFFECTIVE - self.effective
         if not 0.0 < lacking <= 1000 * self.effective:
             return "at this rate it will not be known"
         more = roughly(lacking * self.questions / self.effective)

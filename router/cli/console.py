@@ -220,8 +220,8 @@ def show_screen(*parts: Mapping[str, Any], more: str, whole: Collection[str] = (
             if number:
                 console.print()
             _print_facts({**facts, **{key: _excerpt(text, most=_EXCERPT) for key, text in texts.items()}})
-    texts = (one_line(line) for line in shown.get().splitlines())
-    lines = [part for text in texts for part in textwrap.wrap(text, console.width, subsequent_indent="  ") or [""]]
+    printed = map(one_line, shown.get().splitlines())
+    lines = [part for text in printed for part in textwrap.wrap(text, console.width, subsequent_indent="  ") or [""]]
     for line in [*lines[: _SCREEN - 2], more]:  # one line is for `more`, one for the prompt
         console.say(line)
 

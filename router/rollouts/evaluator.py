@@ -216,7 +216,7 @@ log = logging.getLogger("ragbandit.rollouts")
 LEASE_S: Final = 30.0
 #: an unchanged verdict is stored again after this number of seconds
 VERDICT_EVERY_S: Final = 300.0
-_AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
+_AUDITED: Final = ("comparison", "guardrails")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,7 +241,7 @@ class Evaluator:
             control = store.control_of(connection, base=self.base)
             versions = store.versions_of(connection, base=self.base) if control.revision else []
         live = [version for version in versions if version.state in LIVE_STATES]
-        champion = next((version.label for version in versions if version.state == "champion"), self.base)
+        champion = next((version for version in versions if version.state == "champion"), None)
         self._watches = {version.name: self._watch(version, champion=champion) for version in live}
         canary = next((version.name for version in live if version.state == "canary"), None)
         looks = []
@@ -254,13 +254,14 @@ class Evaluator:
     def close(self) -> None:
         self._lease.release(holder=self.holder)
 
-    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> VersionReader:
+    def _watch(self, version: PolicyVersion, *, champion: PolicyVersion | None) -> VersionReader:
         reader = self._watches.get(version.name)
         if reader is not None and reader.version.revision == version.revision:
             reader.version = version
             return reader
-        evidence = Evidence(settings=self.settings.rollout)
-        return VersionReader(version=version, champion=champion, prices=self.settings.reward.cost, evidence=evidence)
+        name, label = (self.base, self.base) if champion is None else (champion.name, champion.label)
+        evidence = Evidence(settings=self.settings.rollout, champion=name)
+        return VersionReader(version=version, champion=label, prices=self.settings.reward.cost, evidence=evidence)
 
     def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:
         watch = self._watches[version.name]
@@ -278,11 +279,12 @@ class Evaluator:
 
     def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """In one transaction, store the verdict if it is new or due, and carry it out. Returns the changed version."""
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", finding.reason)  # not new if only numbers in it changed
+        without_forecast = finding.reason.replace(finding.comparison.missing or "", "")
+        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", without_forecast)  # not new if only numbers in it changed
         is_due = now - watch.stored_at >= VERDICT_EVERY_S
         if finding.verb is None and shape == watch.stored and not is_due:
             return watch.version
-        facts = facts_of(watch.version, evidence=watch.evidence)
+        facts = facts_of(watch.version, evidence=watch.evidence, comparison=finding.comparison)
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 raise Conflict("the lease of the rollouts was lost: another process judges the versions now")

@@ -9,27 +9,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.comparison import Difference
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.shared.confidence_sequences import (
-    BURN_IN_EFFECTIVE,
-    FEWEST_EFFECTIVE,
-    BettingSequence,
-    JudgeSlopes,
-    Tried,
-    asymptotic_width,
-    doubly_robust,
-    robust_scores,
-)
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, JudgeSlopes, asymptotic_width, doubly_robust
 from ragbandit.shared.types import surely_effective_rows
 
 Array = npt.NDArray[np.float64]
 
-#: two pmfs differ on a row if their total variation distance is larger than this
-_SAME: Final = 1e-6
-#: number of rows for which the asymptotic bound is tightest
+#: smaller differences between two probabilities are rounding
+_ROUNDING: Final = 1e-6
+#: number of rows for which the interval is tightest
 _TUNED_ROWS: Final = 1000.0
-#: a difference of at most this share of the reward's range is rounding, and no proof that a version is worse
-_ROUNDING: Final = 1e-9
+#: the interval allows for this number of unseen rows, each as extreme as possible; see `LiveDifference`
+_UNSEEN_ROWS: Final = 2.0
 _POINTS: Final = 200
 #: number of rows between two plotted points; at _POINTS points, every second point is dropped and the number doubles
 _STRIDE: Final = 25
@@ -72,12 +64,6 @@ class Draws:
     def ratio(self) -> Array:
         """Importance weights of the candidate, shape (n,)."""
         return self.drawn(self.candidate) / self.drawn(self.pmf)
-
-    @property
-    def weights(self) -> Array:
-        """Shape (3, n): importance weights of the candidate, their squares, and the expected squares of a draw."""
-        squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
-        return np.stack([self.ratio, self.ratio**2, squares.sum(axis=1)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,12 +139,77 @@ def note_rows(digest: "hashlib._Hash", ids: Sequence[str], *columns: Array) -> N
         digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
 
 
-def tried_of(rows: int, weights: Array, *, needed: int = FEWEST_EFFECTIVE, differing: float = math.inf) -> Tried:
-    """Amount of data. weights: sums of `Draws.weights`. differing: number of rows on which the policies differ."""
-    total, squares, expected = map(float, weights)
-    effective = surely_effective_rows(total, squares=squares, rows=rows, expected_squares=expected)
-    effective = min(effective, differing)
-    return Tried(draws=rows, judged=rows, effective=effective, questions=rows, needed=needed)
+#: control variate from a judge: (slope b, judge's score, predicted scores of all arms, mean of unrated scores)
+Control = tuple[Array, Array, Array, Array]
+
+
+@dataclass(kw_only=True, slots=True)
+class LiveDifference:
+    """Mean of a value in [0, 1] per question: candidate - `factor` x champion, with bounds that hold at every look.
+
+    A row has a doubly robust score (Dudik, Erhan, Langford and Li 2014). A bound is the mean of the scores -+
+    `asymptotic_width` x error. Scores of rare answers have no variance before the first is seen, so the error allows
+    for unseen rows: error^2 = variance + (_UNSEEN_ROWS x farthest)^2 / rows, with what a row can take from the score
+    (lower bound) or add to it (upper bound) by an importance weight and the most extreme value. Without this, 38 of 100
+    candidates as good as the champion were found better at some look, if 2 of 100 answers are bad
+    (`python -m benchmarks.rollouts --worlds rare`).
+    """
+
+    factor: float = 1.0
+    rows: int = 0
+    #: sums over the rows: see `columns`
+    sums: Array = field(default_factory=lambda: np.zeros(10))
+
+    def columns(self, draws: Draws, *, value: Array, guess: Array, control: Control | None = None) -> Array:
+        """What each row adds to `sums`, shape (10, n).
+
+        Score, its square, the candidate's score, its weight w, w^2, the expectation of w^2; and from what the row can
+        take from the score at most: the expected square and cube; the same from what it can add.
+        """
+        share = draws.candidate - self.factor * draws.champion
+        share[np.abs(share) < _ROUNDING] = 0.0
+        candidate = draws.robust(draws.candidate, value=value, guess=guess)
+        zero = np.zeros(len(value))
+        b, judge, judge_guess, unrated = control or (zero, zero, np.zeros_like(guess), zero)
+        value, guess, least = value - b * judge, guess - b[:, None] * judge_guess, -b[:, None]
+        plain = draws.robust(share, value=value, guess=guess) + b * unrated
+        chance = np.where(draws.pmf > 0.0, draws.pmf, np.inf)
+        weight = share / chance
+        takes = np.where(weight > 0.0, weight * (guess - least), weight * (guess - 1.0))
+        adds = np.where(weight > 0.0, weight * (1.0 - guess), weight * (least - guess))
+        expected = [(draws.pmf * part**power).sum(axis=1) for part in (takes, adds) for power in (2, 3)]
+        ratio, squares = draws.ratio, (draws.candidate**2 / chance).sum(axis=1)
+        return np.stack([plain, plain**2, candidate, ratio, ratio**2, squares, *expected])
+
+    def take(self, columns: Array) -> None:
+        self.rows += columns.shape[1]
+        self.sums += columns.sum(axis=1)
+
+    @property
+    def effective(self) -> float:
+        """Effective rows of the candidate: observed or expected, whichever is smaller."""
+        total, squares, expected = map(float, self.sums[3:6])
+        return surely_effective_rows(total, squares=squares, rows=self.rows, expected_squares=expected)
+
+    def difference(self, *, low_alpha: float, high_alpha: float, scale: float = 1.0, least: float = 0.0) -> Difference:
+        """The difference with its bounds. scale, least: unit of the value, and the value that counts as 0."""
+        if not self.rows:
+            return Difference()
+        mean, square, first = map(float, self.sums[:3] / self.rows)
+        low = high = None
+        if self.effective >= FEWEST_EFFECTIVE:
+            variance = max(square - mean**2, 0.0)
+            low = max(mean - self._half_width(variance, alpha=low_alpha, unseen=self.sums[6:8]), -self.factor) * scale
+            high = min(mean + self._half_width(variance, alpha=high_alpha, unseen=self.sums[8:]), 1.0) * scale
+        means = {"first": first * scale + least, "second": (first - mean) / self.factor * scale + least}
+        return Difference(estimate=mean * scale, low=low, high=high, effective_rows=self.effective, **means)
+
+    def _half_width(self, variance: float, *, alpha: float, unseen: Array) -> float:
+        """unseen: expected square and cube of what a row can add, or take from the score."""
+        squares, cubes = map(float, unseen)
+        farthest = _UNSEEN_ROWS * cubes / squares if squares > 0.0 else 0.0
+        width = asymptotic_width(np.array([float(self.rows)]), alpha=alpha, tightest_at=_TUNED_ROWS, sides=1)
+        return float(width[0]) * math.sqrt(variance + farthest**2 / self.rows)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -167,8 +218,7 @@ class JudgeControl:
 
     Let b be a slope that was fitted to earlier ratings. A rated row gets the additional term b * (mean judge's score of
     the unrated rows since the last rating - judge's score of the rated row). If the rated answers are a random sample,
-    the mean of this term is 0. Betting sequences do not use the term, because it widens the range of the values: this
-    costs them more than the smaller variance gains.
+    the mean of this term is 0.
     """
 
     slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
@@ -176,8 +226,8 @@ class JudgeControl:
     #: (number, sum of scores) of the unrated answers that a judge scored since the last rating
     since: Array = field(default_factory=lambda: np.zeros(2))
 
-    def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> tuple[Array, Array, Array, Array]:
-        """Add rows. Returns for rated rows (b, judge's score, predicted scores of all arms, mean of unrated scores)."""
+    def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> Control:
+        """Add rows. Returns the control variate of the rated rows."""
         rated = ~np.isnan(value)
         judged = ~np.isnan(judge)
         guess = np.zeros(share.shape)
@@ -196,126 +246,55 @@ class JudgeControl:
 
 @dataclass(kw_only=True, slots=True)
 class RewardEvidence:
-    """Paired doubly robust difference of rewards, candidate minus champion.
-
-    A betting sequence, which is exact for any number of rows, proves "better": a wrong promotion is served to all.
-    An asymptotic sequence, which is faster, decides "worse" from BURN_IN_EFFECTIVE effective rows on: a wrong rollback
-    only costs another rollout.
-    """
+    """Difference of rewards, candidate minus champion, in [-1, 1] as a share of the reward's range."""
 
     settings: RolloutSettings
     minimum: float = -1.0
     maximum: float = 1.0
-    rows: int = 0
-    #: number of rows after which the candidate proved to be worse; None if it did not
-    worse_at: int | None = None
     points: list[Point] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    better: BettingSequence | None = None
+    live: LiveDifference = field(default_factory=LiveDifference)
     _stride: int = _STRIDE
-    #: sums of scores, squared scores, the three `Draws.weights`, and rows on which the policies differ
-    _sums: Array = field(default_factory=lambda: np.zeros(6))
     _predictions: Predictions = field(default_factory=Predictions)
     _control: JudgeControl = field(default_factory=JudgeControl)
 
     def add(self, judged: Judged) -> None:
-        if self.better is None:
-            self.minimum, self.maximum = judged.minimum, judged.maximum
-            null = self.settings.margin / self._range
-            self.better = BettingSequence(floor=-1.0, null=null, alpha=self.settings.alpha)
-        draws = judged.draws
-        value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
-        share = draws.candidate - draws.champion
-        control = None
+        self.minimum, self.maximum = judged.minimum, judged.maximum
+        draws, value, control = judged.draws, self._scaled(judged.reward), None
         if judged.judge is not None:
-            judge = np.clip((judged.judge - self.minimum) / self._range, 0.0, 1.0)
-            control = self._control.add(draws, share=share, value=value, judge=judge)
+            share = draws.candidate - draws.champion
+            control = self._control.add(draws, share=share, value=value, judge=self._scaled(judged.judge))
             rated = ~np.isnan(judged.reward)
-            draws = draws.cut(rated)
-            share = share[rated]
-            value = value[rated]
-        scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
+            draws, value = draws.cut(rated), value[rated]
+        scores = self._scaled(draws.scores)
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
-        cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
-        if control is None:
-            plain = draws.robust(share, value=value, guess=guess)
-        else:
-            b, judge_value, judge_guess, mean = control
-            plain = draws.robust(share, value=value - b * judge_value, guess=guess - b[:, None] * judge_guess)
-            plain = plain + b * mean
-        # If both policies agree, the score is 0 for any value; many such rows would look like certainty.
-        differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
-        sums = np.stack([plain, plain**2, *draws.weights, differs])
+        columns = self.live.columns(draws, value=value, guess=guess, control=control)
         first = 0
         while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
-            self.better.add(cut[:, first:upto])
-            self._take(sums[:, first:upto])
+            self.live.take(columns[:, first:upto])
+            self._plot()
             first = upto
         note_rows(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
 
     @property
-    def difference(self) -> float:
-        """Estimated difference, in units of the reward; 0 without rows."""
-        return float(self._sums[0]) / self.rows * self._range if self.rows else 0.0
+    def rows(self) -> int:
+        return self.live.rows
 
     @property
-    def deviation(self) -> float:
-        """Standard deviation of the scores, in units of the reward; infinite for fewer than two rows."""
-        if self.rows < 2:
-            return math.inf
-        mean, square = map(float, self._sums[:2] / self.rows)
-        return math.sqrt(max(square - mean * mean, 0.0)) * self._range
+    def difference(self) -> Difference:
+        """The difference in units of the reward: `alpha` for its lower bound, `rollback_alpha` for its upper bound."""
+        alphas = {"low_alpha": self.settings.alpha, "high_alpha": self.settings.rollback_alpha}
+        return self.live.difference(**alphas, scale=self.maximum - self.minimum, least=self.minimum)
 
-    @property
-    def effective(self) -> float:
-        """Effective rows of the candidate: observed or expected, whichever is smaller."""
-        return tried_of(self.rows, self._sums[2:5]).effective
+    def _scaled(self, value: Array) -> Array:
+        return np.clip((value - self.minimum) / (self.maximum - self.minimum), 0.0, 1.0)
 
-    @property
-    def tried(self) -> Tried:
-        """Amount of data behind `difference`. Rows on which both policies agree do not count as effective."""
-        return tried_of(self.rows, self._sums[2:5], needed=BURN_IN_EFFECTIVE, differing=float(self._sums[5]))
-
-    @property
-    def low(self) -> float:
-        """Lower bound of the difference with confidence 1 - alpha, in units of the reward."""
-        return -self._range if self.better is None else self.better.lower() * self._range
-
-    @property
-    def high(self) -> float:
-        """Upper bound of the difference with confidence 1 - rollback_alpha; if data is missing, the reward's range."""
-        if not self.tried.enough:
-            return self._range
-        width = self._half_width(np.array([float(self.rows)]))[0]
-        return min(self._range, self.difference + self.deviation * float(width))
-
-    @property
-    def _range(self) -> float:
-        return self.maximum - self.minimum
-
-    def _take(self, sums: Array) -> None:
-        """Add n rows. sums: what each row adds to `_sums`, shape (6, n)."""
-        rows = self.rows + np.arange(1.0, sums.shape[1] + 1.0)
-        running = self._sums[:, None] + np.cumsum(sums, axis=1)
-        if self.worse_at is None:
-            total, squares, ratios, ratio_squares, expected_squares, differing = running
-            mean = total / rows
-            deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
-            high = mean + deviation * self._half_width(rows)
-            effective = np.minimum(ratios**2 / np.maximum(ratio_squares, 1e-12), rows**2 / expected_squares)
-            enough = np.minimum(effective, differing) >= BURN_IN_EFFECTIVE
-            worse = (high < -self.settings.harm / self._range - _ROUNDING) & enough
-            if worse.any():
-                self.worse_at = int(rows[np.argmax(worse)])
-        self.rows = int(rows[-1])
-        self._sums = running[:, -1]
-        if self.tried.enough and self.rows % self._stride == 0:
-            self.points.append((self.rows, self.difference, self.low, self.high))
-            if len(self.points) >= _POINTS:
-                self.points = self.points[1::2]
-                self._stride *= 2
-
-    def _half_width(self, rows: Array) -> Array:
-        """Half-width of the one-sided asymptotic confidence sequence for scores with standard deviation 1."""
-        return asymptotic_width(rows, alpha=self.settings.rollback_alpha, tightest_at=_TUNED_ROWS, sides=1)
+    def _plot(self) -> None:
+        now = self.difference
+        if self.rows % self._stride or now.estimate is None or now.low is None or now.high is None:
+            return
+        self.points.append((self.rows, now.estimate, now.low, now.high))
+        if len(self.points) >= _POINTS:
+            self.points = self.points[1::2]
+            self._stride *= 2

@@ -1,14 +1,13 @@
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
+from ragbandit.router.comparison import Difference
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import Array, Draws, Outcomes, Predictions, note_rows, tried_of
-from ragbandit.shared.confidence_sequences import BettingSequence, Tried, robust_scores
-from ragbandit.shared.types import effective_rows
+from ragbandit.router.rollouts.evidence import Array, Draws, LiveDifference, Outcomes, Predictions, note_rows
 
 GuardrailName = Literal["failures", "latency", "cost"]
 GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
@@ -24,46 +23,32 @@ _SUDDEN: Final = 0.5
 
 
 @dataclass(kw_only=True, slots=True)
-class Guardrail:
-    """The limit: candidate's mean - factor * champion's mean <= margin. `kept` proves it, `passed` disproves it."""
+class Guardrail(LiveDifference):
+    """The limit: candidate's mean - factor * champion's mean <= margin."""
 
-    factor: float
     margin: float
     alpha: float
-    rows: int = 0
-    passed: BettingSequence = field(init=False)
-    kept: BettingSequence = field(init=False)
-    #: sums of scores and of the three `Draws.weights`
-    sums: Array = field(default_factory=lambda: np.zeros(4))
     _predictions: Predictions = field(default_factory=Predictions)
-
-    def __post_init__(self) -> None:
-        self.passed = BettingSequence(floor=-self.factor, null=self.margin, alpha=self.alpha)
-        self.kept = BettingSequence(floor=-1.0, null=-self.margin, alpha=self.alpha)
 
     def add(self, draws: Draws, value: Array) -> None:
         has_value = ~np.isnan(value)
-        draws = draws.cut(has_value)
-        value = value[has_value]
-        share = draws.candidate - self.factor * draws.champion
+        draws, value = draws.cut(has_value), value[has_value]
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value)
-        columns: dict[str, Any] = {"pmf": draws.pmf, "arm": draws.arm, "value": value, "guess": guess}
-        self.passed.add(robust_scores(share=share, **columns))
-        self.kept.add(robust_scores(share=-share, **columns))
-        self.rows += len(value)
-        self.sums += np.stack([draws.robust(share, value=value, guess=guess), *draws.weights]).sum(axis=1)
+        self.take(self.columns(draws, value=value, guess=guess))
 
     @property
-    def tried(self) -> Tried:
-        return tried_of(self.rows, self.sums[1:])
+    def excess(self) -> Difference:
+        return self.difference(low_alpha=self.alpha, high_alpha=self.alpha)
 
     @property
-    def excess(self) -> float:
-        return float(self.sums[0]) / self.rows if self.rows else 0.0
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        return self.passed.lower(), -self.kept.lower()
+    def state(self) -> Literal["unknown", "passed", "kept", "unclear"]:
+        """Whether the limit is proven to be kept, or to be passed; unknown without values."""
+        excess = self.excess
+        if not self.rows:
+            return "unknown"
+        if excess.low is not None and excess.low > self.margin:
+            return "passed"
+        return "kept" if excess.high is not None and excess.high <= self.margin else "unclear"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,11 +64,19 @@ class GuardrailEvidence:
     cost_unit: float | None = None
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     guardrails: dict[GuardrailName, Guardrail] = field(default_factory=dict)
+    _spent: Guardrail = field(init=False)  #: costs without a factor
     _early: list[tuple[float, float, float]] = field(default_factory=list)
     _newest: Array = field(default_factory=lambda: np.zeros((0, 2)))
 
     def __post_init__(self) -> None:
         self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
+        self._spent = self._guardrail(margin=0.0)
+
+    @property
+    def cost(self) -> Difference:
+        """Cost per question in the units of `reward.cost`, candidate minus champion."""
+        alphas = {"low_alpha": self.settings.alpha, "high_alpha": self.settings.rollback_alpha}
+        return self._spent.difference(**alphas, scale=self.cost_unit or 1.0)
 
     def add(self, outcomes: Outcomes) -> None:
         draws = outcomes.draws
@@ -95,11 +88,6 @@ class GuardrailEvidence:
             first = upto
         note_rows(self.digest, draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost)
 
-    @property
-    def effective(self) -> float:
-        total, squares = map(float, self.guardrails["failures"].sums[1:3])  # this guardrail counts all outcomes
-        return effective_rows(total, squares=squares)
-
     def _guardrail(self, *, margin: float, factor: float = 1.0) -> Guardrail:
         return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))
 
@@ -110,7 +98,8 @@ class GuardrailEvidence:
         if "latency" in self.guardrails and self.slow_s is not None:
             self.guardrails["latency"].add(draws, np.where(np.isnan(seconds), np.nan, seconds > self.slow_s))
         if "cost" in self.guardrails and self.cost_unit:
-            self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0))
+            for guardrail in (self.guardrails["cost"], self._spent):
+                guardrail.add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0))
         self._look_for_sudden(draws.weight * draws.ratio, failed=failed)
         self.rows += len(draws)
         if self.rows <= BURN_IN:

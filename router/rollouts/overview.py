@@ -1,11 +1,14 @@
 """Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
+from ragbandit.router.comparison import Comparison
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.sections import RolloutSettings
@@ -21,6 +24,7 @@ from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, 
 
 #: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
+_COMPARISON: Final = TypeAdapter(Comparison)
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -63,6 +67,13 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed
+
+
+def comparison_of(facts: Mapping[str, Json]) -> Comparison | None:
+    """The comparison in a verdict's facts. None if the verdict is of an earlier release, or damaged."""
+    with suppress(ValidationError):
+        return _COMPARISON.validate_python(facts.get("comparison"))
+    return None
 
 
 NEWEST: Final = 200

@@ -1,20 +1,19 @@
 """Rules that turn the evidence on a version into a verdict. Pure: equal evidence gives an equal verdict."""
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
-import numpy as np
-
+from ragbandit.router.comparison import MARGIN, Comparison, compare, forecast
+from ragbandit.router.comparison.words import between, sentence
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Draws, RewardEvidence, note_rows
 from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.confidence_sequences import Tried
-from ragbandit.shared.formats import duration
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
+from ragbandit.shared.formats import duration, number
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
 #: if a version returns to shadow because its time ran out, its reason begins with this text; then only a person can put
@@ -23,8 +22,6 @@ EXPIRED: Final = "its time ran out"
 #: a version is faulty if it gave no usable pmf for at least this share of decisions, and for at least _LEAST_FAULTS
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
-#: standard errors that a difference must reach, in the forecast of how many more rows a promotion needs
-_PROOF: Final = 3.4
 _WORDS: Final[Mapping[GuardrailName, str]] = {
     "failures": "its answers fail more often than the champion's",
     "latency": "its slowest answers take longer than the champion's",
@@ -37,29 +34,20 @@ class DrawEvidence:
     rows: int = 0
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    _agreement: float = 0.0
-    _ratio_sum: float = 0.0
 
     def add(self, draws: Draws) -> None:
-        self._ratio_sum += float(draws.ratio.sum())
-        self._agreement += float(np.minimum(draws.candidate, draws.champion).sum())
         self.rows += len(draws)
         note_rows(self.digest, draws.ids, draws.drawn(draws.pmf))
 
     @property
-    def agreement(self) -> float:
-        """Mean overlap of the candidate's and the champion's pmf, 0 to 1: each arm's smaller probability, summed."""
-        return self._agreement / self.rows if self.rows else 0.0
-
-    @property
-    def mean_ratio(self) -> float:
-        """Mean importance weight of the candidate; its expectation is 1."""
-        return self._ratio_sum / self.rows if self.rows else 1.0
+    def are_faulty(self) -> bool:
+        return self.faults >= max(_FAULTS * (self.rows + self.faults), _LEAST_FAULTS)
 
 
 @dataclass(kw_only=True, slots=True)
 class Evidence:
     settings: RolloutSettings
+    champion: str = "the champion"
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
     draws: DrawEvidence = field(default_factory=DrawEvidence)
@@ -70,10 +58,20 @@ class Evidence:
         self.rewards = RewardEvidence(settings=self.settings)
         self.guardrails = GuardrailEvidence(settings=self.settings)
 
-    @property
-    def effective(self) -> float:
-        """Effective rows of the candidate, among rewards or among outcomes, whichever is smaller."""
-        return min(self.rewards.effective, self.guardrails.effective)
+    def comparison(self, version: PolicyVersion, *, now: float) -> Comparison:
+        return compare(
+            version.name,
+            self.champion,
+            design="live traffic",
+            questions=self.draws.rows,
+            rated=self.rewards.rows,
+            reward=self.rewards.difference,
+            cost=self.guardrails.cost,
+            confidence=1.0 - self.settings.alpha - self.settings.rollback_alpha,
+            seconds=max(now - version.since, 0.0),
+            needed=FEWEST_EFFECTIVE,
+            blocked=self.alarm,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +81,7 @@ class VerdictFinding:
     waits_for: str = ""
     verb: Verb | None = None
     inputs_sha256: str
+    comparison: Comparison = field(compare=False)  #: its numbers are rounded differently with other pages
 
 
 def decide(
@@ -94,29 +93,41 @@ def decide(
     canary: str | None = None,
     complete: bool = True,
 ) -> VerdictFinding:
-    """The verdict on a version. canary: name of another version in canary. complete: True if all rows were read."""
-    age = max(0.0, now - version.since)
-    times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
-    rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
+    """What to do with a version. canary: name of another version in canary. complete: True if all rows were read."""
+    age, settings = max(0.0, now - version.since), evidence.settings
+    comparison = evidence.comparison(version, now=now)
+    rules = _VerdictRules(
+        version=version,
+        evidence=evidence,
+        comparison=comparison,
+        killed=control.killed is not None,
+        age=age,
+        canary=canary,
+        complete=complete,
+    )
     kind, reason, waits_for, verb = next(rules.verdicts())
+    times = (age >= settings.seconds_per_step, age >= settings.max_age_s)
     further = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
-    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(further)]
+    inputs = [version.name, version.revision, settings.model_dump(mode="json"), list(further)]
     inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
     digest = hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()
-    return VerdictFinding(kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest)
+    return VerdictFinding(
+        kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest, comparison=comparison
+    )
 
 
 #: (kind, reason, what the version waits for, action)
 _Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _VerdictRules:
-    """The rules. Rules against harm come first, then missing evidence, then progress."""
+    """What follows from the comparison and its guardrails: harm first, then what is missing, then progress."""
 
     version: PolicyVersion
     evidence: Evidence
-    control: PolicyControl
+    comparison: Comparison
+    killed: bool
     age: float
     canary: str | None
     complete: bool
@@ -127,13 +138,31 @@ class _VerdictRules:
 
     def verdicts(self) -> Iterator[_Verdict]:
         """Yield the verdicts of all rules that apply. The first one counts; the last rule always applies."""
-        for rule in (self._harm, self._held, self._missing, self._guarded):
+        for rule in (self._harm, self._held, self._missing):
             yield from rule()
         weight = next_weight(self.version, settings=self.settings)
         yield self._last() if weight is None else self._step(weight)
 
+    def _harm(self) -> Iterator[_Verdict]:
+        alarm, guardrails = self.evidence.alarm, self.evidence.guardrails
+        if alarm is not None:
+            reason = f"the log contradicts its propensities, so it is no evidence: {alarm}"
+            yield "invalid", reason, "a person: ragbandit verify", "rollback"
+        harms = [
+            f"{_WORDS[name]}, beyond the margin" for name, one in guardrails.guardrails.items() if one.state == "passed"
+        ]
+        if guardrails.sudden_at is not None:
+            harms.insert(0, f"at least half of its newest {self.settings.failure_window} answers failed")
+        high = self.comparison.reward.high
+        if self.comparison.verdict == "worse" and high is not None and high < -self.settings.harm:
+            harms.append(sentence(self.comparison))
+        for reason in harms:
+            yield "rollback", reason, "", "rollback"
+        if self.version.state == "canary" and self.evidence.draws.are_faulty:
+            yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
+
     def _held(self) -> Iterator[_Verdict]:
-        if self.control.killed is not None:
+        if self.killed:
             yield _hold("the kill switch is on, so the version is not served", "ragbandit policy resume")
         if self.version.state == "canary" and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
@@ -142,28 +171,8 @@ class _VerdictRules:
             yield _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
         if not self.complete:
             yield _hold("its ledger is being read", "the end of the ledger, in a few evaluations")
-
-    def _harm(self) -> Iterator[_Verdict]:
-        rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
-        out: Verb | None = "rollback"
-        if self.evidence.alarm is not None:
-            reason = f"the log contradicts its propensities, so it is no evidence: {self.evidence.alarm}"
-            yield "invalid", reason, "a person: ragbandit verify", out
-        if guardrails.sudden_at is not None:
-            yield "rollback", f"at least half of its newest {self.settings.failure_window} answers failed", "", out
-        for name, guardrail in guardrails.guardrails.items():
-            if guardrail.passed.proven_at is not None:
-                yield "rollback", f"{_WORDS[name]}, beyond the margin", "", out
-        if rewards.worse_at is not None:
-            detail = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
-            yield "rollback", f"its reward is worse than the champion's ({detail})", "", out
-        if self.version.state == "canary" and self._is_faulty:
-            yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
-
-    @property
-    def _is_faulty(self) -> bool:
-        draws = self.evidence.draws
-        return draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _LEAST_FAULTS)
+        if self.evidence.draws.are_faulty:
+            yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
 
     @property
     def _faults(self) -> str:
@@ -171,38 +180,29 @@ class _VerdictRules:
         return f"it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
 
     def _missing(self) -> Iterator[_Verdict]:
-        rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
-        if self._is_faulty:
-            yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
-        needed, effective = self.settings.rows_per_step, self.evidence.effective
-        if rewards.rows == 0 or guardrails.rows == 0:
-            lacking = "been judged" if guardrails.rows else "an outcome"
-            yield _hold(f"no decision since then has {lacking}", f"{needed} effective rows, of which there are 0")
-        if effective < needed:
-            # Equal counts may differ by rounding, which depends on the pages; the tolerance makes the choice stable.
-            fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
-            missing = math.ceil((needed - effective) * fewer.rows / max(effective, 1.0))
-            rows = "judged decisions" if fewer is rewards else "outcomes"
-            waits_for = f"about {missing:,} more {rows}; {effective:.0f} of {needed} effective rows are there"
-            yield _hold("too few effective rows", waits_for)
+        needed, guardrails = self.settings.rows_per_step, self.evidence.guardrails.guardrails
+        for evidence, noun in ((self.evidence.rewards.live, "rated question"), (guardrails["failures"], "outcome")):
+            effective = evidence.effective
+            if effective < needed:
+                more = f"{noun}s"
+                if effective >= 1.0:
+                    each, count = self.age / evidence.rows, (needed / effective - 1.0) * evidence.rows
+                    more = forecast(count, seconds_each=each, noun=noun)
+                yield _hold(f"too few effective {noun}s: {effective:.0f} of {needed}", more)
         remaining_s = self.settings.seconds_per_step - self.age
         if remaining_s > 0.0:
             yield _hold("too little time in this state", f"{duration(remaining_s)} more")
-
-    def _guarded(self) -> Iterator[_Verdict]:
-        for name, guardrail in self.evidence.guardrails.guardrails.items():
-            if self.settings.guardrails.proven and guardrail.kept.proven_at is None:
+        for name, guardrail in guardrails.items():
+            if self.settings.guardrails.proven and guardrail.state != "kept":
                 yield _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
-            if guardrail.rows and guardrail.excess > guardrail.margin:
+            if (guardrail.excess.estimate or 0.0) > guardrail.margin:
                 waits_for = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
                 yield _hold(f"by the estimate, {_WORDS[name]}", waits_for)
 
     def _step(self, weight: float) -> _Verdict:
-        rewards = self.evidence.rewards
-        error = rewards.deviation / math.sqrt(rewards.rows)
-        if rewards.tried.enough and rewards.difference + error < -self.settings.harm:
-            waits_for = "judged decisions that bring the estimate up, or prove that it is worse"
-            return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", waits_for)
+        reward = self.comparison.reward
+        if (reward.estimate or 0.0) < -max(self.settings.harm, MARGIN):
+            return _hold(f"its reward looks worse ({between(reward)} a question)", self._more)
         if self.canary is not None:
             return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
         if self.version.state != "canary" and not self.settings.enter_canary:
@@ -211,66 +211,53 @@ class _VerdictRules:
         return "step", f"guardrails are kept, its reward does not look worse: on to {weight:.0%}", "", "step"
 
     def _last(self) -> _Verdict:
-        rewards, margin = self.evidence.rewards, self.settings.margin
-        if rewards.better is not None and rewards.better.proven_at is not None:
-            reason = f"its reward is better: {rewards.difference:+.3f}, {rewards.low:+.3f} at least"
-            return "promote", reason, "", "promote"
-        gap = rewards.difference - margin
-        waits_for = "it may not be better: no number of decisions proves it at the present estimate"
-        if gap > 0.0:
-            needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2) - rewards.rows
-            waits_for = f"about {max(needed, self.settings.rows_per_step):,} more judged decisions, if it stays so"
-        so_far = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
-        return _hold(rewards.tried.missing or so_far, waits_for)
+        low, margin = self.comparison.reward.low, self.settings.margin
+        if self.comparison.verdict == "better" and low is not None and low > margin:
+            return "promote", sentence(self.comparison), "", "promote"
+        return _hold(sentence(self.comparison), self._more)
+
+    @property
+    def _more(self) -> str:
+        """What is missing for a promotion or a rollback."""
+        comparison, name = self.comparison, self.version.name
+        if comparison.verdict == "better":
+            return f"proof that it is better by more than rollout.margin ({number(self.settings.margin)})"
+        return comparison.missing or f"a person: ragbandit policy promote {name} --force, or retire {name}"
 
 
 def _hold(reason: str, waits_for: str) -> _Verdict:
     return "hold", reason, waits_for, None
 
 
-def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
-    rewards, draws = evidence.rewards, evidence.draws
-    tried = replace(rewards.tried, draws=draws.rows, questions=draws.rows)
-    points: list[Json] = [[rows, *(round(number, 6) for number in numbers)] for rows, *numbers in rewards.points]
+def facts_of(version: PolicyVersion, *, evidence: Evidence, comparison: Comparison) -> dict[str, Json]:
+    """What is stored with a verdict."""
+    points: list[Json] = [[rows, *(round(value, 6) for value in ends)] for rows, *ends in evidence.rewards.points]
     return {
-        "decisions": draws.rows,
-        "faults": draws.faults,
-        "n": rewards.rows,
-        "n_eff": round(evidence.effective, 1),
-        "share_open": round(1.0 - min(1.0, rewards.rows / draws.rows), 4) if draws.rows else 0.0,
-        "agreement": round(draws.agreement, 4),
-        "mean_weight": round(draws.mean_ratio, 4),
-        **_shown(tried, difference=rewards.difference, low=rewards.low, high=rewards.high),
-        "deviation": rewards.deviation if math.isfinite(rewards.deviation) else None,
+        "comparison": asdict(comparison),
+        "decisions": evidence.draws.rows,
+        "faults": evidence.draws.faults,
         "margin": evidence.settings.margin,
-        "better_at": None if rewards.better is None else rewards.better.proven_at,
-        "worse_at": rewards.worse_at,
         "guardrails": {name: _guardrail_facts(evidence.guardrails, name=name) for name in GUARDRAILS},
         "points": points,
         "since": version.since,
     }
 
 
-def _shown(tried: Tried, **numbers: float) -> dict[str, Json]:
-    """An estimate and its interval. With too little data they are None, and `missing` has the reason."""
-    shown: dict[str, Json] = {name: value if tried.enough else None for name, value in numbers.items()}
-    return shown | {"missing": tried.missing}
-
-
 def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Json:
     guardrail = evidence.guardrails.get(name)
     if guardrail is None or not guardrail.rows:
         return {"state": "unknown", "n": 0}
-    low, high = guardrail.bounds
-    state = "passed" if guardrail.passed.proven_at is not None else "unclear"
+    excess = guardrail.excess
     units: dict[GuardrailName, dict[str, Json]] = {
         "latency": {"slow_s": evidence.slow_s},
         "cost": {"unit": evidence.cost_unit},
     }
     return {
-        "state": state if guardrail.kept.proven_at is None else "kept",
+        "state": guardrail.state,
         "n": guardrail.rows,
-        **_shown(guardrail.tried, excess=guardrail.excess, low=low, high=high),
+        "excess": excess.estimate,
+        "low": excess.low,
+        "high": excess.high,
         "margin": guardrail.margin,
         "factor": guardrail.factor,
         **units.get(name, {}),

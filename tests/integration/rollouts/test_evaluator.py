@@ -10,6 +10,7 @@ from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
+from ragbandit.router.rollouts.overview import comparison_of
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
@@ -58,8 +59,10 @@ def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
     assert kinds[-1] == "promote"
     assert "step" in kinds
     told = {(one.action, one.actor): one.facts for one in entries(trial.database)}
-    assert told["policy.promote", "evaluator"]["low"] > 0.0
-    assert trial.verdicts[0].facts["n"] > 40
+    compared = comparison_of(told["policy.promote", "evaluator"])
+    assert (compared.first, compared.second, compared.verdict) == ("v1", "main", "better")
+    assert compared == comparison_of(trial.verdicts[0].facts)
+    assert trial.version.reason.startswith("v1 is better than main")
 
 
 def test_worse_is_rolled_back(trial):
@@ -70,10 +73,10 @@ def test_worse_is_rolled_back(trial):
         if trial.look() == []:
             break
     assert trial.version.state == "rolled_back"
-    assert trial.version.reason.startswith("its reward is worse")
+    assert trial.version.reason.startswith("v1 is worse than main")
     (last, *_) = trial.verdicts
     assert (last.kind, last.state, last.weight) == ("rollback", "canary", 0.5)
-    assert last.facts["high"] < 0.0
+    assert comparison_of(last.facts).reward.high < 0.0
 
 
 def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
@@ -102,8 +105,8 @@ def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
     trial.do("canary")
     for _ in range(3):
         trial.look()
-    assert [(one.kind, one.facts["n"]) for one in trial.verdicts] == [("hold", 0)]
-    assert trial.version.waits_for == "40 effective rows, of which there are 0"
+    assert [(one.kind, one.facts["decisions"]) for one in trial.verdicts] == [("hold", 0)]
+    assert trial.version.waits_for == "rated questions"
     trial.now += VERDICT_EVERY_S
     trial.look()
     assert len(trial.verdicts) == 2
@@ -166,7 +169,6 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
     trial.decisions.add_decisions([*told, replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours})])
     evidence = evidence_on(trial)
     assert (evidence.draws.rows, evidence.draws.faults) == (1, 1)
-    assert evidence.draws.agreement == pytest.approx(min(0.5, 0.9) + min(0.5, 0.05))
 
 
 def evidence_on(trial):
@@ -205,17 +207,17 @@ def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
     trial = in_sqlite
     ours = {"version": "v1", "state": "shadow", "weight": 0.0, "pmf": [0.2, 0.4, 0.4], "fault": None}
     made = [trial.make_decision(f"row-{number}") for number in range(120)]
-    told = {"arm": made[0].arms[0], "pmf": (0.75, 0.25, 0.0), "made_at": trial.now + 1.0, "facts": {CANDIDATE: ours}}
-    arms = [one.arms[choose(told["pmf"], seed=one.seed)] for one in made]
-    trial.decisions.add_decisions(
-        [
-            replace(one, **{**told, "arm": arm, "propensity": told["pmf"][one.arms.index(arm)]})
-            for one, arm in zip(made, arms, strict=True)
-        ]
-    )
-    evidence = evidence_on(trial)
-    assert evidence.draws.rows == 120
-    assert evidence.draws.mean_ratio == pytest.approx(1.0, abs=0.2)
+    told = {"pmf": (0.75, 0.25, 0.0), "made_at": trial.now + 1.0, "facts": {CANDIDATE: ours}}
+    arms = [choose(told["pmf"], seed=one.seed) for one in made]
+    decided = [
+        replace(one, arm=one.arms[arm], propensity=told["pmf"][arm], **told)
+        for one, arm in zip(made, arms, strict=True)
+    ]
+    trial.decisions.add_decisions(decided)
+    trial.decisions.add_outcomes([trial._outcome(one, failing=0.0) for one in decided])
+    failures = evidence_on(trial).guardrails.guardrails["failures"]
+    assert failures.rows == 120
+    assert failures.sums[3] / 120 == pytest.approx(1.0, abs=0.2)  # mean of the candidate's importance weights
 
 
 def test_a_log_whose_draws_are_uneven_takes_the_version_out(in_sqlite, monkeypatch):

@@ -2,7 +2,10 @@
 
 import math
 
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
+import numpy as np
+import pytest
+
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried, asymptotic_width
 
 NEEDED = "10 effective rows needed"
 NO_END = f"{NEEDED}, at this rate it will not be known"
@@ -22,7 +25,10 @@ def test_what_lacks_is_said_until_it_is_enough():
         assert (tried.enough, tried.missing) == (False, f"not tried enough: 2 draws, 0 judged; {forecast}"), effective
     enough = Tried(draws=20, judged=10, effective=float(FEWEST_EFFECTIVE), questions=600)
     assert (enough.enough, enough.missing) == (True, None)
-    longer = Tried(draws=1, judged=1, effective=10.0, questions=100, needed=50)
-    assert longer.missing == (
-        "not tried enough: 1 draw, 1 judged; 50 effective rows needed, about 400 more questions at this rate"
-    )
+
+
+def test_the_asymptotic_width_is_the_published_one():
+    """For variance 0.25 and alpha 0.05, tightest at 5,000 rows: the values of the paper's formula, computed apart."""
+    rows = np.array([100.0, 500.0, 1000.0, 5000.0, 20000.0])
+    widths = 0.5 * asymptotic_width(rows, alpha=0.05, tightest_at=5000.0, sides=1)
+    assert widths == pytest.approx([0.330344, 0.082267, 0.049844, 0.019651, 0.010141], abs=2e-6)

@@ -1,44 +1,38 @@
 """Verdicts: which rule speaks first, what a version waits for, and that pages and repetitions change nothing."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from benchmarks.coverage.places import VERSION
 from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import GuardrailSettings, RolloutSettings
-from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged
+from ragbandit.router.rollouts.overview import comparison_of
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide, facts_of
-from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import PolicyControl
 
 SETTINGS = RolloutSettings(rows_per_step=50, seconds_per_step=60.0, steps=[0.25, 0.5])
-VERSION = PolicyVersion(
-    name="v1",
-    base=PolicyLabel("main"),
-    label=PolicyLabel("main.v1"),
-    state="canary",
-    weight=0.25,
-    former=None,
-    revision=3,
-    reason="tried",
-    made_by="test",
-    made_at=0.0,
-    since=0.0,
-)
+LAST = replace(VERSION, weight=0.5)
+SAME = World(name="same", gap=0.0)
+WORSE = World(name="worse", gap=-0.12)
+BETTER = World(name="better", gap=0.12)
 
 
 def cut(made, here):
     """These rows of judged draws or outcomes."""
-    less = made.draws.cut(here)
-    if isinstance(made, Judged):
-        return replace(made, draws=less, reward=made.reward[here])
-    return Outcomes(draws=less, failed=made.failed[here], seconds=made.seconds[here], cost=made.cost[here])
+    columns = {
+        name: getattr(made, name)[here] for name in ("reward", "failed", "seconds", "cost") if hasattr(made, name)
+    }
+    return replace(made, draws=made.draws.cut(here), **columns)
 
 
 def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, page=None, change=lambda made: made):
     judged, ended = rows(world, weight=weight, count=count, rng=np.random.default_rng(seed), first=0)
     ended = change(ended)
-    evidence = Evidence(settings=settings)
+    evidence = Evidence(settings=settings, champion="main")
     for first in range(0, count, page or count):
         here = slice(first, first + (page or count))
         evidence.draws.add(cut(judged, here).draws)
@@ -47,36 +41,23 @@ def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, pag
     return evidence
 
 
-def verdict(evidence, *, version=VERSION, now=100.0, **more):
-    return decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now, **more)
+def verdict(evidence, *, version=VERSION, now=100.0, killed=None, **more):
+    control = PolicyControl(revision=1, killed=killed)
+    return decide(version, evidence=evidence, control=control, now=now, **more)
 
 
-SAME = World(name="same", gap=0.0)
+def facts(evidence):
+    return facts_of(VERSION, evidence=evidence, comparison=evidence.comparison(VERSION, now=100.0))
 
 
 def test_no_data_holds_and_says_how_much_is_missing():
     """Without rows the verdict is to hold, with the number that is needed; it never becomes a step by time alone."""
     found = verdict(Evidence(settings=SETTINGS), now=1e5)
-    assert (found.kind, found.verb) == ("hold", None)
-    assert found.waits_for == "50 effective rows, of which there are 0"
+    assert (found.kind, found.verb, found.waits_for) == ("hold", None, "rated questions")
+    assert found.reason == "too few effective rated questions: 0 of 50"
     few = verdict(evidence_of(SAME, count=30), now=1e5)
     assert few.kind == "hold"
-    assert "effective rows are there" in few.waits_for
-
-
-def test_no_interval_is_printed_before_it_was_tried_enough():
-    """A few rows, or policies that agree, give no difference and no bound; then all three are there, and points."""
-    for world, count in ((SAME, 30), (World(name="agree", gap=0.0, differing=0.001), 600)):
-        facts = facts_of(VERSION, evidence=evidence_of(world, count=count))
-        assert (facts["difference"], facts["low"], facts["high"], facts["points"]) == (None, None, None, [])
-        assert facts["missing"].startswith(f"not tried enough: {count} draws, {count} judged; 50 effective rows needed")
-    few = facts_of(VERSION, evidence=evidence_of(SAME, count=8))["guardrails"]["failures"]
-    assert (few["excess"], few["low"], few["high"]) == (None, None, None)
-    assert few["missing"].startswith("not tried enough: 8 draws")
-    facts = facts_of(VERSION, evidence=evidence_of(SAME))
-    assert facts["low"] < facts["difference"] < facts["high"]
-    assert (facts["missing"], facts["guardrails"]["failures"]["missing"]) == (None, None)
-    assert facts["points"]
+    assert few.waits_for == "about 60 more rated questions, about 2 days at today's rate"
 
 
 def test_a_step_needs_time_and_kept_guardrails():
@@ -84,21 +65,37 @@ def test_a_step_needs_time_and_kept_guardrails():
     evidence = evidence_of(SAME)
     assert verdict(evidence, now=10.0).waits_for == "50 s more"
     assert verdict(evidence).kind == "step"
-    last = verdict(evidence, version=replace(VERSION, weight=0.5))
+    last = verdict(evidence, version=LAST)
     assert last.kind == "hold"
-    assert "not better for sure" in last.reason
+    assert last.reason.startswith("whether v1 is better than main is not known yet")
+    assert last.waits_for == last.comparison.missing
     strict = SETTINGS.model_copy(update={"guardrails": GuardrailSettings(proven=True)})
     assert "is not proven" in verdict(evidence_of(SAME, settings=strict)).reason
+    agree = verdict(evidence_of(World(name="agree", gap=0.0, differing=0.001)), version=LAST)
+    assert (agree.kind, agree.comparison.verdict) == ("hold", "as good")
+    assert agree.waits_for == "a person: ragbandit policy promote v1 --force, or retire v1"
 
 
 def test_better_is_promoted_and_worse_rolled_back():
     """At the last weight a better one is promoted; a worse one goes at any weight, also before its time."""
-    better = evidence_of(World(name="better", gap=0.12), weight=0.5, count=1500)
-    assert verdict(better, version=replace(VERSION, weight=0.5)).kind == "promote"
-    assert verdict(better, version=replace(VERSION, weight=0.25)).kind == "step"
-    found = verdict(evidence_of(World(name="worse", gap=-0.12)), now=1.0)
+    better = evidence_of(BETTER, weight=0.5, count=1500)
+    found = verdict(better, version=LAST)
+    assert (found.kind, found.comparison.verdict) == ("promote", "better")
+    assert found.reason.startswith("v1 is better than main: +0.1")
+    assert verdict(better).kind == "step"
+    found = verdict(evidence_of(WORSE), now=1.0)
     assert (found.kind, found.verb) == ("rollback", "rollback")
-    assert "reward is worse" in found.reason
+    assert found.reason.startswith("v1 is worse than main: -0.1")
+
+
+def test_a_difference_within_the_settings_moves_nothing():
+    """Better by less than `margin` is not promoted, and worse by less than `harm` is not rolled back."""
+    settings = SETTINGS.model_copy(update={"margin": 0.2, "harm": 0.2})
+    found = verdict(evidence_of(BETTER, weight=0.5, count=1500, settings=settings), version=LAST)
+    assert (found.kind, found.comparison.verdict) == ("hold", "better")
+    assert found.waits_for == "proof that it is better by more than rollout.margin (0.2)"
+    found = verdict(evidence_of(WORSE, settings=settings), version=LAST)
+    assert (found.kind, found.comparison.verdict) == ("hold", "worse")
 
 
 def test_the_first_failures_in_a_row_roll_back():
@@ -115,26 +112,24 @@ def test_the_first_failures_in_a_row_roll_back():
     assert verdict(everywhere, now=1.0).kind == "hold", "where the champion fails as well it is not the candidate"
 
 
-@pytest.mark.parametrize(("name", "factor"), [("latency", 6.0), ("cost", 4.0)])
-def test_slow_or_dear_answers_roll_back(name, factor):
+@pytest.mark.parametrize(("name", "column"), [("latency", "seconds"), ("cost", "cost")])
+def test_slow_or_expensive_answers_roll_back(name, column):
     """A slow or expensive arm that only the candidate prefers violates the guardrail."""
 
     def heavier(made):
-        theirs = made.draws.ratio > 1.2
-        value = {"latency": "seconds", "cost": "cost"}[name]
-        return replace(made, **{value: getattr(made, value) * np.where(theirs, factor, 1.0)})
+        return replace(made, **{column: getattr(made, column) * np.where(made.draws.ratio > 1.2, 5.0, 1.0)})
 
     evidence = evidence_of(SAME, count=4000, weight=0.5, change=heavier)
-    assert facts_of(VERSION, evidence=evidence)["guardrails"][name]["state"] == "passed"
+    assert facts(evidence)["guardrails"][name]["state"] == "passed"
     assert verdict(evidence).kind == "rollback"
 
 
 def test_a_log_that_contradicts_itself_is_invalid():
     """If arms are not drawn as logged, the version is taken out, and the verdict contains the alarm."""
-    evidence = evidence_of(SAME)
+    evidence = evidence_of(BETTER)
     evidence.alarm = "draws favour fast over deep"
     found = verdict(evidence)
-    assert (found.kind, found.verb) == ("invalid", "rollback")
+    assert (found.kind, found.verb, found.comparison.verdict) == ("invalid", "rollback", "not known yet")
     assert "draws favour fast over deep" in found.reason
 
 
@@ -143,31 +138,38 @@ def test_time_runs_out_and_a_person_decides_then():
     evidence = evidence_of(SAME)
     found = verdict(evidence, now=SETTINGS.max_age_s + 1.0)
     assert (found.kind, found.verb) == ("expire", "shadow")
-    shadow = replace(VERSION, state="shadow", weight=0.0, reason=found.reason)
-    again = verdict(evidence, version=shadow)
+    again = verdict(evidence, version=replace(VERSION, state="shadow", weight=0.0, reason=found.reason))
     assert again.reason.startswith(EXPIRED)
     assert again.waits_for == "a person: ragbandit policy canary v1"
 
 
 def test_the_switch_holds_and_harm_still_counts():
     """Killed, nothing moves on; what is proven harmful is rolled back all the same."""
-    control = PolicyControl(revision=2, killed="champion")
-    held = decide(VERSION, evidence=evidence_of(SAME), control=control, now=100.0)
-    assert held.waits_for == "ragbandit policy resume"
-    worse = evidence_of(World(name="worse", gap=-0.12))
-    assert decide(VERSION, evidence=worse, control=control, now=100.0).kind == "rollback"
+    assert verdict(evidence_of(SAME), killed="champion").waits_for == "ragbandit policy resume"
+    assert verdict(evidence_of(WORSE), killed="champion").kind == "rollback"
 
 
 def test_pages_change_nothing():
-    """Read in pages of any size, the same rows give the same hash, bounds, points and verdict."""
-    whole, paged = evidence_of(World(name="better", gap=0.1)), evidence_of(World(name="better", gap=0.1), page=7)
-    one, other = verdict(whole), verdict(paged)
-    assert one == other
-    facts, same = facts_of(VERSION, evidence=whole), facts_of(VERSION, evidence=paged)
-    assert np.allclose(facts.pop("points"), same.pop("points"), atol=2e-6)
-    for name in ("difference", "low", "high", "n_eff", "better_at", "worse_at"):
-        assert facts[name] == pytest.approx(same[name])
+    """Read in pages of any size, the same rows give the same hash, bounds, points and verdict; they can be stored."""
+    whole, paged = evidence_of(BETTER), evidence_of(BETTER, page=7)
+    assert verdict(whole) == verdict(paged)
+    stored = json.loads(json.dumps(facts(whole)))
+    assert np.allclose(stored["points"], facts(paged)["points"], atol=2e-6)
+    assert len(stored["points"]) > 10
+    compared = comparison_of(stored)
+    assert compared == verdict(whole).comparison
+    reward, again = compared.reward, facts(paged)["comparison"]["reward"]
+    assert [getattr(reward, name) for name in again] == pytest.approx(list(again.values()))
+    assert reward.first - reward.second == pytest.approx(reward.estimate)
+    assert reward.second == pytest.approx(0.5, abs=0.05)
+    assert compared.cost.low < 0.0 < compared.cost.high
     assert evidence_of(SAME, seed=2).rewards.digest.digest() != whole.rewards.digest.digest()
+
+
+@pytest.mark.parametrize("facts", [{}, {"low": 0.1, "n": 3}, {"comparison": {"first": 3}}, {"comparison": None}])
+def test_a_verdict_of_an_earlier_release_has_no_comparison(facts):
+    """Facts without a comparison, or with a damaged one, are read as unknown."""
+    assert comparison_of(facts) is None
 
 
 def test_a_few_rows_on_which_they_differ_prove_no_harm():
@@ -182,10 +184,10 @@ def test_a_few_rows_on_which_they_differ_prove_no_harm():
         draws = Draws(ids=tuple(map(str, arm)), arms=("fast", "deep"), candidate=candidate, **plain)
         found = Evidence(settings=SETTINGS)
         found.rewards.add(Judged(draws=draws, reward=np.where(arm == 1, 0.2, 0.8), minimum=-1.0, maximum=1.0))
-        return found.rewards
+        return found.rewards.difference
 
-    assert (seen(12).worse_at, seen(12).high) == (None, 2.0)
-    assert seen(90).worse_at is not None
+    assert seen(12).high > 0.0
+    assert seen(100).high < 0.0
 
 
 def test_a_shadow_that_often_gives_no_pmf_stays_there():
@@ -198,3 +200,21 @@ def test_a_shadow_that_often_gives_no_pmf_stays_there():
     found = verdict(evidence, version=shadow)
     assert (found.kind, found.verb, found.reason) == ("hold", None, "it gave no pmf for 60 of 660 decisions")
     assert verdict(evidence).kind == "expire"
+
+
+@pytest.mark.parametrize("usual", [0.02, 0.98])
+def test_candidates_as_good_as_the_champion_are_left_alone(usual):
+    """Looked at every 100 rows, at most `alpha` are better and `rollback_alpha` worse, also with rare good or bad answers."""
+    lives, better, worse, passed = 40, 0, 0, 0
+    for seed in range(lives):
+        evidence, rng = Evidence(settings=SETTINGS), np.random.default_rng(seed)
+        seen = set()
+        for first in range(0, 1_500, 100):
+            world = World(name="same", gap=0.0, labels=True, usual=usual)
+            judged, ended = rows(world, weight=0.05, count=100, rng=rng, first=first)
+            evidence.rewards.add(replace(judged, minimum=0.0))
+            evidence.guardrails.add(ended)
+            seen |= {evidence.comparison(VERSION, now=1.0).verdict, evidence.guardrails.guardrails["failures"].state}
+        better, worse, passed = better + ("better" in seen), worse + ("worse" in seen), passed + ("passed" in seen)
+    for count, alpha in ((better, SETTINGS.alpha), (worse, SETTINGS.rollback_alpha), (passed, SETTINGS.rollback_alpha)):
+        assert count <= lives * alpha + 3.0 * np.sqrt(lives * alpha)

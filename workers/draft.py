@@ -157,11 +157,10 @@ _HOLDBACK: Final = 0.05
 #: OpenAI's reasoning models, which refuse a temperature and stop strings; the generator cuts answers at those itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _NO_PRICE: Final = (
-    "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
-    "token_prices: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
-    "them by reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
+    "No price is known, so tokens cost nothing. Give each generator its price in dollars per million tokens, "
+    "token_prices: {input: ..., output: ...} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
+    "them by reward: cost {dollars: 1.0}, and weight 1 / the dollars that a right answer is worth."
 )
-_NO_CONTEXT: Final = "The server lists no context length of {names}; context_tokens sets one."
 
 
 #: {"input": ..., "output": ...} for each model, the small one first; dollars per million tokens
@@ -255,15 +254,14 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
         section["token_prices"] = price
     preset = {"arms_preset": "chat"} if here.index else {}
     if len(sections) == 1:
-        roles, effect = f"{names[0]} writes the answers", "tokens cost nothing"
-        chosen: Params = {"generator": sections[0]}
+        roles, chosen = f"{names[0]} writes the answers", Params(generator=sections[0])
     else:
         roles = f"small is {names[0]}, large is {names[1]}"
-        effect = "an answer of the large model costs what one of the small model costs"
         chosen = {"generators": dict(zip(("small", "large"), sections, strict=True))}
-    note = "" if prices else _NO_PRICE.format(who=effect)
-    if unknown := [model.name for model in here.models if model.context_tokens is None]:
-        note = f"{note} {_NO_CONTEXT.format(names=' and '.join(unknown))}".strip()
+    unknown = " and ".join(model.name for model in here.models if model.context_tokens is None)
+    note = "" if prices else _NO_PRICE
+    if unknown:
+        note += f"\nThe server lists no context length of {unknown}; context_tokens sets one."
     return Choice(topic="model", why=f"{roles} ({here.picked}), at {url}", sections={**chosen, **preset}, note=note)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_rows
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_list
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
@@ -53,18 +53,8 @@ def create_key(
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys with their rights, their expiry and their last use."""
     with _key_store(config, make=False) as store:
-        keys, now = store.listed(), time.time()
-    if as_json:
-        print_json([_facts(key, now=now) for key in keys])
-        return
-    titles = ("id", "name", "role", "tenant", "state", "expires", "last used", "scopes")
-    show_rows(titles, (_cells(key, now=now) for key in keys), none="no key yet (ragbandit keys create --help)")
-
-
-def _cells(key: ApiKey, *, now: float) -> list[str]:
-    scopes = ", ".join(f"{name}={value}" for name, value in key.scopes.items())
-    cells = [key.public_id, key.name, key.role, key.tenant or "every", key.state(now), _day(key.expires_at)]
-    return [*cells, _day(key.last_used_at), scopes]
+        keys = [_facts(key, now=time.time()) for key in store.listed()]
+    show_list(keys, none="no key yet (ragbandit keys create --help)", as_json=as_json)
 
 
 def revoke_key(

@@ -158,9 +158,7 @@ def _bars_on(console: Console) -> "Iterator[Progress]":
                 for former in set(tasks) - {"runs"}:  # new work begins, though the former may have ended early
                     progress.remove_task(tasks.pop(former))
                 tasks[kind] = progress.add_task(kind, total=None, counts="")
-            speed = progress.tasks[progress.task_ids.index(tasks[kind])].speed or 0.0
-            rate = f"  {speed:,.{0 if speed >= 10 else 1}f}/s" if speed else ""
-            progress.update(tasks[kind], completed=done, total=total or None, counts=_counts(done, total) + rate)
+            progress.update(tasks[kind], completed=done, total=total or None, counts=_counts(done, total))
 
         yield report
 
@@ -198,7 +196,9 @@ _EXCERPT: Final = 200
 #: names of mappings whose keys are users' names, such as arms; `_title` does not change these keys
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys whose values are seconds since 1970 and are printed as times
-_TIMES: Final = frozenset({"created_at", "lifted_at", "made_at", "received_at", "since", "until"})
+_TIMES: Final = frozenset(
+    {"created_at", "expires_at", "last_used_at", "lifted_at", "made_at", "received_at", "revoked_at", "since", "until"}
+)
 
 
 def show(facts: Mapping[str, Any], *, as_json: bool) -> None:

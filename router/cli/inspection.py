@@ -203,10 +203,6 @@ def _health(health: ArmHealth) -> str:
     return f"{health.arm}: {states[health.state]}"
 
 
-_ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
-_ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
-
-
 def explain(
     decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
@@ -224,7 +220,7 @@ def explain(
     reply: dict[str, Any] = plain(explanation_json(explained))
     if as_json or every:
         key = {"key": explained.record.decision.query.api_key}
-        show(reply if as_json else _in_order(reply) | key, as_json=as_json)
+        show(reply if as_json else _in_full(reply) | key, as_json=as_json)
         return
     show_screen(_in_short(reply), more="--all prints facts, probabilities, steps and each judgement")
 
@@ -233,7 +229,8 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)
-    answer = {} if outcome is None else {name: outcome[name] for name in ("status", "answer", "error", "steps")}
+    names = ("status", "stop_reason", "answer", "error", "steps")
+    answer = {} if outcome is None else {name: outcome[name] for name in names}
     cost = {} if outcome is None else {name: value for name, value in outcome["cost"].items() if value}
     reward, earned = record["reward"], ""
     if reward is not None:
@@ -252,19 +249,16 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
+def _in_full(reply: Mapping[str, Any]) -> dict[str, Any]:
     record = reply["record"]
-    outcome = record["outcome"]
     return {
-        "decision": reply["decision_id"],
-        "progress": reply["progress"],
-        **{name: record[name] for name in _ASKED},
+        **_in_short(reply),
+        **{name: record[name] for name in ("asked", "messages", "context", "tenant", "session_id", "run_by")},
         f"Why {record['arm']}": reply["reasons"],
         "Policy": {name: record[name] for name in ("policy", "version", "facts")},
         "Draw": {name: record[name] for name in ("seed", "floor")} | reply["draw"],
         "Arms": reply["arms"],
-        "Answer": None if outcome is None else {name: outcome[name] for name in _ENDING},
-        "Steps": None if outcome is None else outcome["trace"],
+        "Steps": None if record["outcome"] is None else record["outcome"]["trace"],
         "Feedback": record["feedback"],
         "Reward": record["reward"],
     }

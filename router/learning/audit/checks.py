@@ -158,15 +158,11 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether all differences come from rounding, or from rows that were erased or removed."""
+        differences = sum(getattr(self, counter) for counter in _COUNTED)
         is_same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None
         is_same = is_same or self.not_relearnable > 0 or (self.archived > 0 and not self.replay_sha256)
         is_unreadable = self.live_version != "" and self.live_sha256 == ""
-        return not self._faults() and is_same and not is_unreadable
-
-    def _faults(self) -> dict[str, str]:
-        """Counter -> its count with a noun; without counts of 0."""
-        counts = {counter: getattr(self, counter) for counter in _COUNTED}
-        return {counter: counted(counts[counter], noun) for counter, noun in _COUNTED.items() if counts[counter]}
+        return differences == 0 and is_same and not is_unreadable
 
     @property
     def sentence(self) -> str:
@@ -176,11 +172,11 @@ class Verdict:
             is_relearned = self.replay_sha256 != "" and not self.not_relearnable
             policy = "is what its ledger says" if is_relearned else "was not compared with its ledger"
             return f"all good: {checked}; the policy {policy}"
-        faults = self._faults()
-        found = ", ".join(faults.values()) or "the policy is not what its ledger says"
+        faults = [counted(getattr(self, counter), noun) for counter, noun in _COUNTED.items() if getattr(self, counter)]
         remedy = f"keep a copy of the store for a report of the fault, then {RESTORE}"
-        if faults.keys() == {"counter_mismatches"}:
+        if len(faults) == 1 and self.counter_mismatches:
             remedy = "run `ragbandit verify --recount`"
+        found = ", ".join(faults) or "the policy is not what its ledger says"
         return f"something is wrong: {found} ({checked}); {remedy}"
 
     def fail(self, counter: Counter, text: str) -> None:

@@ -144,21 +144,20 @@ def headline(report: Row) -> str:
     for when, found in leads.items():
         doubted = [arm for arm, lead in found.items() if not (_sure(lead, sign=1) or _sure(lead, sign=-1))]
         if doubted:
-            unclear.append(f"{when.lower()}, over always {' or '.join(doubted)}")
+            unclear.append(f"over always {' or '.join(doubted)} {'after' if when == 'Learned' else 'while'} learning")
     unclear.append(f"on the {report['logged']['n']} live questions, which are too few")
-    return f"{' '.join(said)} Not shown yet: a lead {'; '.join(unclear)}."
+    return f"{' '.join(said)} Not shown yet: a lead {', or '.join(unclear)}."
 
 
 def _surely(leads: Mapping[str, Sequence[float | None]]) -> str:
     """The smallest lead that is beyond doubt, and the largest loss that is."""
     parts = []
-    for sign, words in ((1, "more"), (-1, "less")):
+    for sign in (1, -1):
         sure = [arm for arm, lead in leads.items() if _sure(lead, sign=sign)]
         if sure:
-            first, *others = sorted(sure, key=lambda arm: leads[arm][0] or 0.0)
-            mean, low, high = leads[first]
-            besides = f", and {words} than always {' and '.join(others)}" if others else ""
-            parts.append(f"{mean:+.3f} a question ({low:+.3f} to {high:+.3f}) over always {first}{besides}")
+            arm = min(sure, key=lambda arm: leads[arm][0] or 0.0)
+            mean, low, high = leads[arm]
+            parts.append(f"{mean:+.3f} a question over always {arm} ({low:+.3f} to {high:+.3f})")
     return "; ".join(parts) or "nothing beyond doubt"
 
 

@@ -54,7 +54,7 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130
 #: time between two lines of progress if there is no terminal, seconds
-LINE_S = 8.0
+LINE_S = 6.0
 
 
 class _Console(Console):

@@ -109,6 +109,7 @@ def test_a_base_install_decides_learns_and_reports(tmp_path):
         code, out, err = said["commands"][words]
         assert (code, "Traceback" in out + err) == (0, False), (words, out, err)
     assert "learned   8" in said["commands"]["status"][1]
+    assert "\nencoder.model: auto is hashing: the store began with it\n" in said["commands"]["validate"][1]
     for words, extra in REFUSED.items():
         code, out, err = said["commands"][words]
         assert (code, out, err.count("\n")) == (2, "", 1), (words, out, err)

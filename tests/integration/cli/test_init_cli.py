@@ -65,8 +65,12 @@ def documents(folder, name="docs"):
 def test_without_a_server_the_local_model_answers(run, tmp_path):
     """In an empty folder the user's code runs the arms, since one arm is nothing to route; documents add arms.
 
-    An existing file stays as it is without --force.
+    Without a terminal and --yes nothing is written. An existing file stays as it is without --force.
     """
+    code, _, err = run()
+    assert (code, list(tmp_path.glob("*config*"))) == (2, [])
+    assert "--yes" in err
+    assert "economy (5 steps)" in err
     tree, out = written(run, "--yes")
     assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
     assert "nothing to route" in out
@@ -87,15 +91,6 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     assert (tree["reward"]["weight"], tree["cost_weights"]["quality"]) == (0.01, 0.01)
     assert "1 passage of docs" in out
     assert run("--yes", "--force")[1].count("the index default has 1 passage (bm25)") == 1  # not built again
-
-
-def test_nobody_to_ask(run, tmp_path):
-    """Without a terminal and without --yes nothing is written, and the message says what to give."""
-    code, _, err = run()
-    assert code == 2
-    assert "--yes" in err
-    assert "economy (5 steps)" in err
-    assert not list(tmp_path.glob("*config*"))
 
 
 def test_one_question_on_a_terminal(run, tmp_path):
@@ -125,13 +120,6 @@ def test_a_missing_package_ends_it_before_the_index(run, tmp_path, monkeypatch):
     assert (code, out) == (2, "")
     assert "the package openai is missing" in err
     assert [path.name for path in tmp_path.iterdir()] == ["docs"]
-
-
-def test_a_wrong_price_is_asked_again():
-    """A price that cannot be read is refused with its remedy, and the question is asked again."""
-    with pytest.raises(InvalidResponse, match=r"'1,5' is not a price .*0\.15/0\.6"):
-        _PricePrompt().process_response("1,5")
-    assert _PricePrompt().process_response("1/2") == {"input": 1.0, "output": 2.0}
 
 
 def test_a_model_of_a_server(run, tmp_path, monkeypatch):
@@ -253,7 +241,12 @@ def test_pipelines_are_arms(run, tmp_path):
 
 
 def test_prices_of_two_models(run, tmp_path, monkeypatch):
-    """Prices that are given stand at the generators, and dollars are charged; a wrong number or form is refused."""
+    """Prices that are given stand at the generators, and dollars are charged; a wrong number or form is refused.
+
+    A prompt refuses a price that cannot be read with its remedy, and asks again.
+    """
+    with pytest.raises(InvalidResponse, match=r"'1,5' is not a price .*0\.15/0\.6"):
+        _PricePrompt().process_response("1,5")
     documents(tmp_path)
     prices = ["--price", "0.15/0.6", "--price", "2.5/10"]
     with ScriptedServer({"": "So."}, models=[{"id": "qwen3:32b"}, {"id": "llama3.2:3b"}]) as server:

@@ -258,17 +258,13 @@ def test_order(world):
     assert "the policy is not what its ledger says" in refused(world, "replay").sentence
 
 
-def test_gap(world):
-    """A missing update is named by the seq that stands in its place."""
-    world.write(delete(updates).where(updates.c.seq == 5))
-    verdict = refused(world, "seq 6 instead of 5")
-    assert verdict.ledger_mismatches == 1
-
-
-def test_end_missing(world):
-    """A ledger that ends before the live policy does is found."""
-    world.write(delete(updates).where(updates.c.seq > 20))
-    refused(world, "ends at 20", "24")
+@pytest.mark.parametrize(
+    ("lost", "words"), [(updates.c.seq == 5, ["seq 6 instead of 5"]), (updates.c.seq > 20, ["ends at 20", "24"])]
+)
+def test_lost_updates(world, lost, words):
+    """A missing update is named by the seq that stands in its place; a ledger that ends before the policy is found."""
+    world.write(delete(updates).where(lost))
+    assert refused(world, *words).ledger_mismatches == 1
 
 
 def live_file(world, kind: str) -> Path:

@@ -103,17 +103,20 @@ def test_the_headline_claims_no_more_than_its_intervals():
         for learned, expected in (
             (
                 [("a", clear), ("b", (0.4, 0.3, 0.5))],
-                "+0.200 a question (+0.100 to +0.300) over always a, and more than",
+                "+0.200 a question over always a (+0.100 to +0.300).",
             ),
             ([("a", near)], "nothing beyond doubt"),  # an interval that nearly touches 0 is no proof among six
-            ([("a", behind), ("b", clear)], "+0.100 to +0.300) over always b; -0.200 a question (-0.300 to -0.100)"),
+            (
+                [("a", behind), ("b", clear)],
+                "b (+0.100 to +0.300); -0.200 a question over always a (-0.300 to -0.100).",
+            ),
             ([("a", (None, None, None))], "nothing beyond doubt"),
         ):
             with case(expected):
                 assert expected in shown(*learned).partition(" While learning: ")[0]
         with case("what is not shown"):
             words = shown(("a", clear), learning=[("a", unclear), ("b", near), ("c", clear)])
-            assert words.endswith(f" Not shown yet: a lead while learning, over always a or b; {live}")
+            assert words.endswith(f" Not shown yet: a lead over always a or b while learning, or {live}")
         with case("another policy, without curve and warm start"):
             words = headline({"logged": {"n": 13}, "warm": {"rows": 0}, "learning": None})
             assert words.endswith(f"nothing beyond doubt. Not shown yet: a lead {live}")

@@ -6,23 +6,18 @@ import io
 import json
 import re
 import socket
-import sys
 import time
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from benchmarks.service_process import free_port
 from ragbandit.router.cli import console
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app
 from tests.support.cases import every_case
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture
@@ -194,20 +189,3 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     done = whole(text, "validate", bare=text.startswith("encoder"))
     assert done.exit_code == 2
     assert f"the package {package} is missing (pip install '.[{extra}]' in a clone of the repository" in done.output
-
-
-@pytest.fixture
-def base_install(monkeypatch):
-    """An installation without the packages of the extra `models`."""
-    found, absent = importlib.util.find_spec, ("torch", "transformers", "tokenizers", "huggingface_hub")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else found(name, *more))
-    for name in absent:
-        monkeypatch.setitem(sys.modules, name, None)
-
-
-def test_validate_says_which_encoder_it_is_by_itself(whole, base_install):
-    """Without the extra `models` the encoder is the one that needs no model, which is said with the reason."""
-    done = whole("arms: {fast: {run_by: caller}}", "validate", bare=True)
-    assert done.exit_code == 0, done.output
-    (line,) = [line for line in done.output.splitlines() if line.startswith("encoder.model:")]
-    assert line == ("encoder.model: auto is hashing: style and words, without a model, since torch is not installed")

@@ -27,14 +27,10 @@ WELL = Status(
 
 
 def test_counts_say_what_they_mean():
-    """A count that is 0 is left out, every other one has its meaning."""
+    """A count that is 0 is left out, every other one has its meaning; an ordinary state has no findings."""
     facts = _facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
-
-
-def test_nothing_is_said_where_all_is_well():
-    """An ordinary state has no findings."""
     assert list(of_ledger(WELL)) == []
 
 

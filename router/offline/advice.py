@@ -13,23 +13,31 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, forecast, words
-from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, QuestionKind
+from ragbandit.router.comparison import NOT_KNOWN, WORTH, Difference, forecast, words
+from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING, Gains, on_draws, on_outcomes, paired_outcomes
+from ragbandit.router.offline.gains import (
+    ALWAYS,
+    CONFIDENCE,
+    ROUTING,
+    Gains,
+    log_of,
+    on_draws,
+    on_outcomes,
+    paired_outcomes,
+)
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import (
     MemoryLog,
     crossfitted_policy,
     held_out_folds,
-    memory_log,
     settings_in_force,
 )
 from ragbandit.router.offline.replay.engine import replay_pmfs
@@ -39,7 +47,7 @@ from ragbandit.router.offline.warm import Outcomes, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number, percent, roughly
+from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Matrix, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
@@ -68,17 +76,9 @@ class Ask:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Advice:
+class Advice(Gains):
     verdict: Kind
-    sentence: str
-    best: str = ""  #: fixed arm with the highest mean reward
-    questions: int  #: number of questions on which the ways are compared
-    on: str = ""  #: these questions in words
-    #: routing compared with always each arm, the best arm first; arms without any draw are last
-    comparisons: tuple[Comparison, ...] = ()
-    shares: Mapping[ArmName, float] = field(
-        default_factory=dict
-    )  #: share of the questions that routing sends to an arm
+    sentence: str = ""
     missing: str | None = None  #: what is missing for the verdict route or fix; None if there is one
     progress: float = 1.0  #: share of the evidence for a verdict that is there
     #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
@@ -86,11 +86,8 @@ class Advice:
     #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
     cold: FirstPass | None = None
     curve: LearningCurve | None = None  #: the same, question by question
-    frontier: tuple[FrontierPoint, ...] = ()
-    kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
     price: Price | None = None
-    notes: tuple[str, ...] = ()
     ask: Ask = field(default_factory=Ask)
     #: arm that the log cannot judge -> the reason, and what would change that
     untried: Mapping[ArmName, str] = field(default_factory=dict)
@@ -135,40 +132,37 @@ class _Adviser:
             faults, untried = _check_log(drawn if paired_rows else rows, folds=self.ask.folds, source=source)
             if faults:
                 return _wrong_log(faults, rows=rows)
-        log = memory_log([*paired_rows, *drawn], mixed_arms=True, described=source)
+        judged = [*paired_rows, *drawn]
+        log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
         price, weights = None, dict[float, str]()
-        if all(row.reward.has_parts for row in log.rows):
-            price = _price(log.rows, weight=settings.reward.weight)
+        if all(row.reward.has_parts for row in judged):
+            price = _price(paired_rows or judged, weight=settings.reward.weight)
             if self.ask.everything and serves_prices(self.policy):
                 weights = _frontier_weights(settings, price)
-        pmfs, notes = self._learned(self.name, log=log, settings=settings, weights=weights)
-        begun = Advice(
-            verdict="not enough", sentence="", questions=0, price=price, notes=notes, ask=self.ask, untried=untried
-        )
-        common: dict[str, Any] = {"log": log, "pmfs": pmfs, "reward": settings.reward}
-        paired = None
+        pmfs, notes = self._learned(self.name, rows=judged, log=log, settings=settings, weights=weights)
+        about: dict[str, Any] = {"verdict": "not enough", "price": price, "ask": self.ask}
+        common: dict[str, Any] = {"log": log, "pmfs": pmfs, "settings": settings}
+        advice = None
         if outcomes is not None:
             gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
-            paired = replace(begun, untried={}, **_of(gains, begun))
             if self.ask.everything:
-                paired = replace(paired, **self._simulated(outcomes, best=gains.best, settings=settings))
-            paired = concluded(paired)
-            if not drawn or paired.verdict != "not enough":
-                return paired
-        estimated = on_draws(
-            first=len(paired_rows), folds=self.ask.folds, untried=untried, progress=self.progress, **common
-        )
-        if not isinstance(estimated, Gains):
-            return _wrong_log(estimated, rows=drawn)
-        advice = concluded(replace(begun, **_of(estimated, begun)))
-        return paired if paired is not None and _width(paired) <= _width(advice) else advice
+                about |= self._simulated(outcomes, best=gains.best, settings=settings)
+            advice = concluded(Advice(**_fields(gains, notes=notes), **about))
+            if not drawn or advice.verdict != "not enough":
+                return advice
+        found = on_draws(drawn, folds=self.ask.folds, untried=untried, progress=self.progress, **common)
+        if not isinstance(found, Gains):
+            return _wrong_log(found, rows=drawn)
+        about |= {"control": None, "untried": untried}
+        estimated = concluded(Advice(**_fields(found, notes=notes), **about))
+        return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _learned(
-        self, name: str, *, log: MemoryLog, settings: Settings, weights: Mapping[float, str]
+        self, name: str, *, rows: Sequence[Logged], log: MemoryLog, settings: Settings, weights: Mapping[float, str]
     ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
         """Returns (the probabilities of routing, and of routing at each weight, notes). name: for progress."""
-        question = numbered(log.rows)
+        question = numbered(rows)
         questions, folds = int(question.max()) + 1, self.ask.folds
         if questions < folds:
             message = f"{questions} different questions cannot be cut in {folds} folds"
@@ -178,12 +172,12 @@ class _Adviser:
         pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
         return {ROUTING: pmfs.pop(name), **pmfs}, notes
 
-    def _simulated(self, outcomes: Outcomes, *, best: ArmName, settings: Settings) -> dict[str, Any]:
+    def _simulated(self, outcomes: Outcomes, *, best: str, settings: Settings) -> dict[str, Any]:
         """The fields `control`, `cold` and `curve` of the advice. best: the best fixed arm."""
         permuted = outcomes.permuted(seed=0)
-        log = memory_log(permuted.rows, mixed_arms=True)
-        pmfs, _ = self._learned("routing with permuted outcomes", log=log, settings=settings, weights={})
-        gains = on_outcomes(permuted, log=log, pmfs=pmfs, reward=settings.reward, confidence=CONFIDENCE)
+        log, name = log_of(permuted.rows, source=""), "routing with permuted outcomes"
+        pmfs, _ = self._learned(name, rows=permuted.rows, log=log, settings=settings, weights={})
+        gains = on_outcomes(permuted, log=log, pmfs=pmfs, settings=settings, confidence=CONFIDENCE)
         control = next(one.reward for one in gains.comparisons if one.second == f"{ALWAYS}{best}")
         table, weight = outcomes.table(), settings.reward.weight
         reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
@@ -208,9 +202,8 @@ class _Adviser:
         return {"control": control, "cold": cold, "curve": curve}
 
 
-def _of(gains: Gains, begun: Advice) -> dict[str, Any]:
-    fields = {name: getattr(gains, name) for name in ("questions", "on", "comparisons", "shares", "frontier", "best")}
-    return {**fields, "notes": (*begun.notes, *gains.notes)}
+def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:
+    return {each.name: getattr(gains, each.name) for each in fields(gains)} | {"notes": (*notes, *gains.notes)}
 
 
 def _width(advice: Advice) -> float:
@@ -246,7 +239,7 @@ def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
 
 def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequence[str], dict[ArmName, str]]:
     """Returns (faults of the log that replay finds, arm that the log cannot judge -> reason)."""
-    log = memory_log(rows, mixed_arms=True, described=source)
+    log = log_of(rows, source=source)
     result = replay_pmfs(log, {}, folds=folds, progress=no_progress)
     untried = {}
     for candidate in result.candidates:
@@ -269,7 +262,7 @@ def concluded(advice: Advice) -> Advice:
         sentence = f"fix: {best.second}: every other arm left the race; do not route"
         return replace(advice, verdict="fix", sentence=sentence)
     if best.verdict == "better" and not is_chance:
-        sentence = f"route: {words.sentence(best)}{on}{_break_even(advice)}"
+        sentence = f"route: {words.sentence(best)}{on}"
         return replace(advice, verdict="route", sentence=sentence)
     is_small = gain.high is not None and gain.high < ask.worth
     if is_small and advice.questions >= FEWEST_TO_FIX and not advice.untried:
@@ -311,13 +304,3 @@ def _missing(advice: Advice) -> tuple[str, float]:
     # A rounded number must not be below the `lacking` questions.
     text = f"at least {lacking:,} more labelled questions" if further < 1.5 * lacking else None
     return text or forecast(further, noun="labelled question"), questions / (questions + further)
-
-
-def _break_even(advice: Advice) -> str:
-    cold = advice.cold
-    if cold is None:
-        return ""
-    share = f"({percent(advice.ask.labelled)} labelled)"
-    if cold.break_even is None:
-        return f"; without a warm start it would not pay within {cold.questions:,} questions {share}"
-    return f"; without a warm start it pays after {roughly(cold.break_even)} questions {share}"

@@ -1,7 +1,6 @@
-"""Output of results: tables for the terminal, HTML pages of terminal output, and charts by matplotlib as PNG."""
+"""Output of results: tables for the terminal, and charts by matplotlib as PNG."""
 
 import importlib.util
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -51,34 +50,10 @@ def check_png(path: str | Path) -> None:
     """Raise InvalidInput if no PNG file can be written to the path, ConfigError if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise missing_package("matplotlib", extra="plots", field="plot")
-    _check_file(path, suffix=".png", field="plot")
-
-
-def check_page(path: str | Path) -> None:
-    _check_file(path, suffix=".html", field="report")
-
-
-def _check_file(path: str | Path, *, suffix: str, field: str) -> None:
     file = Path(path)
-    if file.suffix.lower() != suffix or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
-        remedy = f"name a {suffix} in a folder that exists and is yours"
-        raise InvalidInput(f"{file} cannot be written", field=field, remedy=remedy)
-
-
-def write_page(path: str | Path, *, show: Callable[[Console], None]) -> None:
-    """Write the output of `show` as HTML without scripts or network requests. Raises InvalidInput or ConfigError."""
-    check_page(path)
-    console = Console(record=True, file=io.StringIO(), width=120, emoji=False)
-    show(console)
-    _write(path, lambda beside: beside.write_text(console.export_html(), encoding="utf-8"), field="report")
-
-
-def _write(path: str | Path, write: Callable[[Path], object], *, field: str) -> None:
-    try:
-        with whole_file(Path(path), durable=False) as beside:
-            write(beside)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}", field=field, remedy="give another path") from error
+    if file.suffix.lower() != ".png" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+        remedy = "name a .png in a folder that exists and is yours"
+        raise InvalidInput(f"{file} cannot be written", field="plot", remedy=remedy)
 
 
 def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"], None]) -> None:
@@ -91,4 +66,8 @@ def png(path: str | Path, *, size: tuple[float, float], draw: Callable[["Figure"
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     draw(figure)
-    _write(path, lambda beside: figure.savefig(beside, format="png"), field="plot")
+    try:
+        with whole_file(Path(path), durable=False) as beside:
+            figure.savefig(beside, format="png")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}", field="plot", remedy="give another path") from error

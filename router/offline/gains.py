@@ -5,30 +5,25 @@ Logged draws: each question has the outcome of one drawn arm, and replay estimat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference, compare
-from ragbandit.router.comparison.assessment import FrontierPoint
+from ragbandit.router.comparison.assessment import FrontierPoint, QuestionKind
 from ragbandit.router.comparison.intervals import PARTS, paired
-from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay_pmfs
-from ragbandit.router.offline.replay.plan import (
-    CandidatePmf,
-    CandidateSpec,
-    EstimateWithInterval,
-    Plan,
-    array_pmf,
-    baselines,
-)
+from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, array_pmf, baselines
+from ragbandit.router.offline.replay.report import comparisons
 from ragbandit.router.offline.replay.sums import memory_part
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
+from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import counted
 from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
@@ -43,17 +38,16 @@ _PARTIAL: Final = "the log has the probability of the drawn arm only: log the pr
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gains:
     questions: int  #: number of questions on which the ways are compared
-    on: str  #: these questions in words
+    on: str = ""  #: these questions in words
+    best: str = ""  #: fixed arm with the highest mean reward
     #: routing compared with always each arm, the best arm first; arms that cannot be judged are last
-    comparisons: tuple[Comparison, ...]
-    shares: Mapping[ArmName, float]  #: share of the questions that routing sends to an arm
-    frontier: tuple[FrontierPoint, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    shares: Mapping[ArmName, float] = field(
+        default_factory=dict
+    )  #: share of the questions that routing sends to an arm
+    frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, routing, and routing at other weights of cost
+    kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     notes: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> ArmName:
-        """The fixed arm with the highest mean reward."""
-        return ArmName(self.comparisons[0].second.removeprefix(ALWAYS))
 
 
 def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[Logged]]:
@@ -81,10 +75,6 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
     return outcomes_of(paired), [row for row in rows if row.decision.id not in known]
 
 
-def _difference(mean: EstimateWithInterval, *, effective: float, **means: float) -> Difference:
-    return Difference(estimate=mean.value, low=mean.low, high=mean.high, effective_rows=effective, **means)
-
-
 def unit_of(reward: RewardSettings) -> str:
     """Unit of a cost in the reward: the one term that is charged with the price 1, else "cost"."""
     charged = [(term, price) for term, price in reward.cost.items() if price > 0.0]
@@ -92,7 +82,7 @@ def unit_of(reward: RewardSettings) -> str:
 
 
 def on_outcomes(
-    outcomes: Outcomes, *, log: MemoryLog, pmfs: Mapping[str, Matrix], reward: RewardSettings, confidence: float
+    outcomes: Outcomes, *, log: MemoryLog, pmfs: Mapping[str, Matrix], settings: Settings, confidence: float
 ) -> Gains:
     """Gains on known outcomes. pmfs: ROUTING, or a cost weight in words -> probabilities, (n, K) of the log.
 
@@ -109,113 +99,112 @@ def on_outcomes(
         label: {part: (share * matrix[:, outcomes.complete]).sum(axis=1) for part, matrix in values.items()}
         for label, share in chosen.items()
     }
-    comparisons = []
+    gains, reward = [], settings.reward
+    common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": unit_of(reward)}
+    common["confidence"] = confidence
     for column, arm in enumerate(outcomes.arms):
         asked = ~np.isnan(outcomes.reward[:, column])
-        comparison = paired(
-            ROUTING,
-            f"always {arm}",
-            ours={part: ours[asked] for part, ours in ways[ROUTING].items()},
-            theirs={part: matrix[asked, column] for part, matrix in values.items()},
-            span=reward.maximum - reward.minimum,
-            unit=unit_of(reward),
-            confidence=confidence,
-        )
-        comparisons.append(comparison)
+        ours = {part: way[asked] for part, way in ways[ROUTING].items()}
+        theirs = {part: matrix[asked, column] for part, matrix in values.items()}
+        gains.append(paired(ROUTING, f"{ALWAYS}{arm}", ours=ours, theirs=theirs, **common))
     questions = len(outcomes.queries)
     points = {label: (way["quality"].mean(), way["cost"].mean()) for label, way in ways.items() if label != ROUTING}
     return Gains(
         questions=questions,
         on=f"on {counted(questions, 'question')} with the outcomes of every arm",
         shares=dict(zip(complete, map(float, chosen[ROUTING].mean(axis=0)), strict=True)),
-        **_ordered(comparisons, judged=complete, points=points),
+        kinds=question_kinds(
+            outcomes.queries,
+            pmfs=chosen[ROUTING],
+            arms=complete,
+            rewards=ways[ROUTING]["reward"],
+            schema=settings.context,
+        ),
+        **_ordered(gains, judged=complete, points=points),
     )
 
 
 def on_draws(
-    log: MemoryLog,
+    rows: Sequence[Logged],
     *,
-    first: int,
+    log: MemoryLog,
     pmfs: Mapping[str, Matrix],
-    reward: RewardSettings,
+    settings: Settings,
     folds: int,
     untried: Mapping[ArmName, str],
     progress: Progress,
 ) -> Gains | Sequence[str]:
-    """Gains as replay estimates them from the rows after the first `first` rows, or the faults of a wrong log.
+    """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log.
 
     untried: arm that these rows cannot judge -> the reason.
     """
-    part = memory_log(log.rows[first:], mixed_arms=True, described=log.described) if first else log
-    columns = [log.log.arms.index(arm) for arm in part.log.arms]
-    pmfs = {label: pmf[first:][:, columns] for label, pmf in pmfs.items()}
-    fixed = [spec for spec in baselines(part.log.arms) if spec.kind == "fixed"]
-    candidates = [
-        CandidatePmf(described=ROUTING, pmf=pmfs[ROUTING]),
-        *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=part.log, named=str)) for spec in fixed),
-    ]
+    drawn = log_of(rows, source=log.described)
+    columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
+    pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
+    fixed = [spec for spec in baselines(drawn.log.arms) if spec.kind == "fixed"]
+    candidates = [CandidatePmf(described=ROUTING, pmf=pmfs.pop(ROUTING))]
+    candidates += [CandidatePmf(described="", pmf=array_pmf(spec, log=drawn.log, named=str)) for spec in fixed]
     result = estimate_candidates(
-        [memory_part(replace(part.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
+        [memory_part(replace(drawn.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
         candidates=[CandidateSpec(name=ROUTING, kind="column", what=ROUTING), *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds, baseline=ROUTING),
-        log=part.described,
+        log=log.described,
         progress=progress,
     )
     if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
         return result.faults
-    routing, *arms = result.candidates
-    is_partial = bool(np.count_nonzero(part.log.partial))  # type: ignore[arg-type] # None counts as 0
-    comparisons = []
-    for arm in arms:
-        effective = min(routing.weights.effective_rows, arm.weights.effective_rows)
-        gaps = (arm.difference, arm.quality_difference, arm.cost_difference)
-        ours, theirs = ((way.reward, way.quality, way.cost) for way in (routing, arm))
-        differences: dict[str, Any] = {
-            part: Difference(second=there.value)
-            if gap is None or is_partial
-            else _difference(_minus(gap), effective=effective, first=here.value, second=there.value)
-            for part, gap, here, there in zip(PARTS, gaps, ours, theirs, strict=True)
-        }
-        comparison = compare(
-            ROUTING,
-            arm.name.replace("fixed:", "always ", 1),
-            design="logged draws",
-            questions=result.rows,
-            rated=result.rows,
-            **differences,
-            unit=unit_of(reward),
-            confidence=CONFIDENCE,
-            needed=FEWEST_EFFECTIVE,
-            blocked=_PARTIAL if is_partial else arm.missing,
-        )
-        comparisons.append(comparison)
+    is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
+    gains = [
+        _mirrored(one, second=f"{ALWAYS}{arm}", unit=unit_of(settings.reward), is_partial=is_partial)
+        for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
+    ]
     points = {}
-    if len(pmfs) > 1 and not is_partial:
-        prices = {label: pmf for label, pmf in pmfs.items() if label != ROUTING}
-        for way in replay_pmfs(part, prices, folds=folds, progress=progress).candidates:
-            if way.name in prices and way.missing is None:
+    if pmfs and not is_partial:
+        for way in replay_pmfs(drawn, pmfs, folds=folds, progress=progress).candidates:
+            if way.name in pmfs and way.missing is None:
                 points[way.name] = way.quality.value, way.cost.value
-    judged = [arm for arm in part.log.arms if arm not in untried] or part.log.arms
     return Gains(
         questions=result.rows,
         on=f"estimated from {counted(result.rows, 'decision')} that drew one arm each",
-        shares={arm: routing.shares[arm] for arm in part.log.arms},
+        shares={arm: result.candidates[0].shares[arm] for arm in drawn.log.arms},
         notes=(*result.notes, *(f"{arm} {reason}" for arm, reason in untried.items())),
-        **_ordered(comparisons, judged=judged, points=points),
+        **_ordered(gains, judged=[arm for arm in drawn.log.arms if arm not in untried], points=points),
     )
+
+
+def log_of(rows: Sequence[Logged], *, source: str) -> MemoryLog:
+    return memory_log(rows, mixed_arms=True, described=source)
+
+
+def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: bool) -> Comparison:
+    """Routing compared with an arm, from replay's comparison of the arm with routing.
+
+    is_partial: whether the log has the probability of the drawn arm only: a choice per question has no estimate then.
+    """
+    differences = dict[str, Any]()
+    for part in PARTS:
+        one: Difference = getattr(comparison, part)
+        mirrored = Difference(second=one.first)
+        if one.estimate is not None and not is_partial:
+            ends = {} if one.low is None or one.high is None else {"low": -one.high, "high": -one.low}
+            mirrored = replace(one, estimate=-one.estimate, first=one.second, second=one.first, **ends)
+        differences[part] = mirrored
+    blocked = _PARTIAL if is_partial else None if comparison.reward.is_known else comparison.missing
+    common = {name: getattr(comparison, name) for name in ("design", "questions", "rated", "confidence")}
+    return compare(ROUTING, second, unit=unit, blocked=blocked, needed=FEWEST_EFFECTIVE, **differences, **common)
 
 
 def _ordered(
     comparisons: Sequence[Comparison], *, judged: Sequence[ArmName], points: Mapping[str, tuple[float, float]]
 ) -> dict[str, Any]:
-    """The comparisons, the best of the judged arms first, and the frontier.
+    """The fields `best`, `comparisons` (the best of the judged arms first) and `frontier`.
 
     points: cost weight in words -> quality and cost of routing at this weight.
     """
 
     def place(comparison: Comparison) -> tuple[bool, float]:
-        return comparison.second.removeprefix("always ") not in judged, -(comparison.reward.second or 0.0)
+        return comparison.second.removeprefix(ALWAYS) not in judged, -(comparison.reward.second or 0.0)
 
     ordered = tuple(sorted(comparisons, key=place))
     ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in ordered]
@@ -226,9 +215,5 @@ def _ordered(
         for name, quality, cost, kind in ways
         if quality is not None and cost is not None
     ]
-    return {"comparisons": ordered, "frontier": tuple(frontier)}
-
-
-def _minus(gap: EstimateWithInterval) -> EstimateWithInterval:
-    interval = {"low": -gap.high, "high": -gap.low} if gap.low is not None and gap.high is not None else {}
-    return EstimateWithInterval(value=-gap.value, **interval)
+    best = ordered[0].second.removeprefix(ALWAYS)
+    return {"best": best, "comparisons": ordered, "frontier": tuple(frontier)}

@@ -10,15 +10,15 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
 from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.comparison import WORTH
+from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
-from ragbandit.router.offline.charts import check_page, write_page
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
@@ -36,10 +36,9 @@ from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
 from ragbandit.workers.evaluation.assessment import assessment
-from ragbandit.workers.evaluation.command import write_records
+from ragbandit.workers.evaluation.command import show, write_records
 from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.evaluation.verdict import print_assessment
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
@@ -66,7 +65,7 @@ def advise_verb(
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     warm: Annotated[bool, typer.Option("--warm", help="let the policy learn the outcomes: a warm start")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="as --warm, and set policy.incumbent to the best")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="as --warm, and write incumbent and holdback")] = False,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     every: Annotated[bool, typer.Option("--all", help="every number, and how it was measured")] = False,
     config: ConfigOption = None,
@@ -107,13 +106,9 @@ def advise_verb(
         if advice.verdict != "wrong log":
             details |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
+    reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
     shown = assessment(advice, details=details, notes=notes, settings=settings)
-    if report is not None:
-        write_page(report, show=partial(print_assessment, shown, show_all=True))
-    if as_json:
-        print_json({**advice.as_json(), **details, "notes": notes})
-    else:
-        print_assessment(shown, console, show_all=every, page=report)
+    show(shown, reply=reply, show_all=every, report=report)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
 

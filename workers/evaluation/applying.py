@@ -21,6 +21,7 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
+from ragbandit.shared.formats import percent
 from ragbandit.shared.types import Json
 
 
@@ -51,7 +52,7 @@ def set_incumbent(arm: str, *, file: Path | None, settings: Settings, ledger: Le
         return f"not set: {error}"
     except OSError as error:
         return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
-    return f"{arm}, in {file}, with {line}; whatever runs has learned the rows, and uses both after its next start"
+    return f"{arm}, with a holdback of {percent(share)}, in {file}; a router that runs uses both after its next start"
 
 
 def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:

@@ -1,79 +1,75 @@
 """The advice as it is shown: one sentence and one number, then pictures, then tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, words
+from ragbandit.router.comparison import NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
 from ragbandit.router.offline.advice import Advice
-from ragbandit.router.offline.gains import CONFIDENCE, ROUTING
+from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
 from ragbandit.router.offline.simulation.measure import while_learning
-from ragbandit.shared.formats import NOTHING, counted, decimal, money, number, percent
+from ragbandit.shared.formats import counted, decimal, money, number, percent, roughly
 from ragbandit.shared.types import ArmName
-
-TITLE: Final = "Is routing worth it?"
 
 
 def assessment(advice: Advice, *, details: Mapping[str, Any], notes: Sequence[str], settings: Settings) -> Assessment:
     """What `advise` shows. details: facts about the run and about what was applied."""
-    actions = tuple(_actions(advice, details))
+    common: dict[str, Any] = {
+        "title": "Is routing worth it?",
+        "sentence": advice.sentence,
+        "actions": tuple(_actions(advice, details, incumbent=settings.policy.incumbent)),
+        "missing": advice.missing,
+        "progress": advice.progress,
+    }
     if advice.verdict == "wrong log":
-        return Assessment(
-            title=TITLE,
-            sentence=advice.sentence,
-            number=advice.verdict,
-            about="no verdict",
-            missing=advice.missing,
-            progress=advice.progress,
-            actions=actions,
-            notes=tuple(notes),
-        )
-    best = advice.comparisons[0]
-    is_known = advice.verdict != "not enough"
+        return Assessment(number=advice.verdict, about="no verdict", notes=tuple(notes), **common)
+    best, reward, is_known = advice.comparisons[0], settings.reward, advice.verdict != "not enough"
+    unit = "units of cost" if best.unit == "cost" else best.unit
     return Assessment(
-        title=TITLE,
-        sentence="; ".join([advice.sentence, *_asked(details)]),
         number=words.signed(best.reward.estimate) if is_known else NOT_KNOWN,
-        about=f"reward a question that routing adds to {best.second}; {reward_in_words(settings.reward, best.unit)}",
+        about=f"reward a question over {best.second}; reward = right answers - {number(reward.weight)} x {unit}",
         verdict=best.verdict if is_known else NOT_KNOWN,
         comparisons=advice.comparisons,
         frontier=advice.frontier,
         kinds=advice.kinds,
         curves=() if advice.curve is None else (advice.curve,),
-        missing=advice.missing,
-        progress=advice.progress,
-        actions=actions,
-        tables=tuple(_tables(advice)),
-        notes=(*_method(advice), *_prices(advice, settings.reward), *notes),
+        tables=(_table(advice, unit=unit),),
+        notes=(*_method(advice), *_prices(advice, reward), *notes),
         cost_unit=best.unit,
         facts=dict(_cards(advice, details)),
+        **common,
     )
 
 
-def reward_in_words(reward: RewardSettings, unit: str) -> str:
-    return f"reward = right answers - {number(reward.weight)} x {'units of cost' if unit == 'cost' else unit}"
-
-
-def _actions(advice: Advice, details: Mapping[str, Any]) -> Iterator[str]:
+def _actions(advice: Advice, details: Mapping[str, Any], *, incumbent: str | None) -> Iterator[str]:
+    """What to do next, in lines that fit a terminal. The command that was run is never proposed unchanged."""
+    if "incumbent" in details:
+        yield from f"policy.incumbent: {details['incumbent']}".split("; ")
     if advice.verdict == "wrong log":
         yield "ragbandit replay shows the draws of each arm"
-    elif "incumbent" in details:
-        yield f"policy.incumbent: {details['incumbent']}"
-    elif advice.verdict == "route":
-        yield (
-            "the same command with --apply starts the policy with these outcomes, "
-            f"and writes {advice.best} as policy.incumbent and as the arm of a holdback"
-        )
     elif advice.verdict == "fix":
         yield f"answer every question with {advice.best}"
+    elif advice.verdict == "not enough":
+        yield "add what is missing, then ask again: answers that are stored cost nothing"
+    elif "incumbent" not in details and incumbent != advice.best:
+        yield f"add --apply: a warm start, with {advice.best} as the incumbent and in a holdback"
     else:
-        yield "add what is missing, then ask again; answers that are stored cost nothing"
+        yield "ragbandit report shows what routing earns on live questions"
+    if advice.verdict == "route" and advice.cold is not None:
+        cold, labelled = advice.cold, percent(advice.ask.labelled)
+        pays = f"does not pay within {cold.questions:,} questions"
+        if cold.break_even is not None:
+            pays = f"pays after {roughly(cold.break_even)} questions" if cold.break_even > 1 else "loses nothing"
+        yield f"without a warm start routing {pays} ({labelled} labelled)"
 
 
 def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "judged", advice.on.removeprefix("on ")
+    if "of" in details:
+        asked, of = details["answered"] + details["unjudged"], details["of"]
+        yield "asked", f"{asked:,} of {counted(of, 'question')}: {details['ended']}" if asked < of else "all questions"
     if details.get("dollars"):
         yield "new answers cost", money(details["dollars"], "dollars")
     if details.get("unjudged"):
@@ -82,44 +78,15 @@ def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, st
         yield "learned", f"{counted(details['added'], 'row')}, {details['known']:,} known before"
 
 
-def _asked(details: Mapping[str, Any]) -> Iterator[str]:
-    """How many questions were asked, and why not all."""
-    if "of" in details:
-        asked, of = details["answered"] + details["unjudged"], details["of"]
-        yield (
-            f"{asked:,} of {counted(of, 'question')} were asked: {details['ended']}" if asked < of else "all were asked"
-        )
-
-
-def _tables(advice: Advice) -> Iterator[NumberTable]:
-    best, unit = advice.comparisons[0], advice.comparisons[0].unit
-    cost = "cost a question" if unit == "cost" else f"{unit} a question"
-    rows: list[tuple[str, ...]] = [(f"{ROUTING} (the policy after learning)", *_means(best, first=True), "", "")]
+def _table(advice: Advice, *, unit: str) -> NumberTable:
+    best = advice.comparisons[0]
+    rows = [(ROUTING, decimal(best.reward.first), decimal(best.quality.first), number(best.cost.first), "", "")]
     for one in advice.comparisons:
-        share = advice.shares.get(ArmName(one.second.removeprefix("always ")))
-        rows.append((one.second, *_means(one, first=False), gain_in_words(one.reward), percent_or_nothing(share)))
-    heads = ("way of answering", "reward a question", "quality", cost, "routing adds to the reward", "routed to it")
-    yield NumberTable(title="Routing and always one arm", columns=heads, rows=tuple(rows))
-    prices = [point for point in advice.frontier if point.kind == "price"]
-    if prices:
-        prices_heads = (f"weight of cost (reward for one {unit.removesuffix('s')})", "quality", cost)
-        cells = ((point.name.removeprefix("weight "), decimal(point.quality), number(point.cost)) for point in prices)
-        yield NumberTable(title="Routing at other weights of cost", columns=prices_heads, rows=tuple(cells))
-
-
-def _means(comparison: Comparison, *, first: bool) -> tuple[str, str, str]:
-    reward, quality, cost = (
-        part.first if first else part.second for part in (comparison.reward, comparison.quality, comparison.cost)
-    )
-    return decimal(reward), decimal(quality), number(cost)
-
-
-def percent_or_nothing(share: float | None) -> str:
-    return NOTHING if share is None else percent(round(share, 2))
-
-
-def gain_in_words(gain: Difference) -> str:
-    return f"{words.signed(gain.estimate)} ({words.between(gain)})" if gain.is_known else NOT_KNOWN
+        share = advice.shares.get(ArmName(one.second.removeprefix(ALWAYS)), 0.0)
+        means = (decimal(one.reward.second), decimal(one.quality.second), number(one.cost.second))
+        rows.append((one.second, *means, words.difference(one.reward), percent(round(share, 2))))
+    heads = ("reward a question", "quality", f"{unit} a question", "routing adds to the reward", "routed to it")
+    return NumberTable(title="Means", columns=("way of answering", *heads), rows=tuple(rows))
 
 
 def _method(advice: Advice) -> Iterator[str]:
@@ -128,7 +95,7 @@ def _method(advice: Advice) -> Iterator[str]:
     yield f"intervals of {percent(round(best.confidence, 4))}{shared}; {best.design}"
     yield f"each question was decided by a policy that had learned the other {folds - 1} of {folds} parts of them"
     if advice.control is not None:
-        yield f"control: with the outcomes permuted routing adds {gain_in_words(advice.control)}: that is chance"
+        yield f"control: with the outcomes permuted routing adds {words.difference(advice.control)}: that is chance"
     if advice.cold is not None:
         yield f"from cold, {percent(advice.ask.labelled)} labelled, {while_learning(advice.cold)}"
 

@@ -10,7 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, interruptible, print_json
+from ragbandit.router.comparison.assessment import Assessment
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
@@ -39,12 +42,13 @@ def evaluate(
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
     judge: Annotated[str | None, typer.Option(help="configuration of the judge of crud; default: --config")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 an answer takes longer")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
     table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
     log: Annotated[Path | None, typer.Option(help="write a log for `ragbandit data import`, a warm start")] = None,
+    report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -54,6 +58,8 @@ def evaluate(
     request cannot be done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
+    if report is not None:
+        check_page(report)
     load_judge = _judge_loader(settings, family=family, judge=judge)
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
@@ -85,7 +91,14 @@ def evaluate(
         write_records(table, results.table_records(rows, **judged))
     if log is not None:
         write_records(log, _with_features(results.log_records(rows, **judged), rows=rows, settings=settings))
-    results.show(lines, file=file, judge=None if quiz_model is None else quiz_model.generator.name, as_json=as_json)
+    comparisons = results.compared(**judged)
+    judge_name = None if quiz_model is None else quiz_model.generator.name
+    show(
+        results.assessment(lines, comparisons=comparisons, file=file, judge=judge_name),
+        reply=results.as_json(lines, comparisons=comparisons) if as_json else None,
+        show_all=True,
+        report=report,
+    )
     _check_usable(lines)
 
 
@@ -192,6 +205,16 @@ def _with_features(
     features = dict(zip(texts, embedded(texts, encoder=encoder, data_dir=settings.data_dir), strict=True))
     for record in records:
         yield {**record, "encoder_hash": encoder.hash, "features": features[record["text"]]}
+
+
+def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:
+    """Write the page, if its path is given, and print the reply as JSON, or without a reply the assessment."""
+    if report is not None:
+        write_page(report, assessment)
+    if reply is None:
+        print_assessment(assessment, console, show_all=show_all, page=report)
+    else:
+        print_json(reply)
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

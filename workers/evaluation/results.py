@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.markup import escape
+import numpy as np
 
-from ragbandit.router.cli.console import console, print_json
+from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
+from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
+from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
-from ragbandit.router.offline.charts import number_table, print_whole
+from ragbandit.router.offline.gains import unit_of
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.formats import NOTHING, number
-from ragbandit.shared.types import Json
+from ragbandit.shared.formats import NOTHING, counted, decimal, number
+from ragbandit.shared.types import Json, finite_json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
@@ -178,6 +180,23 @@ def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
     return measures["accuracy" if name == "containment" else name]
 
 
+def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings) -> dict[str, Comparison]:
+    """Arm -> comparison with the best of the other arms, by mean reward, on the same questions."""
+    ways: dict[str, Parts] = {}
+    for arm, answers in answered.items():
+        quality = np.array([quality_of(one, reward=reward) for one in qualities[arm]], dtype=np.float64)
+        cost = np.array([cost_of_terms(one.steps, one.cost, terms=reward.cost) for one in answers], dtype=np.float64)
+        value = np.clip(quality - reward.weight * cost, reward.minimum, reward.maximum)
+        ways[arm] = {"reward": value, "quality": quality, "cost": cost}
+    means = {arm: float(way["reward"].mean()) for arm, way in ways.items()}
+    comparisons = {}
+    for arm, ours in ways.items() if len(ways) > 1 else ():
+        best = max((other for other in ways if other != arm), key=means.__getitem__)
+        span, unit = reward.maximum - reward.minimum, unit_of(reward)
+        comparisons[arm] = paired(arm, best, ours=ours, theirs=ways[best], span=span, unit=unit)
+    return comparisons
+
+
 MOST_NAMED = 20
 #: measure -> head of its column, as in the papers
 _HEADS = {
@@ -193,30 +212,63 @@ _HEADS = {
 }
 
 
-def show(lines: Sequence[Line], *, file: Path, judge: str | None, as_json: bool) -> None:
-    if as_json:
-        print_json(lines)
-        return
-    measures = [name for name in lines[0] if name in _HEADS]
-    heads = [f"{_HEADS[name]} %" for name in measures] + ["Step", "passages", "Time", "s"]
-    table = number_table("strategy", *heads, "prompt", "written", "dollars", "failed")
-    for line in lines:
-        cells = [_cell(line, name, scale=100.0, digits=1) for name in measures]
-        cells += [_cell(line, name) for name in ("steps", "passages", "time", "seconds")]
-        cells += [_cell(line, name, digits=0) for name in ("prompt_tokens", "completion_tokens")]
-        cells.append(_pair(number(line["dollars"]), line["dollars_se"], number(line["dollars_se"], digits=2)))
-        table.add_row(escape(line["strategy"]), *cells, str(line["failed"]))
-    table.caption = f"{lines[0]['questions']} questions; mean ± standard error; failures count as wrong"
+def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> list[Line]:
+    """The lines with the key "comparison", which is null for one strategy."""
+    compared = {arm: finite_json(asdict(one)) for arm, one in comparisons.items()}
+    return [line | {"comparison": compared.get(line["strategy"])} for line in lines]
+
+
+def assessment(
+    lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, judge: str | None
+) -> Assessment:
+    """What is shown of the lines. file: where the answers are. judge: name of the judge; None without one."""
+    best = max(comparisons.values(), key=lambda one: one.reward.first or 0.0, default=None)
+    ordered = sorted(comparisons.values(), key=lambda one: one is not best)
+    notes = [f"{counted(lines[0]['questions'], 'question')}; mean ± standard error; failures count as wrong"]
     if judge is not None:
-        table.caption += f"; judged by {escape(judge)}"
-    print_whole(table, console=console)
+        notes.append(f"judged by {judge}")
     for title, key in (("failed", "failures"), ("not judged", "unjudged")):
-        faults = [f"{line['strategy']} {fault['id']}: {fault['error']}" for line in lines for fault in line[key]]
-        for fault in faults[:MOST_NAMED]:
-            console.print(f"{title}: {escape(fault)}", soft_wrap=True, highlight=False)
+        faults = [
+            f"{title}: {line['strategy']} {fault['id']}: {fault['error']}" for line in lines for fault in line[key]
+        ]
+        notes += faults[:MOST_NAMED]
         if len(faults) > MOST_NAMED:
-            console.print(f"{title}: {len(faults) - MOST_NAMED} more, see --json", highlight=False)
-    console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
+            notes.append(f"{title}: {len(faults) - MOST_NAMED} more, see --json")
+    measures = [name for name in lines[0] if name in _HEADS]
+    heads = [*(f"{_HEADS[name]} %" for name in measures), "steps", "passages", "time ratio", "seconds", "prompt tokens"]
+    columns = ("strategy", "reward", "against the best other", *heads, "written tokens", "dollars", "failed")
+    rows = tuple(_row(line, measures=measures, comparison=comparisons.get(line["strategy"])) for line in lines)
+    return Assessment(
+        title="Which strategy is best?",
+        sentence=f"only {lines[0]['strategy']} was run" if best is None else words.sentence(best),
+        number=NOT_KNOWN if best is None or best.verdict == NOT_KNOWN else words.signed(best.reward.estimate),
+        about="reward a question, against the best other strategy",
+        verdict=None if best is None else best.verdict,
+        comparisons=tuple(ordered),
+        frontier=tuple(
+            FrontierPoint(name=one.first, quality=one.quality.first, cost=one.cost.first, kind="arm")
+            for one in ordered
+            if one.quality.first is not None and one.cost.first is not None
+        ),
+        missing=None if best is None else best.missing,
+        progress=1.0 if best is None else best.progress,
+        tables=(NumberTable(title="Means per question", columns=columns, rows=rows),),
+        notes=(*notes, f"answers: {file}"),
+        cost_unit="cost" if best is None else best.unit,
+    )
+
+
+def _row(line: Line, *, measures: Sequence[str], comparison: Comparison | None) -> tuple[str, ...]:
+    reward, against = NOTHING, NOTHING
+    if comparison is not None:
+        reward, against = decimal(comparison.reward.first), words.difference(comparison.reward)
+        if against != NOT_KNOWN:
+            against = f"{comparison.verdict}: {against}"
+    cells = [_cell(line, name, scale=100.0, digits=1) for name in measures]
+    cells += [_cell(line, name) for name in ("steps", "passages", "time", "seconds")]
+    cells += [_cell(line, name, digits=0) for name in ("prompt_tokens", "completion_tokens")]
+    cells.append(_pair(number(line["dollars"]), line["dollars_se"], number(line["dollars_se"], digits=2)))
+    return (line["strategy"], reward, against, *cells, str(line["failed"]))
 
 
 def _cell(line: Line, name: str, *, scale: float = 1.0, digits: int = 2) -> str:

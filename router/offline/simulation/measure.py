@@ -19,7 +19,7 @@ from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, number_t
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import decimal
+from ragbandit.shared.formats import counted, decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -276,7 +276,9 @@ def check_labelled(share: float) -> None:
 
 
 def while_learning(one: FirstPass) -> str:
-    even = "does not break even" if one.break_even is None else f"breaks even after {one.break_even} questions"
+    even = (
+        "does not break even" if one.break_even is None else f"breaks even after {counted(one.break_even, 'question')}"
+    )
     return (
         f"{one.passes} orders of {one.questions} questions: while it learns it earns {one.reward:.3f} a question and "
         f"{even}; always {one.incumbent} earns {one.always[one.incumbent]:.3f}, the best arm of each question "

@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import Tried
 from ragbandit.shared.formats import number, percent
-from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix
+from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix, Query, Vector
 
 #: number of newest decisions that are read, and most questions among them that are mapped
 LOOKED_AT: Final = 5_000
@@ -52,6 +52,7 @@ _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
+_NO_PRICE: Final = {"price": None, "cost_weight": None}
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
 
@@ -134,6 +135,30 @@ def policy_map(
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
     leaves.sort(key=lambda leaf: -leaf.share)
     return PolicyMap(questions=len(rows), leaves=tuple(leaves), explained=explained)
+
+
+def question_kinds(
+    queries: Sequence[Query], *, pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector, schema: ContextSchema
+) -> tuple[QuestionKind, ...]:
+    """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: of the policy, shape (n,).
+
+    Returns the kinds of questions, the largest share first.
+    """
+    rows = [
+        {"tenant": query.tenant, "text": query.text, "context": json.dumps(dict(query.context)), **_NO_PRICE}
+        for query in queries
+    ]
+    tests, kinds = _tests([facts_of(row, schema=schema) for row in rows]), []
+    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
+        kind = QuestionKind(
+            name=", ".join(_conditions(path)) or "all",
+            share=len(places) / len(rows),
+            arms=dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True)),
+            reward=float(rewards[places].mean()),
+            examples=tuple(queries[place].text[:LONGEST] for place in places[:2] if queries[place].text),
+        )
+        kinds.append(kind)
+    return tuple(sorted(kinds, key=lambda kind: -kind.share))
 
 
 def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[str, Any]]:

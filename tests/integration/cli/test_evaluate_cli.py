@@ -11,14 +11,9 @@ from ragbandit.router.offline.logs import Defaults
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Budget
-from ragbandit.strategies.base import Passage
-from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion, in_parallel
+from ragbandit.workers.evaluation.runs import Answers, in_parallel
 from tests.support import command
-from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.logs.log_rows import write_json
 
 CORPUS = [
@@ -94,12 +89,12 @@ def kept(path):
     return [json.loads(line) for line in (path / "answers.jsonl").read_text().splitlines()]
 
 
-# ------------------------------------------------------------------------------------------------------------ output
-
-
-def test_means_are_over_all_questions(run, tmp_path):
-    """Quality, steps and calls are means over every question with their standard errors; a failure is a 0."""
-    rows = report(run("--json"))
+def test_means_and_the_comparison_are_over_all_questions(run, tmp_path):
+    """Quality, steps and calls are means over every question, a failure is a 0 and is listed, and each arm is compared
+    with the best other one.
+    """
+    done = run("--json")
+    rows = report(done)
     none, single = rows["no_retrieval"], rows["single_step"]
     assert (single["exact_match"], single["accuracy"]) == (0.25, 0.5)
     assert single["f1"] == pytest.approx((1 + 2 / 3 + 0 + 0) / 4)
@@ -111,60 +106,44 @@ def test_means_are_over_all_questions(run, tmp_path):
     used = [row["cost"]["passages"] for row in kept(tmp_path) if row["arm"] == "single_step"]
     assert (single["passages"], none["passages"]) == (pytest.approx(sum(used) / 4), 0.0)
     assert sum(used) > 0
-
-
-def test_failures_are_listed(run):
-    """Every failure is in the report with the question's id and the error, and on the terminal too."""
-    done = run("--json")
-    listed = report(done)["single_step"]["failures"]
-    assert [each["id"] for each in listed] == ["q3"]
-    assert "no answer for this prompt" in listed[0]["error"]
-    assert "failed: single_step q3: the script has no answer" in run("--resume").output
+    assert [each["id"] for each in single["failures"]] == ["q3"]
+    compared = single["comparison"]
+    assert (compared["first"], compared["second"], compared["unit"]) == ("single_step", "no_retrieval", "steps")
+    assert (compared["cost"]["estimate"], compared["verdict"], compared["rated"]) == (1.0, "not known yet", 4)
+    said = run("--resume").output
+    assert "failed: single_step q3: the script has no answer" in said
+    assert "whether no_retrieval is better than single_step is not known yet" in said
 
 
 def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
-    """Questions on which an arm or single_step failed count in seconds, but not in Time; without any others Time is
-    "-".
-    """
+    """Questions on which an arm or single_step failed count in seconds, but not in the ratio of times."""
     report(run("--json"))
-    seconds = {
+    times = {
         "single_step": (("answered", 1.0), ("answered", 3.0), ("failed", 0.001), ("exhausted", 4.0)),
         "no_retrieval": (("answered", 2.0), ("failed", 900.0), ("answered", 5.0), ("answered", 2.0)),
     }
-
-    def timed(change):
-        rows = kept(tmp_path)
-        for arm in seconds:
-            for row, (status, taken) in zip([row for row in rows if row["arm"] == arm], seconds[arm], strict=True):
-                row["status"] = change.get(arm, status)
-                row["cost"]["seconds_total"] = taken
-        write_json(tmp_path / "answers.jsonl", rows)
-        done = run("--json", "--resume")
-        return done.exit_code, {row["strategy"]: row for row in json.loads(done.stdout)}
-
-    code, rows = timed({})
-    assert (code, rows["no_retrieval"]["time"]) == (0, pytest.approx((2.0 + 2.0) / (1.0 + 4.0)))
-    assert rows["no_retrieval"]["time_se"] > 0
-    assert rows["no_retrieval"]["seconds"] == pytest.approx(909 / 4)
-    for arm in seconds:
-        code, rows = timed({arm: "failed"})
-        assert (code, rows["no_retrieval"]["time"], rows["no_retrieval"]["time_se"]) == (1, None, None)
-        assert rows["single_step"]["time"] == (None if arm == "single_step" else 1.0)
+    rows = kept(tmp_path)
+    for arm, given in times.items():
+        for row, (status, seconds) in zip([row for row in rows if row["arm"] == arm], given, strict=True):
+            row["status"], row["cost"]["seconds_total"] = status, seconds
+    write_json(tmp_path / "answers.jsonl", rows)
+    none = report(run("--json", "--resume"))["no_retrieval"]
+    assert none["time"] == pytest.approx((2.0 + 2.0) / (1.0 + 4.0))
+    assert none["time_se"] > 0
+    assert none["seconds"] == pytest.approx(909 / 4)
+    write_json(tmp_path / "answers.jsonl", [row | {"status": "failed"} for row in rows if row["arm"] == "single_step"])
+    done = run("--json", "--resume", strategy="single_step")
+    assert (done.exit_code, json.loads(done.stdout)[0]["time"]) == (1, None)
 
 
 def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
     """With another family of metrics the same answers are judged again."""
-    first = report(run("--json"))["single_step"]
+    assert report(run("--json"))["single_step"]["exact_match"] == 0.25
     before = kept(tmp_path)
     write_json(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
     papers = report(run("--json", "--resume", "--family", "musique"))["single_step"]
-    assert first["accuracy"] == 0.5
-    assert papers["accuracy"] == 0.5  # "o" is in "Columbus town" and in "no"
-    assert papers["exact_match"] == 0.0
+    assert (papers["accuracy"], papers["exact_match"]) == (0.5, 0.0)  # "o" is in "Columbus town" and in "no"
     assert kept(tmp_path) == before
-
-
-# ---------------------------------------------------------------------------------------------------- what is written
 
 
 def test_table_is_what_simulate_reads(run, tmp_path):
@@ -191,9 +170,6 @@ def test_log_has_every_arm_once_with_its_share(run, tmp_path):
     assert (rows[0].reward.value, rows[1].reward.value) == (1.0, pytest.approx(1.0 - 0.1 * 3))
     assert (rows[1].reward.quality, rows[1].reward.cost) == (1.0, 3.0)
     assert all(row.decision.features.shape == (16,) for row in rows)
-
-
-# --------------------------------------------------------------------------------------------------------- going on
 
 
 def test_resume_runs_only_what_is_missing(run, tmp_path):
@@ -235,37 +211,30 @@ def test_what_is_other_work(run, tmp_path):
 
 
 def test_failed_answers_are_asked_again_on_request(run, tmp_path):
-    """--resume keeps failures; --retry-failed asks only these again, and the later line counts."""
+    """--resume keeps failures; --retry-failed asks only these again. An arm that failed everywhere ends with 1, and the
+    table is written all the same.
+    """
     ailing = {"class": f"{__name__}:Ailing"}
     write_config(tmp_path, arms={"ailing": ailing, "no_retrieval": {}, "single_step": {}})
 
     def failures(word):
-        done = run("--json", word, strategy="ailing,no_retrieval")
+        done = run("--json", word, "--table", "t.jsonl", strategy="ailing,no_retrieval")
         rows = {row["strategy"]: row["failed"] for row in json.loads(done.stdout)}
-        return rows["ailing"], rows["no_retrieval"], len(kept(tmp_path)), done.exit_code
+        said = "every answer of ailing failed and counts as wrong" in done.stderr
+        return rows["ailing"], rows["no_retrieval"], len(kept(tmp_path)), done.exit_code, said
 
-    assert failures("--resume") == (4, 1, 8, 1)
-    (tmp_path / "healthy").touch()
-    assert failures("--resume") == (4, 1, 8, 1)
-    assert failures("--retry-failed") == (0, 1, 13, 0)
-    assert failures("--resume") == (0, 1, 13, 0)
-
-
-def test_arm_that_failed_everywhere_ends_with_1(run, tmp_path):
-    """Table, log and report are written all the same, and the line on standard error says what is of no use."""
-    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
-    words = ("--table", "t.jsonl", "--log", "log.jsonl")
-    done = run("--json", *words, strategy="ailing,no_retrieval")
-    assert done.exit_code == 1
-    assert "every answer of ailing failed and counts as wrong" in done.stderr
-    assert "--retry-failed" in done.stderr
-    assert [row["failed"] for row in json.loads(done.stdout)] == [4, 1]
+    assert failures("--resume") == (4, 1, 8, 1, True)
     assert read_table("t.jsonl").correct[:, 0].tolist() == [0, 0, 0, 0]
-    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 8
+    (tmp_path / "healthy").touch()
+    assert failures("--resume") == (4, 1, 8, 1, True)
+    assert failures("--retry-failed") == (0, 1, 13, 0, False)
+    assert failures("--resume") == (0, 1, 13, 0, False)
 
 
 def test_answers_are_not_overwritten(run, tmp_path):
-    """Without --resume a file with answers is refused, as it is while another evaluation has it; it stays as it is."""
+    """Without --resume a file with answers is refused, as it is while another evaluation has it; a torn line is run
+    again.
+    """
     report(run("--json"))
     before = kept(tmp_path)
     done = run("--json")
@@ -274,21 +243,11 @@ def test_answers_are_not_overwritten(run, tmp_path):
     assert (done.exit_code, "--resume" in done.output) == (2, True)
     assert (other.exit_code, "another evaluation" in other.output) == (2, True)
     assert kept(tmp_path) == before
-
-
-def test_torn_line_is_run_again(run, tmp_path):
-    """What a killed process left of a line is cut off, and its answer made again."""
-    report(run("--json"))
-    before = kept(tmp_path)
     file = tmp_path / "answers.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
     report(run("--json", "--resume"))
-    assert len(kept(tmp_path)) == len(before)
     assert kept(tmp_path)[:-1] == before[:-1]
     assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
-
-
-# --------------------------------------------------------------------------------------------------------- questions
 
 
 def test_all_names_what_cannot_be_run(run, tmp_path):
@@ -336,35 +295,20 @@ def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
     assert not (tmp_path / "answers.jsonl").exists()
 
 
-class Counting(ScriptedGenerator):
-    """Remembers how many calls were under way at once."""
-
-    now = most = 0
-
-    async def complete(self, request):
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            return await super().complete(request)
-        finally:
-            self.now -= 1
-
-
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
-    """`concurrency` questions are under way at a time, and generator and retriever are closed at the end."""
-    generator = Counting({"": "So the answer is: x."}, seconds=0.01)
-    retriever = MemoryRetriever([Passage(**CORPUS[0])])
-    arms = loaded_arms({"single_step": {}}, generator=generator, retriever=retriever, version="1")
-    rows = [LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)]
+def test_no_more_answers_at_a_time_than_asked(concurrency):
+    """`concurrency` pieces are worked on at a time, and all is closed at the end."""
+    now, most, closed = 0, 0, []
 
-    async def run(bench):
-        await in_parallel(bench.work(rows), bench.answer, concurrency=concurrency)
-        await bench.close()
+    async def do(_):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
 
-    with Answers(tmp_path / "a.jsonl", resume=False) as answers:
-        asyncio.run(run(Bench(arms=arms, budget=Budget(), answers=answers)))
-        assert len(answers.found) == 9
-    assert generator.most == concurrency
-    assert generator.closed
-    assert retriever.closed
+    async def close():
+        closed.append(now)
+
+    asyncio.run(in_parallel(range(9), do, concurrency=concurrency, close=close))
+    assert (most, closed) == (concurrency, [0])

@@ -183,7 +183,7 @@ def test_the_library_gives_the_same_verdict(folder):
         decision = router.route("easy easy 999?")
         assert decision.version.startswith(f"main-{learned}-")
         assert decision.pmf[decision.arms.index("small")] > 0.5
-        assert "policy.incumbent: big, in config.yaml" in " ".join(advice.notes)
+        assert "policy.incumbent: big, with a holdback of 2 %, in config.yaml" in " ".join(advice.notes)
         with pytest.raises(InvalidInput, match="only small to run"):
             router.advise({"small": pipelines["small"]}, questions)
         with pytest.raises(InvalidInput, match="a mapping of names to functions"):

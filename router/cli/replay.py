@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from ragbandit.router.comparison.page import check_page, write_page
-from ragbandit.router.comparison.terminal import print_assessment
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay

@@ -32,10 +32,11 @@ class Scale:
         return min(max(0.0, (value - self.low) / (self.high - self.low)), 1.0)
 
 
-def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06) -> Scale:
+def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> Scale:
     """A scale for numbers. unit: "percent", "seconds", "dollars", or another, which the labels do not repeat.
 
     room: free share of the range at both ends, none below 0 if no value is below 0
+    least: fewest ticks, at most 5
     """
     finite = [min(max(value, -_MOST), _MOST) for value in values if value is not None and math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
@@ -50,7 +51,7 @@ def number_scale(values: Iterable[float | None], *, unit: str = "", room: float 
     power = 10.0 ** math.ceil(math.log10((high - low) / size))
     steps = (power / divisor for divisor in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0))
     step, places = next(
-        (step, places) for step in steps if len(places := _multiples(step, low / size, high / size)) > 2
+        (step, places) for step in steps if len(places := _multiples(step, low / size, high / size)) >= least
     )
     labels = _labels(places, step=step)
     return Scale(
@@ -101,13 +102,15 @@ def time_scale(first: float, last: float) -> Scale:
 
 
 def _time_labels(places: list[float], *, step: float) -> list[str]:
-    """Each label on one line if this is enough to tell it from the others, with its date or year on a second."""
+    """Times of a day with their date, and dates of several years with their year, on a second line if it changes."""
+    times = [datetime.fromtimestamp(place, UTC) for place in places]
+    is_day = step >= _DAY
+    names = [f"{at:%b} {at.day}" if is_day else f"{at:%H:%M}" for at in times]
+    contexts = [f"{at.year}" if is_day else f"{at:%b} {at.day}" for at in times]
+    if is_day and len(set(contexts)) == 1:
+        return names
     labels: list[str] = []
-    before, used = "", set[str]()
-    for place in places:
-        at = datetime.fromtimestamp(place, UTC)
-        name, context = (f"{at:%H:%M}", f"{at:%b} {at.day}") if step < _DAY else (f"{at:%b} {at.day}", f"{at.year}")
-        labels.append(f"{name}\n{context}" if context != before or name in used else name)
-        before = context
-        used.add(name)
+    for place, (name, context) in enumerate(zip(names, contexts, strict=True)):
+        is_clear = place > 0 and context == contexts[place - 1] and name not in names[:place]
+        labels.append(name if is_clear else f"{name}\n{context}")
     return labels

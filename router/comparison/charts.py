@@ -29,7 +29,7 @@ from ragbandit.router.comparison.plots import (
     stretched,
     y_of,
 )
-from ragbandit.shared.formats import decimal, one_line, percent
+from ragbandit.shared.formats import decimal, number, one_line, percent
 
 #: questions before which a mean so far is mostly chance
 _FIRST: Final = 20
@@ -63,7 +63,7 @@ def forest(comparisons: Sequence[Comparison]) -> Picture:
         units={cost: unit},
         alt="; ".join(words.sentence(comparison) for comparison in comparisons),
         note=f"A bar is the interval of the difference, with {confidence} confidence; 0 is no difference. "
-        "A triangle is the estimate; a dashed bar has none, because the difference is not known yet.",
+        "A triangle is the estimate of a known difference; a dashed bar is not known yet.",
     )
 
 
@@ -80,15 +80,16 @@ def _cost_bar(comparison: Comparison) -> Bar:
     cost, change = comparison.cost, words.cost_change(comparison.cost)
     if cost.low is None or cost.high is None:
         return Bar(text=NOT_KNOWN)
-    low, middle, high = (_signed_amount(end, comparison.unit) for end in (cost.low, cost.estimate, cost.high))
+    low, middle, high = (_signed(end) for end in (cost.low, cost.estimate, cost.high))
     if change is None or change == 0.0:
         return Bar(text=f"{low} to {high}", kind="busy" if change is None else "good", low=cost.low, high=cost.high)
     kind = "bad" if change > 0.0 else "good"
     return Bar(text=f"{middle} ({low} to {high})", kind=kind, low=cost.low, high=cost.high, point=cost.estimate)
 
 
-def _signed_amount(value: float | None, unit: str) -> str:
-    text = words.amount(value, unit)
+def _signed(value: float | None) -> str:
+    """Two significant digits; the unit is in the column's title."""
+    text = number(value, 2)
     return f"+{text}" if value is not None and value > 0.0 else text
 
 

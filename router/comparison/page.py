@@ -47,9 +47,15 @@ class Shown:
 
     @property
     def state(self) -> str | None:
-        """The state, unless the sentence contains it."""
-        state = self.assessment.state
-        return None if state is None or state.casefold() in self.assessment.sentence.casefold() else state
+        return self._unsaid(self.assessment.state)
+
+    @property
+    def missing(self) -> str | None:
+        return self._unsaid(self.assessment.missing)
+
+    def _unsaid(self, text: str | None) -> str | None:
+        """None for a text that the sentence contains."""
+        return None if text is None or text.casefold() in self.assessment.sentence.casefold() else text
 
 
 def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:

@@ -231,7 +231,7 @@ def lines(
     if not any(value is not None and math.isfinite(value) for value in ends):
         return None
     y = number_scale([*ends, 0.0] if from_zero else ends, unit=unit, room=0.06 + 0.1 * len(verticals))
-    x = time_scale(at[0], at[-1]) if times else number_scale(at, room=0.0)
+    x = time_scale(at[0], at[-1]) if times else number_scale([0.0, *at], room=0.0, least=5)
     inside = [part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place)]
     for place, (limit, name) in enumerate(verticals):
         where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
@@ -281,16 +281,20 @@ def _kept(count: int, *, most: int) -> list[int]:
 
 
 def _line(line: Line, *, at: Sequence[float], x: Scale, y: Scale, place: int) -> Iterable[Markup]:
-    """Yield the band, the line and its marks. At most about _MARKS points are marked."""
+    """Yield the band, or whiskers of few points; the line; and marks of at most about _MARKS points."""
 
     def points(values: Sequence[float | None]) -> list[tuple[float, float]]:
         found = [(at[index], values[index]) for index in _kept(len(at), most=_POINTS)]
         return [(x.at(where), y_of(value, y)) for where, value in found if value is not None and math.isfinite(value)]
 
-    if line.band is not None:
+    found = points(line.values)
+    if line.band is not None and len(found) <= _MARKS:
+        for (where, low), (_, high) in zip(*map(points, line.band), strict=False):
+            ends = '<line class="whisker" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+            yield drawn(ends, share_x(where), share_x(where), low, high)
+    elif line.band is not None:
         outline = [*points(line.band[0]), *reversed(points(line.band[1]))]
         yield stretched(outline, tag="polygon", kind=f"band arm-{line.look[0]}")
-    found = points(line.values)
     yield stretched(found, kind=f"{'line dashed' if line.is_dashed else 'line'} arm-{line.look[0]}")
     step = max(1, math.ceil(len(found) / _MARKS))
     yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])

@@ -164,7 +164,8 @@ class _Printer:
         full = round(share * _BAR)
         bar = self._signs.full * full + self._signs.empty * (_BAR - full)
         self._print(Text("\n").append(bar, style=self._style).append(f"  {percent(round(share, 2))} of the evidence"))
-        self._say(f"Missing for a verdict: {missing}")
+        if missing.casefold() not in self._it.sentence.casefold():
+            self._say(f"Missing for a verdict: {missing}")
 
 
 def _cell(value: float, scale: Scale) -> int:

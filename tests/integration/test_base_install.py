@@ -80,7 +80,7 @@ REFUSED = {
     "up": "service",
     "serve": "service",
     "worker": "service",
-    "report --html x.html": "service",
+    "report --html x.html": "replay",
     "index search": "service",
     "replay": "replay",
     "data export x.parquet": "replay",

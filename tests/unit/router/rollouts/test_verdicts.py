@@ -204,7 +204,7 @@ def test_a_shadow_that_often_gives_no_pmf_stays_there():
 
 @pytest.mark.parametrize("usual", [0.02, 0.98])
 def test_candidates_as_good_as_the_champion_are_left_alone(usual):
-    """Looked at every 100 rows, at most `alpha` are better and `rollback_alpha` worse, also with rare good or bad answers."""
+    """Looked at every 100 rows, at most `alpha` are better and `rollback_alpha` worse, also with rare answers."""
     lives, better, worse, passed = 40, 0, 0, 0
     for seed in range(lives):
         evidence, rng = Evidence(settings=SETTINGS), np.random.default_rng(seed)

@@ -86,7 +86,6 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
         pmf=pmf,
         candidate=candidate,
         champion=champion,
-        weight=np.full(count, weight),
         scores=np.full((count, 3), np.nan),
     )
     seconds = rng.lognormal(0.0, 0.5, count)
@@ -106,7 +105,7 @@ def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings)
     for first in range(0, decisions, EVERY):
         judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)
         now += EVERY * PACE_S
-        evidence.draws.add(judged.draws)
+        evidence.add(judged.draws)
         evidence.rewards.add(judged)
         evidence.guardrails.add(outcomes)
         found = decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now)

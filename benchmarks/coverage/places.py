@@ -181,15 +181,15 @@ def _look(measured: EstimateWithInterval | Difference, truth: float) -> Look:
 
 def shadow(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """A version in shadow: page, `policy show` and audit log, after every 100 decisions."""
-    return _of_version(life(kind, seed=seed), weight=0.0, seed=seed)
+    return _of_version(life(kind, seed=seed), seed=seed)
 
 
 def canary(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """A version that is a canary of a quarter."""
-    return _of_version(life(kind, seed=seed, weight=0.25), weight=0.25, seed=seed)
+    return _of_version(life(kind, seed=seed, weight=0.25), seed=seed)
 
 
-def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Sequence[Look]]:
+def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
     evidence, beside = Evidence(settings=RolloutSettings()), Evidence(settings=RolloutSettings())
     scores = _scores(lived, np.random.default_rng([seed, 4]))
     failing = np.array([0.02, 0.2, 0.4])
@@ -206,17 +206,15 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
     lines: dict[Line, list[Look]] = {of_reward: [], with_judge: [], of_failures: []}
     for first, look in zip((0, *LOOKS), LOOKS, strict=False):
         here = lived.part(slice(first, look))
-        draws = _draws(here, first=first, weight=weight)
+        draws = _draws(here, first=first)
         blank = np.full(len(here.action), np.nan)
-        evidence.draws.add(draws)
+        evidence.add(draws)
         evidence.guardrails.add(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
         rated = here.part(here.rated)
-        evidence.rewards.add(
-            Judged(draws=_draws(rated, first=first, weight=weight), reward=rated.reward, minimum=0.0, maximum=1.0)
-        )
+        evidence.rewards.add(Judged(draws=_draws(rated, first=first), reward=rated.reward, minimum=0.0, maximum=1.0))
         known = here.rated | ~np.isnan(scores[first:look])
         reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
-        told = _draws(here.part(known), first=first, weight=weight)
+        told = _draws(here.part(known), first=first)
         beside.rewards.add(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
         seen = lived.rated[:look]
         for line, rewards in ((of_reward, evidence.rewards), (with_judge, beside.rewards)):
@@ -227,7 +225,7 @@ def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Seque
     return lines
 
 
-def _draws(rows: Life, *, first: int, weight: float) -> Draws:
+def _draws(rows: Life, *, first: int) -> Draws:
     count = len(rows.action)
     return Draws(
         ids=tuple(f"{first}-{row}" for row in range(count)),
@@ -236,7 +234,6 @@ def _draws(rows: Life, *, first: int, weight: float) -> Draws:
         pmf=rows.pmf,
         candidate=rows.candidate,
         champion=rows.champion,
-        weight=np.full(count, weight),
         scores=np.full(rows.pmf.shape, np.nan),
     )
 

@@ -59,10 +59,6 @@ def log_mean_exp(values: Matrix) -> Vector:
 #: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on
 #: (benchmarks/coverage)
 FEWEST_EFFECTIVE: Final = 10
-#: smallest number of effective rows for an asymptotic confidence sequence, which is valid for many rows only
-BURN_IN_EFFECTIVE: Final = 50
-#: printed instead of a number if there is no room for `Tried.missing`
-NOT_TRIED: Final = "not tried enough"
 
 
 def pace(questions: float, *, first: float, until: float) -> float:
@@ -93,7 +89,7 @@ class Tried:
         if self.enough:
             return None
         counts = f"{counted(self.draws, 'draw')}, {self.judged:,} judged"
-        return f"{NOT_TRIED}: {counts}; {FEWEST_EFFECTIVE} effective rows needed, {self._forecast}"
+        return f"not tried enough: {counts}; {FEWEST_EFFECTIVE} effective rows needed, {self._forecast}"
 
     @property
     def _forecast(self) -> str:

@@ -284,9 +284,6 @@ class RolloutSettings(Section):
     guardrails: GuardrailSettings = GuardrailSettings()
     #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
     enter_canary: bool = False
-    #: number of newest answers, of candidate and champion each, in the check for sudden failures. The check waits until
-    #: the candidate has that many
-    failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
     #: maximum number of candidates in shadow; each computes the arms' probabilities for every decision, with a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
     #: seconds in which a candidate must compute its probabilities for a batch of questions. A slower candidate skips

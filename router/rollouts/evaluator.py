@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, sele
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Array, Draws, Judged, Outcomes
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
@@ -37,15 +37,6 @@ _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scor
 #: (time, id) of a row
 _Position = tuple[float, str]
 _Column = ColumnElement[Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _DrawRow:
-    row: RowMapping
-    arms: tuple[str, ...]
-    #: name of a field of `Draws` ("pmf", "candidate", "champion" or "scores") -> a number per arm
-    values: Mapping[str, Sequence[float]]
-    numbers: tuple[float, ...]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,8 +72,8 @@ class VersionReader:
         page, self._last_decision = _page(connection, select(*_DRAWN), position=position, after=after, now=now)
         notes = list(self._notes(page))
         # Rows with a fault do not count against the version: there the champion failed, and the version was not asked.
-        self.evidence.draws.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
-        self.evidence.draws.add(_draws(_rows(notes), weight=self.version.weight))
+        self.evidence.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
+        self.evidence.add(_draws(notes)[0])
         return len(page) < PAGE
 
     def _read_outcomes(self, connection: Connection, now: float) -> bool:
@@ -91,9 +82,8 @@ class VersionReader:
         position = outcomes.c.made_at, outcomes.c.decision_id
         page, self._last_outcome = _page(connection, query, position=position, after=self._last_outcome, now=now)
         recent = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-        rows = _rows(self._notes(recent), numbers=self._outcome)
-        failed, seconds, cost = np.array([row.numbers for row in rows]).reshape(-1, 3).T
-        draws = _draws(rows, weight=self.version.weight)
+        draws, numbers = _draws(self._notes(recent), numbers=self._outcome)
+        failed, seconds, cost = numbers.reshape(-1, 3).T
         self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
         return len(page) < PAGE
 
@@ -121,11 +111,10 @@ class VersionReader:
         )
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = end
-        rows = _rows(self._notes(page), numbers=self._rewards)
-        if rows:
-            reward, judge = np.array([row.numbers for row in rows]).T
+        draws, numbers = _draws(self._notes(page), numbers=self._rewards)
+        if len(draws):
+            reward, judge = numbers.T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
-            draws = _draws(rows, weight=self.version.weight)
             judged = Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
             self.evidence.rewards.add(judged)
         return end == last
@@ -163,18 +152,16 @@ def _page(
     return page, (page[-1]["at"], page[-1]["id"]) if page else after
 
 
-def _rows(
+def _draws(
     notes: Iterable[tuple[RowMapping, Mapping[str, Any]]],
     *,
     numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
-) -> list[_DrawRow]:
-    """Select draws between several arms for which the version gave a pmf. numbers: returns further values of a row."""
-    rows: list[_DrawRow] = []
+) -> tuple[Draws, Array]:
+    """Draws between several arms for which the version gave a pmf, with `numbers` of each row, shape (n, m)."""
+    rows = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-            arms = tuple(json.loads(row["arms"]))
-            candidate = note.get("pmf")
-            champion = note["champion"]
+            arms, candidate, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
             if not isinstance(candidate, list) or len(candidate) != len(arms) or len(arms) < 2:
                 continue
             pmf = scores_value(row["pmf"]) or ()
@@ -189,25 +176,16 @@ def _rows(
                     "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
                     "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
                 }
-                rows.append(_DrawRow(row=row, arms=arms, values=values, numbers=numbers(row)))
-    return rows
-
-
-def _draws(rows: Sequence[_DrawRow], *, weight: float) -> Draws:
-    names = tuple(sorted({arm for draw in rows for arm in draw.arms}))
-    column = {name: number for number, name in enumerate(names)}
+                rows.append((row, arms, values, numbers(row)))
+    names = tuple(sorted({arm for _, arms, _, _ in rows for arm in arms}))
     tables = {name: np.zeros((len(rows), len(names))) for name in ("pmf", "candidate", "champion", "scores")}
-    for number, draw in enumerate(rows):
-        columns = [column[arm] for arm in draw.arms]
+    for number, (_, arms, values, _) in enumerate(rows):
+        columns = [names.index(arm) for arm in arms]
         for name, table in tables.items():
-            table[number, columns] = draw.values[name]
-    return Draws(
-        ids=tuple(draw.row["id"] for draw in rows),
-        arms=names,
-        arm=np.array([column[draw.row["arm"]] for draw in rows], dtype=np.intp),
-        weight=np.full(len(rows), weight),
-        **tables,
-    )
+            table[number, columns] = values[name]
+    arm = np.array([names.index(row["arm"]) for row, *_ in rows], dtype=np.intp)
+    draws = Draws(ids=tuple(row["id"] for row, *_ in rows), arms=names, arm=arm, **tables)
+    return draws, np.array([further for *_, further in rows])
 
 
 log = logging.getLogger("ragbandit.rollouts")

@@ -22,8 +22,7 @@ _ROUNDING: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: the interval allows for this number of unseen rows, each as extreme as possible; see `LiveDifference`
 _UNSEEN_ROWS: Final = 2.0
-_POINTS: Final = 200
-#: number of rows between two plotted points; at _POINTS points, every second point is dropped and the number doubles
+#: number of rows between two plotted points; after its square, one such part of the rows so far
 _STRIDE: Final = 25
 
 #: plotted point: (number of rows, difference, its lower bound, its upper bound), in units of the reward
@@ -40,14 +39,13 @@ class Draws:
     pmf: Array  #: probabilities with which the arm was drawn
     candidate: Array
     champion: Array
-    weight: Array  #: share of the candidate's pmf in `pmf`, shape (n,); 0 in shadow
     scores: Array  #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
-        columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
+        columns = ("arm", "pmf", "candidate", "champion", "scores")
         ids = tuple(np.array(self.ids, dtype=object)[here])
         return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
 
@@ -254,7 +252,7 @@ class RewardEvidence:
     points: list[Point] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     live: LiveDifference = field(default_factory=LiveDifference)
-    _stride: int = _STRIDE
+    _next_point: int = _STRIDE
     _predictions: Predictions = field(default_factory=Predictions)
     _control: JudgeControl = field(default_factory=JudgeControl)
 
@@ -271,10 +269,11 @@ class RewardEvidence:
         columns = self.live.columns(draws, value=value, guess=guess, control=control)
         first = 0
         while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
-            upto = min(len(draws), first + self._stride - self.rows % self._stride)
+            upto = min(len(draws), first + self._next_point - self.rows)
             self.live.take(columns[:, first:upto])
-            self._plot()
             first = upto
+            if self.rows == self._next_point:
+                self._plot()
         note_rows(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
 
     @property
@@ -292,9 +291,6 @@ class RewardEvidence:
 
     def _plot(self) -> None:
         now = self.difference
-        if self.rows % self._stride or now.estimate is None or now.low is None or now.high is None:
-            return
-        self.points.append((self.rows, now.estimate, now.low, now.high))
-        if len(self.points) >= _POINTS:
-            self.points = self.points[1::2]
-            self._stride *= 2
+        if now.estimate is not None and now.low is not None and now.high is not None:
+            self.points.append((self.rows, now.estimate, now.low, now.high))
+        self._next_point += max(_STRIDE, self.rows // _STRIDE)

@@ -1,5 +1,4 @@
 import hashlib
-import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,11 +14,6 @@ GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
 BURN_IN: Final = 100
 #: share of the champion's answers that count as slow: those above its 95th percentile
 _SLOW: Final = 0.05
-#: number of newest outcomes in which sudden failures are searched for
-_REMEMBERED: Final = 4000
-#: the candidate fails suddenly if at least this share of its newest answers failed, and if the champion's share is at
-#: most a third of the candidate's
-_SUDDEN: Final = 0.5
 
 
 @dataclass(kw_only=True, slots=True)
@@ -53,12 +47,10 @@ class Guardrail(LiveDifference):
 
 @dataclass(kw_only=True, slots=True)
 class GuardrailEvidence:
-    """The three guardrails, each with a third of `rollback_alpha` (Bonferroni), and the check for sudden failures."""
+    """The three guardrails, each with a third of `rollback_alpha` (Bonferroni)."""
 
     settings: RolloutSettings
     rows: int = 0
-    #: number of rows after which a sudden failure was found; None if there was none
-    sudden_at: int | None = None
     slow_s: float | None = None  #: seconds above which an answer counts as slow; None during the burn-in
     #: cost that counts as 1; higher costs are clipped. None during the burn-in; 0 if all answers are free
     cost_unit: float | None = None
@@ -66,7 +58,6 @@ class GuardrailEvidence:
     guardrails: dict[GuardrailName, Guardrail] = field(default_factory=dict)
     _spent: Guardrail = field(init=False)  #: costs without a factor
     _early: list[tuple[float, float, float]] = field(default_factory=list)
-    _newest: Array = field(default_factory=lambda: np.zeros((0, 2)))
 
     def __post_init__(self) -> None:
         self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
@@ -100,7 +91,6 @@ class GuardrailEvidence:
         if "cost" in self.guardrails and self.cost_unit:
             for guardrail in (self.guardrails["cost"], self._spent):
                 guardrail.add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0))
-        self._look_for_sudden(draws.weight * draws.ratio, failed=failed)
         self.rows += len(draws)
         if self.rows <= BURN_IN:
             weight = draws.drawn(draws.champion) / draws.drawn(draws.pmf)
@@ -113,41 +103,18 @@ class GuardrailEvidence:
         self._early = []
         timed = ~np.isnan(seconds) & (seconds > 0.0)
         if timed.sum() >= BURN_IN / 2:
-            slowest = _quantile(seconds[timed], weight=weight[timed], share=1.0 - _SLOW)
+            slowest = _slowest(seconds[timed], weight=weight[timed])
             self.slow_s = (1.0 + self.settings.guardrails.latency) * slowest
             above = float((weight * (seconds > self.slow_s))[timed].sum() / max(weight[timed].sum(), 1e-12))
             self.guardrails["latency"] = self._guardrail(margin=max(_SLOW - above, 0.01))
         mean = float((weight * cost).sum() / max(weight.sum(), 1e-12))
-        self.cost_unit = 2.0 * max(_quantile(cost, weight=weight, share=1.0 - _SLOW), mean)
+        self.cost_unit = 2.0 * max(_slowest(cost, weight=weight), mean)
         if self.cost_unit > 0.0:
             self.guardrails["cost"] = self._guardrail(margin=0.0, factor=1.0 + self.settings.guardrails.cost)
 
-    def _look_for_sudden(self, share: Array, *, failed: Array) -> None:
-        """Check for sudden failures after each failed row. share: the candidate's share in each draw, shape (n,)."""
-        before = len(self._newest)
-        window = self.settings.failure_window
-        self._newest = np.concatenate([self._newest, np.stack([share, failed], axis=1)])
-        failed_rows = np.flatnonzero(failed) if self.sudden_at is None and share.any() else ()
-        for row in failed_rows:
-            part, has_failed = self._newest[: before + int(row) + 1][-_REMEMBERED:][::-1].T
-            candidate = _failing(part, failed=has_failed, events=window)
-            champion = _failing(1.0 - part, failed=has_failed, events=window)
-            # NaN means too few answers: then the candidate does not fail, and the champion does not excuse a failure.
-            if candidate >= _SUDDEN and not champion > candidate / 3.0:
-                self.sudden_at = self.rows + int(row) + 1
-                break
-        self._newest = self._newest[-_REMEMBERED:]
 
-
-def _failing(part: Array, *, failed: Array, events: int) -> float:
-    """Share of failures in a policy's newest `events` answers; NaN if fewer. part: share of each draw, newest first."""
-    upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
-    if upto > len(part):
-        return math.nan
-    return float((part * failed)[:upto].sum() / part[:upto].sum())
-
-
-def _quantile(values: Array, *, weight: Array, share: float) -> float:
+def _slowest(values: Array, *, weight: Array) -> float:
+    """The weighted quantile above which _SLOW of the values lie."""
     order = np.argsort(values)
     upto = np.cumsum(weight[order])
-    return float(values[order][min(int(np.searchsorted(upto, share * upto[-1])), len(values) - 1)])
+    return float(values[order][min(int(np.searchsorted(upto, (1.0 - _SLOW) * upto[-1])), len(values) - 1)])

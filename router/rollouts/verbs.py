@@ -187,8 +187,7 @@ def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: Rollo
     if weight is None:
         message = f"{seen.name!r} has the last weight, {seen.weight:g}"
         raise Conflict(message, field="weight", remedy="promote the version, or roll it back")
-    _check_canary(connection, seen)
-    return _change(connection, seen, act, state="canary", weight=weight)
+    return _canary(connection, seen, replace(act, weight=weight), settings)
 
 
 def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:

@@ -30,27 +30,14 @@ _WORDS: Final[Mapping[GuardrailName, str]] = {
 
 
 @dataclass(kw_only=True, slots=True)
-class DrawEvidence:
-    rows: int = 0
-    faults: int = 0
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-
-    def add(self, draws: Draws) -> None:
-        self.rows += len(draws)
-        note_rows(self.digest, draws.ids, draws.drawn(draws.pmf))
-
-    @property
-    def are_faulty(self) -> bool:
-        return self.faults >= max(_FAULTS * (self.rows + self.faults), _LEAST_FAULTS)
-
-
-@dataclass(kw_only=True, slots=True)
 class Evidence:
     settings: RolloutSettings
     champion: str = "the champion"
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
-    draws: DrawEvidence = field(default_factory=DrawEvidence)
+    questions: int = 0
+    faults: int = 0  #: decisions for which the version gave no pmf
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
     rewards: RewardEvidence = field(init=False)
     guardrails: GuardrailEvidence = field(init=False)
 
@@ -58,12 +45,20 @@ class Evidence:
         self.rewards = RewardEvidence(settings=self.settings)
         self.guardrails = GuardrailEvidence(settings=self.settings)
 
+    def add(self, draws: Draws) -> None:
+        self.questions += len(draws)
+        note_rows(self.digest, draws.ids, draws.drawn(draws.pmf))
+
+    @property
+    def is_faulty(self) -> bool:
+        return self.faults >= max(_FAULTS * (self.questions + self.faults), _LEAST_FAULTS)
+
     def comparison(self, version: PolicyVersion, *, now: float) -> Comparison:
         return compare(
             version.name,
             self.champion,
             design="live traffic",
-            questions=self.draws.rows,
+            questions=self.questions,
             rated=self.rewards.rows,
             reward=self.rewards.difference,
             cost=self.guardrails.cost,
@@ -109,8 +104,8 @@ def decide(
     times = (age >= settings.seconds_per_step, age >= settings.max_age_s)
     further = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
     inputs = [version.name, version.revision, settings.model_dump(mode="json"), list(further)]
-    inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
-    digest = hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()
+    inputs += [part.digest.hexdigest() for part in (evidence, evidence.rewards, evidence.guardrails)]
+    digest = hashlib.sha256(canonical([*inputs, evidence.faults]).encode()).hexdigest()
     return VerdictFinding(
         kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest, comparison=comparison
     )
@@ -151,14 +146,12 @@ class _VerdictRules:
         harms = [
             f"{_WORDS[name]}, beyond the margin" for name, one in guardrails.guardrails.items() if one.state == "passed"
         ]
-        if guardrails.sudden_at is not None:
-            harms.insert(0, f"at least half of its newest {self.settings.failure_window} answers failed")
         high = self.comparison.reward.high
         if self.comparison.verdict == "worse" and high is not None and high < -self.settings.harm:
             harms.append(sentence(self.comparison))
         for reason in harms:
             yield "rollback", reason, "", "rollback"
-        if self.version.state == "canary" and self.evidence.draws.are_faulty:
+        if self.version.state == "canary" and self.evidence.is_faulty:
             yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
 
     def _held(self) -> Iterator[_Verdict]:
@@ -171,13 +164,13 @@ class _VerdictRules:
             yield _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
         if not self.complete:
             yield _hold("its ledger is being read", "the end of the ledger, in a few evaluations")
-        if self.evidence.draws.are_faulty:
+        if self.evidence.is_faulty:
             yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
 
     @property
     def _faults(self) -> str:
-        draws = self.evidence.draws
-        return f"it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
+        faults = self.evidence.faults
+        return f"it gave no pmf for {faults} of {self.evidence.questions + faults} decisions"
 
     def _missing(self) -> Iterator[_Verdict]:
         needed, guardrails = self.settings.rows_per_step, self.evidence.guardrails.guardrails
@@ -234,8 +227,8 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence, comparison: Comparis
     points: list[Json] = [[rows, *(round(value, 6) for value in ends)] for rows, *ends in evidence.rewards.points]
     return {
         "comparison": asdict(comparison),
-        "decisions": evidence.draws.rows,
-        "faults": evidence.draws.faults,
+        "decisions": evidence.questions,
+        "faults": evidence.faults,
         "margin": evidence.settings.margin,
         "guardrails": {name: _guardrail_facts(evidence.guardrails, name=name) for name in GUARDRAILS},
         "points": points,

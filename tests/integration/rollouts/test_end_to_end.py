@@ -51,29 +51,21 @@ def service(make_world):
     return Service(make_world(arms=ARMS, policy={"name": "uniform"}, rollout=ROLLOUT))
 
 
-def test_a_canary_that_harms_is_gone_from_the_next_decision(service):
-    """Judged in its own ledger, rolled back by one look, and nothing of it is served afterwards."""
+@pytest.mark.parametrize(
+    ("two", "kind", "state", "share"),
+    [(0.1, "rollback", "rolled_back", (0.0, 0.5)), (0.9, "promote", "champion", (0.8, 1.0))],
+)
+def test_a_canary_gets_what_it_earns(service, two, kind, state, share):
+    """Judged in its own ledger, a worse canary is gone from the next decision on, and a better one makes it."""
     world = service.world
-    service.live(110, two=0.2, others=0.8)
+    service.live(150, two=two, others=1.0 - two)
     evaluator = Evaluator(service.database, settings=world.settings)
     (look,) = evaluator.evaluate(now=world.now + 6.0)
-    assert (look.finding.kind, look.version.state) == ("rollback", "rolled_back")
+    assert (look.finding.kind, look.version.state) == (kind, state)
+    assert look.version.reason.startswith("v1 is")
     world.router.refresh()
     made = world.route()
     assert CANDIDATE not in made.facts
-    assert max(made.pmf) < 0.5
+    assert (made.policy == service.version.label) == (kind == "promote")
+    assert share[0] <= made.pmf[made.arms.index("two")] <= share[1]
     assert evaluator.evaluate(now=world.now + 7.0) == []
-
-
-def test_a_canary_that_earns_more_decides(service):
-    """A version that is proven better becomes champion at the next look, and makes all later decisions."""
-    world = service.world
-    service.live(150, two=0.9, others=0.1)
-    evaluator = Evaluator(service.database, settings=world.settings)
-    (look,) = evaluator.evaluate(now=world.now + 6.0)
-    assert (look.finding.kind, look.version.state) == ("promote", "champion")
-    assert "better" in look.finding.reason
-    world.router.refresh()
-    made = world.route()
-    assert made.policy == service.version.label
-    assert made.pmf[made.arms.index("two")] > 0.8

@@ -111,9 +111,3 @@ def test_a_prediction_knows_earlier_rows_alone():
     )
     assert np.array_equal(first[:21], second[:21])
     assert not np.array_equal(first[21:], second[21:])
-    paged = Predictions()
-    pages = [
-        paged.before(("one", "two"), arm=arm[here], value=value[here], scores=scores[here])
-        for here in (slice(0, 3), slice(3, 30), slice(30, 40))
-    ]
-    assert np.concatenate(pages) == pytest.approx(first)

@@ -105,7 +105,6 @@ def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings)
     for first in range(0, decisions, EVERY):
         judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)
         now += EVERY * PACE_S
-        evidence.add(judged.draws)
         evidence.rewards.add(judged)
         evidence.guardrails.add(outcomes)
         found = decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
@@ -131,9 +130,8 @@ def main() -> None:
     )
     asked = parser.parse_args()
     rare, settings = asked.worlds == "rare", RolloutSettings()
-    gaps = {"no difference": 0.0, "worse by 10 points": -0.1, "better by 5 points": 0.05}
-    if rare:
-        gaps |= {"better by 5 points": 0.005}
+    gaps = {"no difference": 0.0, "worse by 10 points": -0.1}
+    gaps |= {"better by half a point": 0.005} if rare else {"better by 5 points": 0.05}
     given = {"labels": asked.worlds != "graded", "rated": asked.rated, "judge": asked.judge}
     given |= {"usual": 0.98 if rare else 0.5}
     worlds = [World(name=name, gap=gap, **given) for name, gap in gaps.items()]

@@ -208,7 +208,6 @@ def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
         here = lived.part(slice(first, look))
         draws = _draws(here, first=first)
         blank = np.full(len(here.action), np.nan)
-        evidence.add(draws)
         evidence.guardrails.add(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
         rated = here.part(here.rated)
         evidence.rewards.add(Judged(draws=_draws(rated, first=first), reward=rated.reward, minimum=0.0, maximum=1.0))

@@ -2,13 +2,13 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select, tuple_
+from sqlalchemy import Connection, RowMapping, func, select, tuple_
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
@@ -34,14 +34,11 @@ PAGES: Final = 20
 SETTLE_S: Final = 5.0
 
 _DRAWN: Final = decisions.c["id", "arms", "arm", "facts", "policy", "pmf", "scores", "fault", "made_at"]
-#: (time, id) of a row
-_Position = tuple[float, str]
-_Column = ColumnElement[Any]
 
 
 @dataclass(kw_only=True, slots=True)
 class VersionReader:
-    """Reads the evidence on a version since it entered its state: decisions, outcomes and ledger, page by page."""
+    """Reads the evidence on a version since it entered its state: outcomes and ledger, page by page."""
 
     version: PolicyVersion
     champion: PolicyLabel
@@ -49,40 +46,37 @@ class VersionReader:
     evidence: Evidence
     stored: tuple[str, str] = ("", "")  #: (kind, reason without numbers) of the last stored verdict
     stored_at: float = 0.0
-    _last_decision: _Position = field(init=False)
-    _last_outcome: _Position = field(init=False)
+    _last_outcome: tuple[float, str] = field(init=False)  #: (time, id) of the last outcome that was read
     _seq: int | None = None  #: seq of the last update that was read; None before the first page
     #: True if, before the version entered its state, people had rated enough of the answers that a judge scored: then
     #: only ratings by people count as rewards
     _people: bool = False
 
     def __post_init__(self) -> None:
-        self._last_decision = self._last_outcome = (self.version.since, "")
+        self._last_outcome = self.version.since, ""
 
     def read(self, database: Database, *, now: float) -> bool:
         """Add new rows to the evidence, at most PAGES pages per table. Returns whether everything was read."""
-        readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
+        readings = (self._read_outcomes, self._read_ledger)
         with database.read() as connection:
             done = [any(reading(connection, now) for _ in range(PAGES)) for reading in readings]
         return all(done)
 
-    def _read_decisions(self, connection: Connection, now: float) -> bool:
-        position = decisions.c.made_at, decisions.c.id
-        after = self._last_decision
-        page, self._last_decision = _page(connection, select(*_DRAWN), position=position, after=after, now=now)
-        notes = list(self._notes(page))
+    def _read_outcomes(self, connection: Connection, now: float) -> bool:
+        at = outcomes.c.made_at, outcomes.c.decision_id
+        query = (
+            select(*_DRAWN, *outcomes.c["status", "stop_reason", "cost", "steps"], at[0].label("at"))
+            .join(decisions, decisions.c.id == outcomes.c.decision_id)
+            .where(at[0] >= self._last_outcome[0], at[0] < now - SETTLE_S, tuple_(*at) > tuple_(*self._last_outcome))
+        )
+        page = connection.execute(query.order_by(*at).limit(PAGE)).mappings().all()
+        if page:
+            self._last_outcome = page[-1]["at"], page[-1]["id"]
+        recent = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
+        notes = list(self._notes(recent))
         # Rows with a fault do not count against the version: there the champion failed, and the version was not asked.
         self.evidence.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
-        self.evidence.add(_draws(notes)[0])
-        return len(page) < PAGE
-
-    def _read_outcomes(self, connection: Connection, now: float) -> bool:
-        query: Select[Any] = select(*_DRAWN, *outcomes.c["status", "stop_reason", "cost", "steps"])
-        query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
-        position = outcomes.c.made_at, outcomes.c.decision_id
-        page, self._last_outcome = _page(connection, query, position=position, after=self._last_outcome, now=now)
-        recent = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-        draws, numbers = _draws(self._notes(recent), numbers=self._outcome)
+        draws, numbers = _draws(notes, numbers=self._outcome)
         failed, seconds, cost = numbers.reshape(-1, 3).T
         self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
         return len(page) < PAGE
@@ -141,21 +135,8 @@ class VersionReader:
             yield row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}
 
 
-def _page(
-    connection: Connection, query: Select[Any], *, position: tuple[_Column, _Column], after: _Position, now: float
-) -> tuple[Sequence[RowMapping], _Position]:
-    """Returns (next page of rows, position of the page's last row). The rows are older than SETTLE_S, oldest first."""
-    time, _ = position
-    query = query.add_columns(time.label("at")).where(time >= after[0], time < now - SETTLE_S)
-    query = query.where(tuple_(*position) > tuple_(*after)).order_by(*position).limit(PAGE)
-    page = connection.execute(query).mappings().all()
-    return page, (page[-1]["at"], page[-1]["id"]) if page else after
-
-
 def _draws(
-    notes: Iterable[tuple[RowMapping, Mapping[str, Any]]],
-    *,
-    numbers: Callable[[RowMapping], tuple[float, ...]] = lambda _row: (),
+    notes: Iterable[tuple[RowMapping, Mapping[str, Any]]], *, numbers: Callable[[RowMapping], tuple[float, ...]]
 ) -> tuple[Draws, Array]:
     """Draws between several arms for which the version gave a pmf, with `numbers` of each row, shape (n, m)."""
     rows = []

@@ -8,7 +8,7 @@ from typing import Final
 from ragbandit.router.comparison import MARGIN, Comparison, compare, forecast
 from ragbandit.router.comparison.words import between, sentence
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import Draws, RewardEvidence, note_rows
+from ragbandit.router.rollouts.evidence import RewardEvidence
 from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
@@ -35,9 +35,7 @@ class Evidence:
     champion: str = "the champion"
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
-    questions: int = 0
-    faults: int = 0  #: decisions for which the version gave no pmf
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    faults: int = 0  #: answered questions for which the version gave no pmf
     rewards: RewardEvidence = field(init=False)
     guardrails: GuardrailEvidence = field(init=False)
 
@@ -45,9 +43,10 @@ class Evidence:
         self.rewards = RewardEvidence(settings=self.settings)
         self.guardrails = GuardrailEvidence(settings=self.settings)
 
-    def add(self, draws: Draws) -> None:
-        self.questions += len(draws)
-        note_rows(self.digest, draws.ids, draws.drawn(draws.pmf))
+    @property
+    def questions(self) -> int:
+        """Answered questions for which the version gave a pmf."""
+        return self.guardrails.rows
 
     @property
     def is_faulty(self) -> bool:
@@ -58,7 +57,7 @@ class Evidence:
             version.name,
             self.champion,
             design="live traffic",
-            questions=self.questions,
+            questions=max(self.questions, self.rewards.rows),
             rated=self.rewards.rows,
             reward=self.rewards.difference,
             cost=self.guardrails.cost,
@@ -104,7 +103,7 @@ def decide(
     times = (age >= settings.seconds_per_step, age >= settings.max_age_s)
     further = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
     inputs = [version.name, version.revision, settings.model_dump(mode="json"), list(further)]
-    inputs += [part.digest.hexdigest() for part in (evidence, evidence.rewards, evidence.guardrails)]
+    inputs += [part.digest.hexdigest() for part in (evidence.rewards, evidence.guardrails)]
     digest = hashlib.sha256(canonical([*inputs, evidence.faults]).encode()).hexdigest()
     return VerdictFinding(
         kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest, comparison=comparison
@@ -236,22 +235,12 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence, comparison: Comparis
     }
 
 
-def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Json:
+def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> dict[str, Json]:
     guardrail = evidence.guardrails.get(name)
     if guardrail is None or not guardrail.rows:
         return {"state": "unknown", "n": 0}
     excess = guardrail.excess
-    units: dict[GuardrailName, dict[str, Json]] = {
-        "latency": {"slow_s": evidence.slow_s},
-        "cost": {"unit": evidence.cost_unit},
-    }
-    return {
-        "state": guardrail.state,
-        "n": guardrail.rows,
-        "excess": excess.estimate,
-        "low": excess.low,
-        "high": excess.high,
-        "margin": guardrail.margin,
-        "factor": guardrail.factor,
-        **units.get(name, {}),
-    }
+    facts: dict[str, Json] = {"state": guardrail.state, "n": guardrail.rows, "margin": guardrail.margin}
+    facts |= {"factor": guardrail.factor, "excess": excess.estimate, "low": excess.low, "high": excess.high}
+    units = {"latency": {"slow_s": evidence.slow_s}, "cost": {"unit": evidence.cost_unit}}
+    return {**facts, **units.get(name, {})}

@@ -81,7 +81,7 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
         with trial.database.read() as connection:
             control = store.control_of(connection, base=BASE)
         found.append(decide(trial.version, evidence=evidence, control=control, now=trial.now))
-        assert (evidence.questions, evidence.rewards.rows, evidence.guardrails.rows) == (110, 110, 110)
+        assert (evidence.questions, evidence.rewards.rows) == (110, 110)
     assert found[0] == found[1]
 
 
@@ -152,7 +152,9 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
         replace(one, made_at=trial.now + 1.0, facts={CANDIDATE: said}) for one, said in zip(made, facts, strict=True)
     ]
     stays = replace(trial.make_decision("row-4"), arms=("single_step",), arm="single_step", pmf=(1.0,), propensity=1.0)
-    trial.decisions.add_decisions([*told, replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours})])
+    told.append(replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours}))
+    trial.decisions.add_decisions(told)
+    trial.decisions.add_outcomes([trial._outcome(one, failing=0.0) for one in told])
     evidence = evidence_on(trial)
     assert (evidence.questions, evidence.faults) == (1, 1)
 
@@ -183,8 +185,8 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
         connection.execute(outcomes.update().where(outcomes.c.decision_id == uncounted.id).values(cost="torn"))
         connection.execute(updates.update().where(updates.c.decision_id == uncounted.id).values(surrogates="torn"))
     evidence = evidence_on(trial)
-    assert (evidence.questions, evidence.faults) == (2, 0)  # and the champion's own fault is not its
-    assert (evidence.guardrails.rows, evidence.rewards.rows) == (1, 2)
+    assert (evidence.questions, evidence.faults) == (1, 0)  # and the champion's own fault is not its
+    assert evidence.rewards.rows == 2
     assert ours.id
 
 

@@ -34,7 +34,6 @@ def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, pag
     evidence = Evidence(settings=settings, champion="main")
     for first in range(0, count, page or count):
         here = slice(first, first + (page or count))
-        evidence.add(cut(judged, here).draws)
         evidence.rewards.add(cut(judged, here))
         evidence.guardrails.add(cut(ended, here))
     return evidence

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,8 @@ class AnswerQuality:
 
 #: arm -> the quality of its answers, in the order of the questions
 Qualities = Mapping[str, Sequence[AnswerQuality]]
-#: (mean over questions, standard error of the mean; None for one question)
-Mean = tuple[float, float | None]
-#: the means of an arm over all questions, as `--json` prints them; "<name>_se" is the standard error of "<name>".
-#: `time` is the mean seconds divided by the mean seconds of TIME_ONE
+#: the means of an arm over all questions, as `--json` prints them. `time` is the mean seconds divided by the mean
+#: seconds of TIME_ONE
 Line = dict[str, Any]
 
 
@@ -78,17 +76,13 @@ def line_of_arm(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[AnswerQuality]
 ) -> Line:
     answers, reference = answered[arm], answered.get(TIME_ONE)
-    means: dict[str, Mean | None] = {}
-    for name in qualities[0].measures:
-        means[name] = _mean([quality.measures[name] for quality in qualities])
-    means["steps"] = _mean([answer.steps for answer in answers])
-    means["seconds"] = _mean([answer.cost.seconds_total for answer in answers])
-    means["time"] = None if reference is None else _time(answers, reference=reference)
-    for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
-        means[name] = _mean([getattr(answer.cost, name) for answer in answers])
     line: Line = {"strategy": arm, "questions": len(rows)}
-    for name, mean in means.items():
-        line[name], line[f"{name}_se"] = mean or (None, None)
+    line |= {name: fmean(quality.measures[name] for quality in qualities) for name in qualities[0].measures}
+    line["steps"] = fmean(answer.steps for answer in answers)
+    line["seconds"] = fmean(answer.cost.seconds_total for answer in answers)
+    line["time"] = None if reference is None else _time(answers, reference=reference)
+    for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
+        line[name] = fmean(getattr(answer.cost, name) for answer in answers)
     line["exhausted"] = sum(answer.status == "exhausted" for answer in answers)
     failures, unjudged = [], []
     for row, answer, quality in zip(rows, answers, qualities, strict=True):
@@ -99,24 +93,15 @@ def line_of_arm(
     return line | {"failed": len(failures), "failures": failures, "unjudged": unjudged}
 
 
-def _mean(values: Sequence[float]) -> Mean:
-    count = len(values)
-    return fmean(values), stdev(values) / math.sqrt(count) if count > 1 else None
-
-
-def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> Mean | None:
-    """Returns (mean seconds / mean seconds of the reference, first-order standard error), without failed questions."""
+def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> float | None:
+    """Mean seconds / mean seconds of the reference, without questions on which either failed; None if none is left."""
     pairs = [
         (answer.cost.seconds_total, other.cost.seconds_total)
         for answer, other in zip(answers, reference, strict=True)
         if not (answer.failed or other.failed)
     ]
-    reference_mean = fmean(seconds for _, seconds in pairs) if pairs else 0.0
-    if reference_mean == 0.0:
-        return None
-    ratio = fmean(seconds for seconds, _ in pairs) / reference_mean
-    _, error = _mean([seconds - ratio * other for seconds, other in pairs])
-    return ratio, None if error is None else error / reference_mean
+    ours, theirs = (math.fsum(seconds) for seconds in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return ours / theirs if theirs else None
 
 
 def table_records(
@@ -221,10 +206,10 @@ def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> 
 def assessment(
     lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, judge: str | None
 ) -> Assessment:
-    """What is shown of the lines. file: where the answers are. judge: name of the judge; None without one."""
+    """The screen and the page of the lines. file: where the answers are. judge: name of the judge; None without one."""
     best = max(comparisons.values(), key=lambda one: one.reward.first or 0.0, default=None)
     ordered = sorted(comparisons.values(), key=lambda one: one is not best)
-    notes = [f"{counted(lines[0]['questions'], 'question')}; mean ± standard error; failures count as wrong"]
+    notes = [f"{counted(lines[0]['questions'], 'question')}; failures count as wrong"]
     if judge is not None:
         notes.append(f"judged by {judge}")
     for title, key in (("failed", "failures"), ("not judged", "unjudged")):
@@ -264,19 +249,7 @@ def _row(line: Line, *, measures: Sequence[str], comparison: Comparison | None) 
         reward, against = decimal(comparison.reward.first), words.difference(comparison.reward)
         if against != NOT_KNOWN:
             against = f"{comparison.verdict}: {against}"
-    cells = [_cell(line, name, scale=100.0, digits=1) for name in measures]
-    cells += [_cell(line, name) for name in ("steps", "passages", "time", "seconds")]
-    cells += [_cell(line, name, digits=0) for name in ("prompt_tokens", "completion_tokens")]
-    cells.append(_pair(number(line["dollars"]), line["dollars_se"], number(line["dollars_se"], digits=2)))
+    cells = [f"{100.0 * line[name]:.1f}" for name in measures]
+    cells += [decimal(line[name], 2) for name in ("steps", "passages", "time", "seconds")]
+    cells += [number(line[name]) for name in ("prompt_tokens", "completion_tokens", "dollars")]
     return (line["strategy"], reward, against, *cells, str(line["failed"]))
-
-
-def _cell(line: Line, name: str, *, scale: float = 1.0, digits: int = 2) -> str:
-    mean, error = line[name], line[f"{name}_se"]
-    if mean is None:
-        return NOTHING
-    return _pair(f"{scale * mean:.{digits}f}", error, f"{scale * (error or 0.0):.{digits}f}")
-
-
-def _pair(mean: str, error: float | None, error_text: str) -> str:
-    return mean if error is None else f"{mean} ± {error_text}"

@@ -35,15 +35,23 @@ def sentence(report: Report, *, now: float) -> str:
         start += f"{_totals(report)}; {sample_words(report.sample)}: "
     if total is None:
         return f"{start}no questions that compare two arms{_on_imports(report)}."
-    spent = money(_sum(total.cost.first, total), unit)
-    text = f"{counted(total.questions, 'question')} for {spent}" if report.sample is None else spent
-    if comparison_words.cost_change(total.cost) is not None:
-        text += f" instead of {money(_sum(total.cost.second, total), unit)} with {total.second}"
-    if not total.rated:
-        verdict = "no answer was rated, so that nothing is known of quality"
-    else:
-        verdict = comparison_words.sentence(total)
+    text = _spent(total, unit)
+    text = f"{counted(total.questions, 'question')} for {text}" if report.sample is None else text
+    verdict = _verdict(total)
     return f"{start}{text}; {verdict}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
+
+
+def _verdict(total: Comparison) -> str:
+    if not total.rated:
+        return "no answer was rated, so that nothing is known of quality"
+    return comparison_words.sentence(total)
+
+
+def _spent(total: Comparison, unit: Unit) -> str:
+    spent = money(_sum(total.cost.first, total), unit)
+    if comparison_words.cost_change(total.cost) is None:
+        return spent
+    return f"{spent} instead of {money(_sum(total.cost.second, total), unit)} with {total.second}"
 
 
 def _on_imports(report: Report) -> str:
@@ -93,9 +101,19 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
     known = total is not None and total.verdict != NOT_KNOWN
+    facts = {}
+    if total is not None:
+        facts = {
+            "questions": number(total.questions),
+            "rated": number(total.rated),
+            "spent": _spent(total, report.unit),
+        }
+    if report.asked is not None:
+        facts["asked"] = _totals(report)
+    verdict = report.sentence if total is None else f"{_verdict(total)}."
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
-        sentence=report.sentence,
+        sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
         number=comparison_words.signed(total.reward.estimate) if total is not None and known else NOT_KNOWN,
         about="" if total is None else f"reward a question of routing, compared with {total.second}",
         verdict=None if total is None else total.verdict,
@@ -113,6 +131,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
             *report.notes,
         ),
         cost_unit=report.unit,
+        facts=facts,
     )
 
 

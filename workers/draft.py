@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
@@ -138,7 +137,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
     except RagBanditError as error:
         if documents or isinstance(error, ConfigError):  # a missing package, without which no arm can search
             raise
-        errors.print(escape(f"{corpus} is not indexed: {error}"), soft_wrap=True, highlight=False)
+        errors.say(f"{corpus} is not indexed: {error}")
         return None
     return settings.retriever.index, f"{_passages(description)} of {corpus}"
 

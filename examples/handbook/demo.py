@@ -139,6 +139,7 @@ def _shown(chosen: Options, *, progress: Progress, running: contextlib.ExitStack
     if not chosen.policy:
         progress("the policy learns the recorded table", 0, 0)
         learning = _curve(base, chosen=chosen, data=data)
+    progress("the handbook is indexed", 0, 0)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
     if not chosen.policy:
         progress(f"the policy learns the recorded outcomes of {len(others)} other questions", 0, 0)

@@ -14,7 +14,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,plots,documents,families,crud,otel,mcp,pgvector,qdrant,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,crud,otel,mcp,pgvector,qdrant,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)
@@ -92,9 +92,9 @@ endif
 handbook-table: install
 	$(BIN)/python -m ragbandit.examples.handbook.recorded
 
-# The demo's learning curve on that table, as text and as the picture in examples/handbook/README.md.
+# The demo's learning curve on that table, as text and as a page; `make screenshots` makes the picture of it.
 handbook-curve: install
-	$(BIN)/python -m ragbandit.examples.handbook.learning_curve --plot docs/learning-curve.png
+	$(BIN)/python -m ragbandit.examples.handbook.learning_curve --report learning-curve.html
 
 bench: install
 	$(BIN)/python -m benchmarks

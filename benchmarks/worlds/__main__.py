@@ -1,7 +1,7 @@
 """A board of worlds: rewards of policies on tables that they were not tuned on, with many labels and with few.
 
     python -m benchmarks.worlds                                              # or: make boards
-    python -m benchmarks.worlds --policies mba,linucb --modes cold --labelled 1 --seeds 2 --picture board.png
+    python -m benchmarks.worlds --policies mba,linucb --modes cold --labelled 1 --seeds 2
 
 A world is a table in --tables (routing/*.jsonl and worlds/*.jsonl; default: the folder next to the checkout), the
 handbook's table, a simulated one (benchmarks/worlds/made.py), or one truth of a grid of arms (grids.py: --worlds grids
@@ -25,9 +25,8 @@ from benchmarks.publish import WORLDS_PAGE, fenced, put
 from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import WORLDS
 from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
-from benchmarks.worlds.report import draw, print_board, write
+from benchmarks.worlds.report import print_board, write
 from ragbandit.router.cli.console import bars
-from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.processes import cores
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +80,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="put what is printed between the marks <NAME>:begin and :end of docs/simulated-worlds.md",
     )
-    options.add_argument("--picture", type=Path, help="draw the means and the worst worlds, as PNG")
     return options
 
 
@@ -93,8 +91,6 @@ def main(arguments: list[str]) -> None:
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
     if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.first_seed) < 0:
         options.error("--seeds and --jobs are 1 or more, --late and --first-seed are 0 or more")
-    if asked.picture is not None:
-        check_png(asked.picture)
     console = Console()
     conditions = Conditions(
         first=asked.first,
@@ -128,8 +124,6 @@ def main(arguments: list[str]) -> None:
         put(asked.publish, fenced(printed.getvalue()), file=WORLDS_PAGE)
     if asked.json is not None:
         write(result, path=asked.json)
-    if asked.picture is not None:
-        draw(result, path=asked.picture)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ from ragbandit.shared.types import Matrix, Vector
 #: questions after which rewards while learning are read: of a pass, labelled or not
 READ: Final = (100, 300, 1000)
 WHOLE, AFTER = "whole pass", "after"
-#: points of the picture's curves
-CURVE: Final = (25, 50, 75, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200)
 #: smallest gain of full information for a world to count in the share
 WORTH: Final = 0.012
 DRAWS: Final = 400
@@ -76,8 +74,6 @@ class Measured:
     share: float | None
     #: mean of a pass
     labels: float
-    #: questions -> mean reward until then, against the best fixed arm
-    curve: Mapping[int, float]
 
     def as_json(self) -> dict[str, Any]:
         """For a file: in rewards, not in thousandths."""
@@ -102,7 +98,6 @@ def measured(
     )
     best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
     beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
-    ahead = np.mean([one.earned - rewards[one.order, world.best] for one in passes], axis=0).cumsum()
     return Measured(
         world=world.name,
         policy=policy,
@@ -115,7 +110,6 @@ def measured(
         harmed=against.harmed,
         share=best[AFTER].value / possible if possible > WORTH else None,
         labels=against.labels,
-        curve={count: float(ahead[count - 1] / count) for count in CURVE if count <= against.questions},
     )
 
 

@@ -1,10 +1,10 @@
-"""A board as tables in Markdown, as JSON, and as one picture. Figures are thousandths of a reward per question."""
+"""A board as tables in Markdown, and as JSON. Figures are thousandths of a reward per question."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from rich import box
@@ -13,13 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.worlds.board import Board
-from benchmarks.worlds.measures import AFTER, CURVE, READ, WHOLE, WORTH, Estimate, Measured, mean_of
+from benchmarks.worlds.measures import AFTER, READ, WHOLE, WORTH, Estimate, Measured, mean_of
 from benchmarks.worlds.passes import COLD, DEAREST
-from ragbandit.router.offline.charts import COLOURS, GREY, finish, png
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _KEYS: Final = tuple(map(str, READ))
 _BESIDE: Final = {COLD: "cold", "best": "beside the best fixed arm", DEAREST: "beside the dearest arm"}
@@ -50,36 +45,6 @@ def write(board: Board, *, path: Path) -> None:
     ]
     whole = {"seeds": board.seeds, "conditions": asdict(board.conditions), "worlds": worlds}
     path.write_text(json.dumps({**whole, "rows": [row.as_json() for row in board.rows]}, indent=1), encoding="utf-8")
-
-
-def draw(board: Board, *, path: Path) -> None:
-    """Mean over the worlds (solid) and the worst of them (dotted) while learning: a row of panels per way to begin."""
-    parts = _parts(board)
-    modes, shares = (list(dict.fromkeys(part[place] for part in parts)) for place in (0, 1))
-
-    def panels(figure: "Figure") -> None:
-        grid = figure.subplots(len(modes), len(shares), squeeze=False, sharex=True, sharey=True)
-        for mode, share in parts:
-            axes = grid[modes.index(mode)][shares.index(share)]
-            _draw_part(axes, _rows(board, mode=mode, share=share), policies=board.policies)
-            axes.set_title(_title(mode, share), fontsize=10)
-        figure.supylabel("1,000 x reward a question, less the best fixed arm's", fontsize=9)
-        figure.supxlabel("questions", fontsize=9)
-        grid[0][0].legend(fontsize=8)
-
-    png(path, size=(4.2 * len(shares) + 0.6, 3.2 * len(modes) + 0.6), draw=panels)
-
-
-def _draw_part(axes: "Axes", rows: Sequence[Measured], *, policies: Sequence[str]) -> None:
-    axes.axhline(0.0, color=GREY, linewidth=1.0)
-    for number, policy in enumerate(policies):
-        mine = [row.curve for row in rows if row.policy == policy]
-        # a shorter pass stays where it ended
-        heights = 1000.0 * np.array([np.interp(CURVE, list(curve), list(curve.values())) for curve in mine])
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(CURVE, heights.mean(axis=0), color=colour, label=policy)
-        axes.plot(CURVE, heights.min(axis=0), color=colour, linestyle=":", linewidth=1.0)
-    finish(axes)
 
 
 def _parts(board: Board) -> list[tuple[str, float]]:

@@ -1,17 +1,19 @@
-"""`make screenshots`: a service with made-up traffic, a real browser, and pictures in docs/images.
+"""`make screenshots`: pages of commands, a service with made-up traffic, a real browser, and pictures in docs/images.
 
 `python -m docs.screenshots FOLDER` writes every page in light, dark and 360 pixels wide there, for looking.
+`python -m docs.screenshots PAGE.html NAME` writes the picture docs/images/NAME-light.png of one page.
 """
 
 import asyncio
 import contextlib
 import io
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,17 +25,26 @@ from ragbandit.router.serving.router import Router
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
 #: kind -> colours and width
-KINDS: Final = {"light": ("light", 1200), "dark": ("dark", 1200), "phone": ("light", 360)}
+KINDS: Final = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 360)}
 #: name -> the page, the most of its height that is shown, and the kinds that it is shown in
 PICTURES: Final[dict[str, tuple[str, int, tuple[str, ...]]]] = {
-    "overview": ("/ui?time=week", 1720, ("light", "dark", "phone")),
+    "overview": ("/ui?time=week", 1560, ("light", "dark", "phone")),
     "arms": ("/ui/arms?time=week", 1240, ("light", "dark")),
     "decisions": ("/ui/decisions", 900, ("light", "phone")),
     "decision": ("decision", 1640, ("light",)),
     "policies": ("/ui/policies", 900, ("light",)),
-    "policy": ("/ui/policies/v2", 1500, ("light", "dark")),
+    "policy": ("/ui/policies/v1", 1300, ("light", "dark")),
     "feedback": ("/ui/feedback", 900, ("light",)),
     "queues": ("/ui/queues", 1400, ("light",)),
+}
+#: name -> the command that writes its page, the most of its height that is shown, and the kinds that it is shown in
+PAGES: Final[dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]]] = {
+    "verdict": (
+        ("ragbandit", "advise", "--table", "{root}/examples/handbook/table.jsonl", "--report", "{page}"),
+        1000,
+        ("light", "dark", "phone"),
+    ),
+    "learning-curve": (("ragbandit.examples.handbook.learning_curve", "--report", "{page}"), 700, ("light",)),
 }
 #: colours of a picture: pages have few, and a palette makes the file a quarter of the size
 _COLOURS: Final = 256
@@ -91,27 +102,40 @@ def explored_decision(router: Router) -> str:
     return f"/ui/decisions/{next(row.id for row in found if row.status == 'answered')}"
 
 
-def shoot(url: str, *, decision: str, folder: Path, every: bool = False) -> Iterator[Path]:
-    """Write the pictures; every: each page in each kind, the whole of it."""
+def written_pages(folder: Path) -> Iterator[tuple[str, str, int, tuple[str, ...]]]:
+    """Run the commands of PAGES. Yields (name, address of the page, most of its height, kinds)."""
+    for name, (command, most, kinds) in PAGES.items():
+        page = folder / f"{name}.html"
+        words = [word.format(root=IMAGES.parents[1], page=page) for word in command]
+        # A verdict is also an exit code, so that only the page shows whether the command failed.
+        subprocess.run([sys.executable, "-m", *words], cwd=folder, stdout=subprocess.DEVNULL, check=False)  # noqa: S603
+        yield name, page.as_uri(), most, kinds
+
+
+def shoot(
+    pages: Iterable[tuple[str, str, int, tuple[str, ...]]], *, folder: Path, every: bool = False
+) -> Iterator[Path]:
+    """Write the pictures of (name, address, most of its height, kinds). every: each in each kind, the whole of it."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        tabs = {}
         for kind, (scheme, width) in KINDS.items():
             size = {"width": width, "height": 780}
             context = browser.new_context(color_scheme=scheme, viewport=size)  # type: ignore[arg-type] # two words
-            tab = context.new_page()
-            for name, (path, most, kinds) in PICTURES.items():
-                if kind not in kinds and not every:
-                    continue
-                reply = tab.goto(url + (decision if path == "decision" else path))
-                if reply is None or reply.status != 200:
-                    raise SystemExit(f"{path} cannot be shown: {reply and reply.status}")
+            tabs[kind] = context.new_page()
+        for name, address, most, kinds in pages:
+            for kind in KINDS if every else kinds:
+                tab, width = tabs[kind], KINDS[kind][1]
+                reply = tab.goto(address)
+                if reply is None or reply.status not in (0, 200):  # files have no status
+                    raise SystemExit(f"{address} cannot be shown: {reply and reply.status}")
                 tall = int(tab.evaluate("document.documentElement.scrollHeight"))
                 height = tall if every else min(most, tall)
                 cut = {"x": 0.0, "y": 0.0, "width": float(width), "height": float(height)}
                 taken = tab.screenshot(full_page=True, clip=cut)  # type: ignore[arg-type] # these four
-                yield _written(taken, file=folder / f"dashboard-{name}-{kind}.png")
+                yield _written(taken, file=folder / f"{name}-{kind}.png")
         browser.close()
 
 
@@ -130,14 +154,24 @@ def _written(taken: bytes, *, file: Path) -> Path:
 
 
 def main() -> None:
-    """Fill a store, serve it, and take the pictures."""
+    """Write the pages, fill a store, serve it, and take the pictures."""
     if shutil.which("chromium") is None:
         raise SystemExit("there is no chromium here: apt-get install chromium")
+    if len(sys.argv) > 2:
+        page, name = Path(sys.argv[1]).absolute(), sys.argv[2]
+        for file in shoot([(name, page.as_uri(), 1000, ("light",))], folder=IMAGES):
+            print(f"wrote {file}")
+        return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as data, served(data) as (url, router):
+    with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as made, served(data) as (url, router):
         fill(router)
-        for file in shoot(url, decision=explored_decision(router), folder=folder, every=folder != IMAGES):
+        decision = explored_decision(router)
+        pictures = [
+            (f"dashboard-{name}", url + (decision if path == "decision" else path), most, kinds)
+            for name, (path, most, kinds) in PICTURES.items()
+        ]
+        for file in shoot([*written_pages(Path(made)), *pictures], folder=folder, every=folder != IMAGES):
             print(f"wrote {file}")
 
 

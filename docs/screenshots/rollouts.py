@@ -15,7 +15,7 @@ from ragbandit.shared.types import Json
 
 #: part of the time that is over when it happens -> what differs, the verbs, and why
 _STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
-    (0.2, {"reward": {"weight": 0.04}}, ("shadow",), "steps may cost less"),
+    (0.2, {"reward": {"weight": 0.07}}, ("shadow",), "steps may cost less"),
     (0.4, {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}}}, ("shadow", "canary"), "a faster answer"),
     (1.0, {"policy": {"name": "linucb"}}, (), "textbook optimism"),
 )

@@ -19,6 +19,9 @@ from rich.console import Console
 
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.router.cli.console import bars, errors
+from ragbandit.router.comparison import NOT_KNOWN
+from ragbandit.router.comparison.assessment import Assessment, LearningCurve
+from ragbandit.router.comparison.page import write_page
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
@@ -105,13 +108,13 @@ class Curve:
 
 
 def main() -> None:
-    """Print the curves, and draw them if `--plot` is given."""
+    """Print the curves, and write them as a page if `--report` is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--data", type=Path, default=DATA, help="folder for features, and for learning.json")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
-    parser.add_argument("--plot", type=Path, help="draw the curves, as PNG")
+    parser.add_argument("--report", type=Path, help="write the curves as FILE.html")
     parser.add_argument("--brief", action="store_true", help="print a small picture, and leave the incumbent out")
     chosen = parser.parse_args()
     data = chosen.data.absolute()
@@ -133,10 +136,8 @@ def main() -> None:
     console.print()
     for line in chart(free):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-    if chosen.plot is not None:
-        from ragbandit.examples.handbook.learning_picture import draw
-
-        draw([free] if held is None else [free, held], path=chosen.plot)
+    if chosen.report is not None:
+        write_page(chosen.report, assessment([free] if held is None else [free, held]))
 
 
 def learned(
@@ -264,6 +265,33 @@ def sentence(curve: Curve) -> str:
             f"{said} Learning included, its reward is {compared} against {fixed} ({over}): more than chance explains."
         )
     return f"{said} Learning included, its reward is {compared} against {fixed} ({over}): chance could explain that."
+
+
+def assessment(curves: Sequence[Curve]) -> Assessment:
+    """The page of curves over one table; the first is the policy without an incumbent."""
+    first = curves[0]
+    return Assessment(
+        title=f"The demo's policy while it learns: mean of {first.seeds} orders of {first.questions} questions",
+        sentence=sentence(first),
+        number=f"{first.ahead:+.3f}" if first.beyond_doubt else NOT_KNOWN,
+        about=f"reward a question, learning included, compared with always {first.best_fixed}",
+        verdict="better" if first.beyond_doubt else NOT_KNOWN,
+        curves=tuple(map(_learning_curve, curves)),
+    )
+
+
+def _learning_curve(curve: Curve) -> LearningCurve:
+    fixed = curve.always[curve.best_fixed]
+    behind = [place for place, point in enumerate(curve.points) if point.reward < fixed]
+    ahead = curve.points[behind[-1] + 1 :] if behind else curve.points
+    return LearningCurve(
+        name=curve.name,
+        questions=[point.questions for point in curve.points],
+        policy=[point.reward for point in curve.points],
+        fixed=[fixed] * len(curve.points),
+        rated=[point.questions for point in curve.points],
+        break_even=ahead[0].questions if ahead else None,
+    )
 
 
 def safe_start(curve: Curve, *, harm: float) -> str:

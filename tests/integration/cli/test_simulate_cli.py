@@ -132,7 +132,7 @@ def test_json_has_every_key(run):
         (["--policy", "mba", "--param", "mba.ridge=[1"], "param"),
         (["--policy", "uniform", "--test", "table.jsonl", "--folds", "3"], "folds"),
         (["--policy", "uniform", "--test", "missing.jsonl"], "missing.jsonl"),
-        (["--policy", "uniform", "--plot", "missing/a.png"], "plot"),
+        (["--policy", "uniform", "--report", "missing/a.html"], "report"),
     ],
 )
 def test_wrong_words_end_the_command(run, tmp_path, words, named):

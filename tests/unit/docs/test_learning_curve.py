@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.command import HERE
-from ragbandit.examples.handbook.learning_curve import LINES, chart, curve_of, learned, picture, safe_start, sentence
-from ragbandit.examples.handbook.learning_picture import draw
+from ragbandit.examples.handbook.learning_curve import (
+    LINES,
+    assessment,
+    chart,
+    curve_of,
+    learned,
+    picture,
+    safe_start,
+    sentence,
+)
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation.run import Played
@@ -112,7 +120,8 @@ def test_both_curves_are_learned_and_drawn(tmp_path):
     settings = settings.model_copy(update={"encoder": encoder, "data_dir": str(tmp_path)})
     free, held = learned(table_of(120), settings=settings, seeds=1, incumbent="single_step")
     assert learned(table_of(120), settings=settings, seeds=1, incumbent=None) == (free, None)
-    draw([free, held], path=tmp_path / "curve.png")
+    drawn = assessment([free, held])
     assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
     assert held.worst_prefix > 0.8
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [curve.name for curve in drawn.curves] == ["router", "router, with incumbent"]
+    assert {len(curve.policy) for curve in drawn.curves} == {len(free.points)}

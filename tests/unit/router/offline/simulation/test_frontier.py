@@ -3,27 +3,24 @@
 import itertools
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ragbandit.router.comparison.page import page
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline import charts
-from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.measure import (
     above_line,
+    assessment,
     cheapest_right,
     greedy,
     line_arms,
-    plot_frontier,
     point_of,
     rewards_of,
 )
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.shared.errors import ConfigError
 from tests.support.examples import made_table
 
 ARMS = ("none", "single_step", "multi_step")
@@ -87,20 +84,10 @@ def test_rewards_are_those_of_the_learner():
     assert {-0.5, 0.6} <= set(found.ravel().tolist())
 
 
-@pytest.mark.parametrize("count", [1, 30])
-def test_figure_is_a_png(tmp_path, count):
-    """With one policy, or more than there are colours, the figure is written as PNG."""
-    path = tmp_path / "frontier.png"
-    policies = {"uniform": {}, "fixed": {"arm": TABLE.arms[0]}}
-    rows = simulate(TABLE, policies=policies, folds=2, seeds=2)
-    (one, *_), plain = rows, [row for row in rows if not row.seeds]
-    plot_frontier([*(replace(one, policy=f"p{place}") for place in range(count)), *plain], path=path)
-    assert path.read_bytes().startswith(b"\x89PNG\r\n")
-
-
-def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
-    """Without matplotlib the error names the extra that brings it."""
-    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(ConfigError, match="matplotlib") as caught:
-        check_png(tmp_path / "a.png")
-    assert "pip install '.[plots]'" in caught.value.remedy
+def test_a_page_has_every_policy_and_arm():
+    """The page of a simulation has a point for each policy, each fixed arm and the oracle."""
+    rows = simulate(TABLE, policies={"uniform": {}, "fixed": {"arm": TABLE.arms[0]}}, folds=2, seeds=2)
+    made = assessment(rows)
+    assert [point.name.partition(" ")[0].removesuffix("*") for point in made.frontier] == [row.policy for row in rows]
+    assert made.sentence.startswith("uniform answers")
+    assert page(made).count('class="mark ') == len(rows)

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Difference, forecast, words
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
@@ -40,7 +38,6 @@ from ragbandit.router.offline.replay.candidates import (
     held_out_folds,
     settings_in_force,
 )
-from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.simulation.measure import FirstPass, first_pass, learning_curve
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered
@@ -48,7 +45,7 @@ from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
-from ragbandit.shared.types import ArmName, Matrix, finite_json
+from ragbandit.shared.types import Matrix, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
 #: default share of the decisions that are labelled
@@ -89,8 +86,6 @@ class Advice(Gains):
     #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
     price: Price | None = None
     ask: Ask = field(default_factory=Ask)
-    #: arm that the log cannot judge -> the reason, and what would change that
-    untried: Mapping[ArmName, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         values: dict[str, Any] = finite_json(asdict(self))
@@ -127,11 +122,6 @@ class _Adviser:
     def advice(self, rows: Sequence[Logged], *, source: str) -> Advice:
         outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
         paired_rows = outcomes.rows if outcomes is not None else ()
-        untried: Mapping[ArmName, str] = {}
-        if drawn:
-            faults, untried = _check_log(drawn if paired_rows else rows, folds=self.ask.folds, source=source)
-            if faults:
-                return _wrong_log(faults, rows=rows)
         judged = [*paired_rows, *drawn]
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
@@ -151,11 +141,10 @@ class _Adviser:
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.verdict != "not enough":
                 return advice
-        found = on_draws(drawn, folds=self.ask.folds, untried=untried, progress=self.progress, **common)
+        found = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
         if not isinstance(found, Gains):
             return _wrong_log(found, rows=drawn)
-        about |= {"control": None, "untried": untried}
-        estimated = concluded(Advice(**_fields(found, notes=notes), **about))
+        estimated = concluded(Advice(**_fields(found, notes=notes), **{**about, "control": None}))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _learned(
@@ -235,22 +224,6 @@ def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
     sentence = f"this log is wrong: {'; '.join(faults)}"
     questions = len({row.decision.query.text for row in rows})
     return Advice(verdict="wrong log", sentence=sentence, questions=questions, missing=_PROBABILITIES, progress=0.0)
-
-
-def _check_log(rows: Sequence[Logged], *, folds: int, source: str) -> tuple[Sequence[str], dict[ArmName, str]]:
-    """Returns (faults of the log that replay finds, arm that the log cannot judge -> reason)."""
-    log = log_of(rows, source=source)
-    result = replay_pmfs(log, {}, folds=folds, progress=no_progress)
-    untried = {}
-    for candidate in result.candidates:
-        arm = ArmName(candidate.name.removeprefix("fixed:"))
-        drawn = int(np.count_nonzero(log.log.action == log.log.arms.index(arm)))
-        if not drawn:
-            untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
-        elif candidate.verdict == "cannot be judged" or candidate.missing is not None:
-            times = "once" if drawn == 1 else f"{drawn:,} times"
-            untried[arm] = f"cannot be judged: it was drawn {times}, too seldom"
-    return result.faults, untried
 
 
 def concluded(advice: Advice) -> Advice:

@@ -48,6 +48,7 @@ class Gains:
     frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, routing, and routing at other weights of cost
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     notes: tuple[str, ...] = ()
+    untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
 
 
 def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[Logged]]:
@@ -131,13 +132,9 @@ def on_draws(
     pmfs: Mapping[str, Matrix],
     settings: Settings,
     folds: int,
-    untried: Mapping[ArmName, str],
     progress: Progress,
 ) -> Gains | Sequence[str]:
-    """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log.
-
-    untried: arm that these rows cannot judge -> the reason.
-    """
+    """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log."""
     drawn = log_of(rows, source=log.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
@@ -159,6 +156,13 @@ def on_draws(
         _mirrored(one, second=f"{ALWAYS}{arm}", unit=unit_of(settings.reward), is_partial=is_partial)
         for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
     ]
+    untried = {}
+    for column, (arm, candidate) in enumerate(zip(drawn.log.arms, result.candidates[1:], strict=True)):
+        draws = int(np.count_nonzero(drawn.log.action == column))
+        if not draws:
+            untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
+        elif candidate.verdict == "cannot be judged" or candidate.missing is not None:
+            untried[arm] = f"cannot be judged: it was drawn {counted(draws, 'time')}, too seldom"
     points = {}
     if pmfs and not is_partial:
         for way in replay_pmfs(drawn, pmfs, folds=folds, progress=progress).candidates:
@@ -168,7 +172,8 @@ def on_draws(
         questions=result.rows,
         on=f"estimated from {counted(result.rows, 'decision')} that drew one arm each",
         shares={arm: result.candidates[0].shares[arm] for arm in drawn.log.arms},
-        notes=(*result.notes, *(f"{arm} {reason}" for arm, reason in untried.items())),
+        notes=result.notes,
+        untried=untried,
         **_ordered(gains, judged=[arm for arm in drawn.log.arms if arm not in untried], points=points),
     )
 

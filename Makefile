@@ -14,7 +14,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,crud,otel,mcp,pgvector,qdrant,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)

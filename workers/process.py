@@ -40,9 +40,8 @@ from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.housekeeping import next_learn
-from ragbandit.workers.judge.checks import check_room, judge_templates
+from ragbandit.workers.judge.checks import check_room, judge_template
 from ragbandit.workers.judge.judge import Judge
-from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
 from ragbandit.workers.wiring.generators import (
@@ -63,7 +62,7 @@ def load_judge(context: Context) -> int:
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
-    template = judge_templates(chosen.templates)[RUBRIC]
+    template = judge_template(chosen.templates)
     arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)

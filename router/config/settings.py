@@ -118,8 +118,7 @@ class JudgeSettings(Section):
     weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
     suspicious: Literal["withhold", "post"] = "withhold"
-    #: name of a prompt -> your own prompt, as a text or a file path. Names: rubric, and crud_questions and crud_answer
-    #: (`ragbandit evaluate --family crud`)
+    #: name of a prompt -> your own prompt, as a text or a file path. Only name: rubric
     templates: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("weights")

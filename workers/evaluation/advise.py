@@ -238,10 +238,6 @@ class _Sources:
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
         runs.check_family(options.family)
-        if options.family == runs.CRUD:
-            message = "crud is judged by a quiz, which this command does not make"
-            remedy = "run `ragbandit evaluate --family crud --log L`, then `ragbandit advise --log L`"
-            raise InvalidInput(message, field="family", remedy=remedy)
         unlabelled = self.settings.judge.generator is not None
         rows = runs.read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
         first_rows = list({row.question: row for row in reversed(rows)}.values())[::-1]

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,9 +26,7 @@ from ragbandit.shared.types import Budget
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation import results, runs
-from ragbandit.workers.judge.checks import judge_templates
-from ragbandit.workers.judge.rubric import QuizModel, chinese_words
-from ragbandit.workers.wiring.generators import WorkerArm, make_generator
+from ragbandit.workers.wiring.generators import WorkerArm
 from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import index_folder, with_choice
 
@@ -40,7 +38,6 @@ def evaluate(
     corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
-    judge: Annotated[str | None, typer.Option(help="configuration of the judge of crud; default: --config")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 an answer takes longer")] = 1,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
@@ -54,13 +51,13 @@ def evaluate(
 ) -> None:
     """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
 
-    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: the
-    request cannot be done. 130: Ctrl-C.
+    Exit 0: judged. 1: written and judged, but every answer of some strategy failed. 2: the request cannot be
+    done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
     if report is not None:
         check_page(report)
-    load_judge = _judge_loader(settings, family=family, judge=judge)
+    runs.check_family(family)
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
     settings = with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
@@ -76,15 +73,10 @@ def evaluate(
         if retry_failed:
             stored.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
-        quiz_model = None if load_judge is None else load_judge()
-        qualities: results.Qualities
-        if quiz_model is None:
-            qualities = {
-                arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
-                for arm, texts in answered.items()
-            }
-        else:
-            qualities = _quiz(rows, answered=answered, judge=quiz_model, answers=stored, concurrency=concurrency)
+    qualities = {
+        arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
+        for arm, texts in answered.items()
+    }
     lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
@@ -92,36 +84,13 @@ def evaluate(
     if log is not None:
         write_records(log, _with_features(results.log_records(rows, **judged), rows=rows, settings=settings))
     comparisons = results.compared(**judged)
-    judge_name = None if quiz_model is None else quiz_model.generator.name
     show(
-        results.assessment(lines, comparisons=comparisons, file=file, judge=judge_name),
+        results.assessment(lines, comparisons=comparisons, file=file),
         reply=results.as_json(lines, comparisons=comparisons) if as_json else None,
         show_all=True,
         report=report,
     )
     _check_usable(lines)
-
-
-def _judge_loader(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
-    """Check the judge's settings. Returns a function that loads the judge of family "crud"; None for other families."""
-    runs.check_family(family)
-    if family != runs.CRUD:
-        if judge is not None:
-            raise InvalidInput(f"family {family} has no judge", field="judge", remedy="leave it out")
-        return None
-    chinese_words()  # raises ConfigError at once if jieba is missing
-    # Environment variables override the settings of this command, but not those of the judge's own file.
-    chosen = settings if judge is None else configuration.load(judge, environ={}).settings
-    templates = judge_templates(chosen.judge.templates)
-    cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
-    generator = chosen.generator.model_copy(update={"cache": cache})
-
-    def load() -> QuizModel:
-        with bars(errors) as progress:
-            progress("loading the judge", 0, 0)
-            return QuizModel(generator=make_generator(generator), templates=templates)
-
-    return load
 
 
 def _indexed(corpus: Path, *, settings: Settings) -> str:
@@ -170,29 +139,6 @@ def _run(
     return answered
 
 
-def _quiz(
-    rows: Sequence[runs.LabelledQuestion],
-    *,
-    answered: results.Answered,
-    judge: QuizModel,
-    answers: runs.Answers,
-    concurrency: int,
-) -> results.Qualities:
-    """Let the judge score all answers, and close it. After Ctrl-C the scores so far are in the judge's cache."""
-    cut = chinese_words()
-    by_question: dict[int, dict[str, results.AnswerQuality]] = {}
-    with bars(errors) as progress, interruptible(_stopped(answers)):
-
-        async def quiz(number: int) -> None:
-            texts = {arm: stored[number] for arm, stored in answered.items()}
-            by_question[number] = await results.quizzed_answers(rows[number], answers=texts, model=judge, cut=cut)
-            progress("judged", len(by_question), len(rows))
-
-        numbers = range(len(rows))
-        asyncio.run(runs.in_parallel(numbers, quiz, concurrency=concurrency, close=judge.generator.close))
-    return {arm: [by_question[number][arm] for number in numbers] for arm in answered}
-
-
 def _stopped(answers: runs.Answers) -> str:
     return f"stopped; {answers.file} keeps the answers so far: continue with --resume"
 
@@ -224,15 +170,10 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End with exit code 1 if all answers of a strategy failed or lack a score: nothing should learn from its zeros."""
+    """End with exit code 1 if all answers of a strategy failed: nothing should learn from its zeros."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
-    unjudged = [line["strategy"] for line in lines if len(line["unjudged"]) == line["questions"]]
-    for names, fault in (
-        (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
-        (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),
-    ):
-        if names:
-            message = f"every answer of {', '.join(names)} {fault}"
-            errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
-    if failed or unjudged:
+    if failed:
+        fault = "failed and counts as wrong; when its cause is removed, --retry-failed asks again"
+        message = f"every answer of {', '.join(failed)} {fault}"
+        errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,11 +15,9 @@ from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.gains import unit_of
-from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import Json, finite_json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
-from ragbandit.workers.judge.rubric import QUIZ_MEASURES, Cut, QuizModel, made_quiz, quizzed
 
 #: the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of TIME_ONE (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
@@ -28,69 +26,37 @@ TIME_ONE = "single_step"
 Answered = Mapping[str, Sequence[StoredAnswer]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerQuality:
-    #: name of a measure of quality -> its value in [0, 1]
-    measures: Mapping[str, float]
-    #: why the judge could not score the answer (its measures are then 0); None if the judge did not fail
-    error: str | None = None
-
-
-#: arm -> the quality of its answers, in the order of the questions
-Qualities = Mapping[str, Sequence[AnswerQuality]]
+#: name of a measure of an answer's quality -> its value in [0, 1]
+Measures = Mapping[str, float]
+#: arm -> the measures of its answers, in the order of the questions
+Qualities = Mapping[str, Sequence[Measures]]
 #: the means of an arm over all questions, as `--json` prints them. `time` is the mean seconds divided by the mean
 #: seconds of TIME_ONE
 Line = dict[str, Any]
 
 
-def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> AnswerQuality:
-    return AnswerQuality(measures=judged(None if stored.failed else stored.answer, gold=row.answers, family=family))
-
-
-async def quizzed_answers(
-    row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
-) -> dict[str, AnswerQuality]:
-    """Let the judge score each arm's answer by a quiz, made if missing. If the judge fails, the answer counts 0."""
-    quiz = row.quiz
-    if quiz is None:
-        assert row.reference is not None
-        try:
-            quiz = await made_quiz(row.reference, model=model)
-        except ArmFailed as error:
-            return dict.fromkeys(answers, _unjudged(error))
-    qualities = {}
-    for arm, stored in answers.items():  # in sequence, so that equal answers share a cached reply
-        text = "" if stored.failed else stored.answer or ""
-        try:
-            qualities[arm] = AnswerQuality(measures=await quizzed(text, quiz=quiz, model=model, cut=cut))
-        except ArmFailed as error:
-            qualities[arm] = _unjudged(error)
-    return qualities
-
-
-def _unjudged(error: ArmFailed) -> AnswerQuality:
-    return AnswerQuality(measures=dict.fromkeys(QUIZ_MEASURES, 0.0), error=str(error))
+def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> Measures:
+    return judged(None if stored.failed else stored.answer, gold=row.answers, family=family)
 
 
 def line_of_arm(
-    rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[AnswerQuality]
+    rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[Measures]
 ) -> Line:
     answers, reference = answered[arm], answered.get(TIME_ONE)
     line: Line = {"strategy": arm, "questions": len(rows)}
-    line |= {name: fmean(quality.measures[name] for quality in qualities) for name in qualities[0].measures}
+    line |= {name: fmean(measures[name] for measures in qualities) for name in qualities[0]}
     line["steps"] = fmean(answer.steps for answer in answers)
     line["seconds"] = fmean(answer.cost.seconds_total for answer in answers)
     line["time"] = None if reference is None else _time(answers, reference=reference)
     for name in ("passages", "prompt_tokens", "completion_tokens", "dollars"):
         line[name] = fmean(getattr(answer.cost, name) for answer in answers)
     line["exhausted"] = sum(answer.status == "exhausted" for answer in answers)
-    failures, unjudged = [], []
-    for row, answer, quality in zip(rows, answers, qualities, strict=True):
-        if answer.failed:
-            failures.append({"id": row.id, "error": answer.error or answer.stop_reason})
-        if quality.error is not None:
-            unjudged.append({"id": row.id, "error": quality.error})
-    return line | {"failed": len(failures), "failures": failures, "unjudged": unjudged}
+    failures = [
+        {"id": row.id, "error": answer.error or answer.stop_reason}
+        for row, answer in zip(rows, answers, strict=True)
+        if answer.failed
+    ]
+    return line | {"failed": len(failures), "failures": failures}
 
 
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> float | None:
@@ -154,13 +120,10 @@ def log_record(
     }
 
 
-def quality_of(quality: AnswerQuality, *, reward: RewardSettings) -> float:
-    """Quality for a reward: `str_em` if measured; for a quiz, mean word F1; else the measure `reward.quality`."""
-    measures = quality.measures
+def quality_of(measures: Measures, *, reward: RewardSettings) -> float:
+    """Quality for a reward: `str_em` if measured, else the measure `reward.quality`."""
     if "str_em" in measures:
         return measures["str_em"]
-    if "answered" in measures:
-        return measures["answered"] * measures["word_f1"]
     name = reward.quality.removeprefix("ascii_")
     return measures["accuracy" if name == "containment" else name]
 
@@ -184,17 +147,7 @@ def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings
 
 MOST_NAMED = 20
 #: measure -> head of its column, as in the papers
-_HEADS = {
-    "exact_match": "EM",
-    "f1": "F1",
-    "accuracy": "Acc",
-    "str_em": "str-em",
-    "str_hit": "str-hit",
-    "answered": "Q-R",
-    "word_precision": "T-P",
-    "word_recall": "T-R",
-    "word_f1": "T-F1",
-}
+_HEADS = {"exact_match": "EM", "f1": "F1", "accuracy": "Acc", "str_em": "str-em", "str_hit": "str-hit"}
 
 
 def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> list[Line]:
@@ -203,22 +156,15 @@ def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> 
     return [line | {"comparison": compared.get(line["strategy"])} for line in lines]
 
 
-def assessment(
-    lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, judge: str | None
-) -> Assessment:
-    """The screen and the page of the lines. file: where the answers are. judge: name of the judge; None without one."""
+def assessment(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path) -> Assessment:
+    """The screen and the page of the lines. file: where the answers are."""
     best = max(comparisons.values(), key=lambda one: one.reward.first or 0.0, default=None)
     ordered = sorted(comparisons.values(), key=lambda one: one is not best)
     notes = [f"{counted(lines[0]['questions'], 'question')}; failures count as wrong"]
-    if judge is not None:
-        notes.append(f"judged by {judge}")
-    for title, key in (("failed", "failures"), ("not judged", "unjudged")):
-        faults = [
-            f"{title}: {line['strategy']} {fault['id']}: {fault['error']}" for line in lines for fault in line[key]
-        ]
-        notes += faults[:MOST_NAMED]
-        if len(faults) > MOST_NAMED:
-            notes.append(f"{title}: {len(faults) - MOST_NAMED} more, see --json")
+    faults = [f"failed: {line['strategy']} {one['id']}: {one['error']}" for line in lines for one in line["failures"]]
+    notes += faults[:MOST_NAMED]
+    if len(faults) > MOST_NAMED:
+        notes.append(f"failed: {len(faults) - MOST_NAMED} more, see --json")
     measures = [name for name in lines[0] if name in _HEADS]
     heads = [*(f"{_HEADS[name]} %" for name in measures), "steps", "passages", "time ratio", "seconds", "prompt tokens"]
     columns = ("strategy", "reward", "against the best other", *heads, "written tokens", "dollars", "failed")

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, get_args
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, judged
 from ragbandit.router.offline.logs import values
-from ragbandit.router.offline.logs.tables import LabelledRow, question_rows, required_text
+from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
 from ragbandit.shared.formats import known_choices
@@ -20,29 +20,21 @@ from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outc
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.workers.judge.rubric import Quiz
 from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, offered, worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 Piece = TypeVar("Piece")
 
-#: the family whose answers a model judges with a quiz, see ragbandit.workers.judge.rubric
-CRUD = "crud"
-FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
+FAMILY_NAMES = tuple(sorted(FAMILIES))
 _OTHER_FILE = "name another file with --answers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledQuestion:
-    """A question with its right answers. In the family "crud" it has a gold text or a quiz about one instead."""
-
     id: str
     question: str
     #: right answers in the form of the family, see router.learning.reward; empty if a judge scores the answers
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
-    #: gold text, from which a quiz is made; None for families other than "crud", and if `quiz` is set
-    reference: str | None = None
-    quiz: Quiz | None = None
     dataset: str | None = None
     #: number of pieces of evidence that the answer needs; None if unknown
     hops: int | None = None
@@ -61,29 +53,12 @@ def read_questions(
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers = values.converted(values.gold, entry.get("answers"), field="answers")
         gold = dict[str, Any]()
-        if family == CRUD:
-            gold = _quiz_of(entry)
-        elif answers is not None or not unlabelled:
+        if answers is not None or not unlabelled:
             judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
             gold = {"answers": answers}
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
     return tuple(row for _, row in question_rows(path, question, limit=limit))
-
-
-def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
-    quiz = entry.get("quiz")
-    if quiz is None:
-        return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
-    is_quiz = isinstance(quiz, dict) and set(quiz) == {"questions", "references"}
-    if not (is_quiz and all(map(_are_texts, quiz.values()))):
-        remedy = 'write {"questions": [...], "references": [...]}, both with the same number of texts'
-        raise InvalidInput('"quiz" must have questions and references', field="quiz", remedy=remedy)
-    return {"quiz": Quiz(**{key: tuple(texts) for key, texts in quiz.items()})}
-
-
-def _are_texts(values: object) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) and value.strip() for value in values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

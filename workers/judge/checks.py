@@ -19,17 +19,10 @@ log = logging.getLogger("ragbandit.judge")
 _LEAST_CHARS: Final = 400
 
 
-def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """The prompts of the judge and of the family crud, by name. overrides: name -> the user's prompt, or its file."""
-    field, name = "judge.templates", rubric.ASKS_FOR_ANSWERS
-    names = [rubric.ASKS_FOR_QUESTIONS, name, rubric.RUBRIC]
-    templates = load_templates(names, overrides=overrides, field=field, package=__package__)
-    asks = templates[name]
-    texts = (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)
-    if not any(rubric.CANNOT_INFER in text for text in texts):
-        remedy = "tell the judge to write that where the text has no answer: whatever else it writes counts as one"
-        raise ConfigError(f"this prompt must have {rubric.CANNOT_INFER} in it", field=f"{field}.{name}", remedy=remedy)
-    return templates
+def judge_template(overrides: Mapping[str, str]) -> Template:
+    """The rubric's prompt. overrides: `judge.templates`."""
+    names, field = ["rubric"], "judge.templates"
+    return load_templates(names, overrides=overrides, field=field, package=__package__)["rubric"]
 
 
 class JudgeOfArm:
@@ -37,7 +30,7 @@ class JudgeOfArm:
 
     def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         self.generator, self.max_tokens = generator, settings.max_tokens
-        template = judge_templates(settings.templates)[rubric.RUBRIC]
+        template = judge_template(settings.templates)
         self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
@@ -57,7 +50,7 @@ class JudgeOfArm:
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:
     """Raise ConfigError if a prompt or the model cannot be used. Loads no model. fetch: see `check_generator`."""
-    template = judge_templates(settings.judge.templates)[rubric.RUBRIC]
+    template = judge_template(settings.judge.templates)
     chosen = settings.judge.generator
     if chosen is None:
         return

@@ -7,24 +7,19 @@ the structure of the prompt, but cannot make a judge ignore instructions. `addre
 
 import hmac
 import json
-import logging
 import math
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.shared.files import each_key_once
-from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong, Request
+from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, fit
 
-RUBRIC: Final = "rubric"
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
     "rest. 0: the main point is not in them, or they contradict it.",
@@ -257,120 +252,3 @@ def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
     """A hash, 12 hexadecimal digits, of all that defines the meaning of a score: prompt, criteria, weights."""
     parts = {"template": asdict(template), "criteria": dict(CRITERIA), "weights": dict(weights)}
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-#: the judge's reply, and the reference answer, if the text does not answer a question: Chinese for "cannot infer"
-CANNOT_INFER = "无法推断"
-#: a line such as "3: answer". The colon may also be a full stop or the Chinese comma
-_NUMBERED = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
-#: maximum number of questions of a quiz
-QUESTIONS = 10
-#: maximum number of tokens of a reply with the questions of a quiz, or with the answers to them
-QUIZ_TOKENS = 512
-
-ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
-
-Cut = Callable[[str], Sequence[str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuizModel:
-    generator: Generator
-    #: name -> prompt, see `judge_templates`
-    templates: Mapping[str, Template]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quiz:
-    """Questions about a gold text, and the reference answers in the same order. Raises InvalidInput."""
-
-    questions: tuple[str, ...]
-    references: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.questions) != len(self.references):
-            message = f"{len(self.questions)} questions and {len(self.references)} references"
-            raise InvalidInput(message, field="references", remedy="give one reference per question")
-        if not self.asked:
-            remedy = "leave the question out"
-            raise InvalidInput("no question has an answer in the gold text", field="references", remedy=remedy)
-
-    @property
-    def asked(self) -> tuple[tuple[str, str], ...]:
-        """(question, reference) of the questions that the gold text answers; only these are asked."""
-        pairs = zip(self.questions, self.references, strict=True)
-        return tuple((question, reference) for question, reference in pairs if not _cannot(reference))
-
-
-#: scores of one text, in [0, 1]; the codes in parentheses are column heads.
-#: answered (Q-R, the paper's "recall"): share of the asked questions that the judge could answer from the text.
-#: word_precision (T-P): share of an answer's words that are in the reference. word_recall (T-R): the reverse share.
-#: word_f1 (T-F1, the paper's "precision"): their F1. The last three are means over the answered questions
-QUIZ_MEASURES: Final = ("answered", "word_precision", "word_recall", "word_f1")
-
-
-def chinese_words() -> Cut:
-    """Jieba's function that splits Chinese into words. Raises ConfigError if the package is not installed."""
-    jieba: Any = required_module("jieba", extra="crud", field="cut")
-    jieba.setLogLevel(logging.WARNING)  # otherwise jieba logs on standard error that it loads its dictionary
-    cut: Cut = jieba.lcut
-    return cut
-
-
-async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut) -> Mapping[str, float]:
-    """The scores of a text by QUIZ_MEASURES. cut: see `chinese_words`. Raises ArmFailed if the judge fails."""
-    questions = [question for question, _ in quiz.asked]
-    answers = await _answers(text, questions=questions, model=model) if text.strip() else {}
-    overlaps = [
-        _overlap(cut(answers[number]), cut(reference))
-        for number, (_, reference) in enumerate(quiz.asked, start=1)
-        if number in answers and not _cannot(answers[number])
-    ]
-    means = [fmean(column) for column in zip(*overlaps, strict=True)] if overlaps else [0.0, 0.0, 0.0]
-    return dict(zip(QUIZ_MEASURES, [len(overlaps) / len(questions), *means], strict=True))
-
-
-async def made_quiz(text: str, *, model: QuizModel) -> Quiz:
-    """Let the judge write questions about a gold text, and answer them. Raises ArmFailed if the judge answers none."""
-    fields = {"text": text, "limit": str(QUESTIONS)}
-    reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model)
-    questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
-    answers = await _answers(text, questions=questions, model=model) if questions else {}
-    references = tuple(answers.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
-    if all(map(_cannot, references)):
-        remedy = "use a stronger judge"
-        raise ArmFailed(f"{model.generator.name} made no question that the gold text answers", remedy=remedy)
-    return Quiz(questions=questions, references=references)
-
-
-async def _answers(text: str, *, questions: Sequence[str], model: QuizModel) -> dict[int, str]:
-    numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
-    fields = {"text": text, "questions": numbered}
-    return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model))
-
-
-async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel) -> str:
-    generator = model.generator
-    prompt = fit(model.templates[template], fields=fields, generator=generator, max_tokens=QUIZ_TOKENS).prompt
-    return (await generator.complete(Request(prompt=prompt, max_tokens=QUIZ_TOKENS))).text
-
-
-def _numbered(reply: str) -> dict[int, str]:
-    """Number -> answer, read from lines such as "3: answer". The first answer that is not blank counts."""
-    answers: dict[int, str] = {}
-    for number, answer in _NUMBERED.findall(reply):
-        if answer.strip():
-            answers.setdefault(int(number), answer.strip())
-    return answers
-
-
-def _cannot(answer: str) -> bool:
-    return answer.strip(" \t。.“”\"'") == CANNOT_INFER
-
-
-def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
-    same = sum((Counter(words) & Counter(gold)).values())
-    if same == 0:
-        return 0.0, 0.0, 0.0
-    precision, recall = same / len(words), same / len(gold)
-    return precision, recall, 2 * precision * recall / (precision + recall)

@@ -142,7 +142,11 @@ def extreme_rows(
     minus_logged: True if the candidate is compared with the logged policy, so that scores are reduced by the reward.
     """
     pair = len(heavy) == 2
-    corners = [(heavy[0], 0.0), (0.0, heavy[1])] if pair else [(heavy[0],)]
+    corners: list[tuple[float, ...]] = [(heavy[0],)]
+    if pair:
+        # A candidate that is nearly the logged policy has the weight 1 in every row. A row of another weight would be
+        # fitted exactly, and would show nothing of what the other candidate's heavy rows may be.
+        corners = [(heavy[0], 0.0), (0.0, heavy[1]), (heavy[0], 1.0), (1.0, heavy[1])]
     rows = [
         ((weights[0] - weights[1]) * (r - baseline), *weights)
         if pair

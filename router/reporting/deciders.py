@@ -16,9 +16,11 @@ from ragbandit.shared.types import BUDGET_FACTOR, REBUILDING, Json
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 
 #: number of newest questions from which the state is read
-NEWEST: Final = 100
+NEWEST: Final = 200
 #: a budget decides if it raises the price of a question at least by this factor
 _RAISED: Final = 2.0
+#: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
+_CLEAR: Final = 0.05
 
 
 class Decider(NamedTuple):
@@ -79,10 +81,8 @@ def state_of(deciders: Sequence[Decider], *, rated: float) -> str | None:
 def _ends(deciders: Sequence[Decider], *, rated: float) -> str:
     """When routing can be judged: the line through the shares of the newer and the older half, extended to a half."""
     half = len(deciders) // 2
-    if half < NEWEST // 4 or rated <= 0.0:
+    newer, older = (sum(d.share for d in part) / max(half, 1) for part in (deciders[:half], deciders[-half:]))
+    if half < NEWEST // 4 or rated <= 0.0 or older - newer < _CLEAR:
         return "; routing is judged when it decides most of them"
-    newer, older = (sum(d.share for d in part) / half for part in (deciders[:half], deciders[-half:]))
-    if older - newer < 0.01:
-        return "; at this rate that does not end: see `ragbandit status` on learning"
     questions = (newer - 0.5) * half / (older - newer)
     return f"; routing is judged after {forecast(max(questions * rated, 1.0), noun='rating')}"

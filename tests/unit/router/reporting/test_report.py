@@ -127,12 +127,12 @@ def test_the_state_is_what_decides_most_draws():
     """Half of the draws or less is no state; the forecast is the line through the older and the newer half."""
     assert state_of([], rated=1.0) is None
     assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)], rated=1.0) is None
-    falling = [Decider("safe start", 0.6 if row < 50 else 0.8, "deep") for row in range(100)]
+    falling = [Decider("safe start", 0.6 if row < 100 else 0.8, "deep") for row in range(200)]
     assert state_of(falling, rated=0.4) == (
-        "safe start: 70 % of the questions still go to deep; routing is judged after about 10 more ratings"
+        "safe start: 70 % of the questions still go to deep; routing is judged after about 20 more ratings"
     )
     flat = [Decider("safe start", 0.9, "deep")] * 100
-    assert "at this rate that does not end" in state_of(flat, rated=0.4)
+    assert "routing is judged when it decides most of them" in state_of(flat, rated=0.4)
     for kind in ("rebuilt ledger", "budget", "warm-up"):
         assert state_of([Decider(kind, 0.8)] * 100, rated=0.4).startswith(f"{kind}: ")
 

@@ -25,7 +25,7 @@ from ragbandit.router.encoders.base import Encoder, HashingEncoder
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.replay import MemoryLog, Plan, estimate_candidates, memory_log, parse_candidates, prepare
-from ragbandit.router.offline.simulation.measure import rewards_of
+from ragbandit.router.offline.simulation import rewards_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_encoder

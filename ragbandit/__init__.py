@@ -49,13 +49,12 @@ from ragbandit.shared.types import (
 if TYPE_CHECKING:
     from ragbandit.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
-    from ragbandit.router.offline.simulation import simulate
     from ragbandit.router.serving.router import Router
 
 __version__ = "1.0.0"
 
 # Loaded at their first use.
-__all__ = ["AsyncClient", "Client", "Router", "open_log", "replay", "simulate"]
+__all__ = ["AsyncClient", "Client", "Router", "open_log", "replay"]
 # Values.
 __all__ += ["Budget", "Cost", "Counters", "Decision", "DecisionId", "Feedback", "FeedbackId", "Message", "Outcome"]
 __all__ += ["Query", "Receipt"]
@@ -70,7 +69,6 @@ _LAZY = {
     "Router": "ragbandit.router.serving.router",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",
-    "simulate": "ragbandit.router.offline.simulation",
 }
 
 

@@ -60,7 +60,6 @@ PANELS: Final[Mapping[str, Verbs]] = {
             },
         ),
         "replay": f"{_CLI}.replay:replay_verb",
-        "simulate": f"{_CLI}.training:simulate_verb",
         "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     },
     "Data and access": {

@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
         "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
     )
     options.add_argument("--first", type=int, default=0, help="decisions at the beginning that are all labelled")
+    options.add_argument("--warm", type=int, default=0, help="questions learned before with the outcomes of all arms")
     options.add_argument("--judge", type=_chance, help="correlation of a judge's scores of all decisions; 0: noise")
     options.add_argument("--bought", action="store_true", help="the judge's scores favour the worst arm")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
@@ -89,10 +90,11 @@ def main(arguments: list[str]) -> None:
     asked = options.parse_args(arguments)
     if unknown := sorted(set(asked.modes) - set(MODES)):
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
-    if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.first_seed) < 0:
-        options.error("--seeds and --jobs are 1 or more, --late and --first-seed are 0 or more")
+    if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.warm, asked.first_seed) < 0:
+        options.error("--seeds and --jobs are 1 or more, --late, --warm and --first-seed are 0 or more")
     console = Console()
     conditions = Conditions(
+        warm=asked.warm,
         first=asked.first,
         wrong=asked.wrong,
         late=asked.late,

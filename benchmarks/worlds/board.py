@@ -13,18 +13,19 @@ import numpy as np
 from benchmarks.worlds.grids import GRIDS, TRUTHS, grid_world
 from benchmarks.worlds.made import WORLDS, made_world
 from benchmarks.worlds.measures import Measured, measured, possible_gain
-from benchmarks.worlds.passes import Conditions, Task, World, passed
+from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import process_executor
-from ragbandit.router.offline.simulation import DEFAULT_WEIGHT
-from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import Matrix
 
 HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"
+#: cost weight (lambda) of the other worlds, in reward per step
+DEFAULT_WEIGHT: Final = RewardSettings().weight
 #: weight of cost where most questions are answered by no arm
 _LLAMA_WEIGHT: Final = 0.015
 
@@ -129,7 +130,7 @@ def board(
         for seed in range(first_seed, first_seed + seeds)
     ]
     possible, played = _played(worlds, tasks=tasks, jobs=jobs, progress=progress)
-    groups: dict[tuple[str, str, str, float], list[Played]] = {}
+    groups: dict[tuple[str, str, str, float], list[Judged]] = {}
     for task in tasks:
         key = task.world, task.policy, task.mode, task.conditions.labelled
         groups.setdefault(key, []).append(played[task])
@@ -143,10 +144,10 @@ def board(
 
 def _played(
     worlds: Sequence[World], *, tasks: Sequence[Task], jobs: int, progress: Progress
-) -> tuple[dict[str, float], dict[Task, Played]]:
+) -> tuple[dict[str, float], dict[Task, Judged]]:
     """By processes that all have the worlds; what comes out does not depend on how many there are."""
     possible: dict[str, float] = {}
-    results: dict[Task, Played] = {}
+    results: dict[Task, Judged] = {}
     count = len(worlds) + len(tasks)
     with process_executor(jobs, begin=_begin, given=({world.name: world for world in worlds},)) as pool:
         work: list[Task | str] = [*(world.name for world in worlds), *tasks]
@@ -154,7 +155,7 @@ def _played(
         for done, future in enumerate(as_completed(asked), start=1):
             one, result = asked[future], future.result()
             if isinstance(one, Task):
-                assert isinstance(result, Played)
+                assert isinstance(result, Judged)
                 results[one] = result
             else:
                 assert isinstance(result, float)
@@ -167,6 +168,6 @@ def _begin(worlds: dict[str, World]) -> None:
     _worlds.update(worlds)
 
 
-def _work(one: Task | str) -> Played | float:
+def _work(one: Task | str) -> Judged | float:
     """A pass, or, of a world's name, what full information could gain there."""
     return passed(one, world=_worlds[one.world]) if isinstance(one, Task) else possible_gain(_worlds[one])

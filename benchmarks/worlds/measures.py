@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.worlds.passes import DEAREST, World
+from benchmarks.worlds.passes import DEAREST, Judged, World
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
+from ragbandit.router.offline.first_pass import first_pass, mean_and_error
 from ragbandit.router.offline.logs.tables import table_query
-from ragbandit.router.offline.simulation.measure import first_pass
-from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.policies.context import ContextColumns
 from ragbandit.shared.types import Matrix, Vector
 
@@ -72,6 +71,10 @@ class Measured:
     harmed: float
     #: AFTER divided by the gain of full information; None if this gain is too small
     share: float | None
+    #: after the pass, on the rest: share of right answers with its standard error over seeds, and steps per question
+    right: float
+    right_se: float | None
+    steps: float
     #: mean of a pass
     labels: float
 
@@ -85,12 +88,12 @@ class Measured:
 
 
 def measured(
-    world: World, *, policy: str, mode: str, labelled: float, passes: Sequence[Played], possible: float
+    world: World, *, policy: str, mode: str, labelled: float, passes: Sequence[Judged], possible: float
 ) -> Measured:
     """What these passes come to. possible: what full information could gain over the best fixed arm."""
     rewards = world.rewards
     against = first_pass(
-        [[one] for one in passes],
+        passes,
         arms=world.table.arms,
         rewards=rewards,
         incumbent=world.table.arms[world.reference(mode)],
@@ -98,6 +101,11 @@ def measured(
     )
     best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
     beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
+    answers = [
+        [float((one.shares * values[one.test]).sum(axis=1).mean()) for one in passes]
+        for values in (world.table.correct, world.table.steps)
+    ]
+    right, right_se = mean_and_error(answers[0])
     return Measured(
         world=world.name,
         policy=policy,
@@ -109,11 +117,14 @@ def measured(
         worst_prefix=against.worst_prefix,
         harmed=against.harmed,
         share=best[AFTER].value / possible if possible > WORTH else None,
+        right=right,
+        right_se=right_se,
+        steps=math.fsum(answers[1]) / len(passes),
         labels=against.labels,
     )
 
 
-def _figures(world: World, *, passes: Sequence[Played], rewards: Matrix, arm: int) -> dict[str, Estimate]:
+def _figures(world: World, *, passes: Sequence[Judged], rewards: Matrix, arm: int) -> dict[str, Estimate]:
     fixed, length = rewards[:, arm], min(len(one.order) for one in passes)
     estimate = functools.partial(_estimate, rows=len(rewards), name=world.name)
     figures = {

@@ -2,27 +2,29 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation.measure import rewards_of
-from ragbandit.router.offline.simulation.run import (
+from ragbandit.router.learning.examples import made_update
+from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, table_query
+from ragbandit.router.offline.simulation import (
+    EPOCH,
     Learning,
     Places,
     Played,
     SimulationData,
     SimulationRun,
     chance_of,
-    play,
+    rewards_of,
 )
 from ragbandit.router.policies import with_settings
-from ragbandit.router.policies.draw import Drawn
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, Json, Matrix
+from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.draw import draw, outputs_of
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, Json, Matrix, PolicyLabel
 
 #: questions of a pass at most, and of a table that are asked at most
 QUESTIONS: Final = 1200
@@ -78,10 +80,21 @@ class World:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Judged(Played):
+    """A pass, and what the policy chooses after it for the other rows of the table."""
+
+    test: Places  #: the other rows
+    #: shape (tests, arms): 1 for the arm with the best score, shared by equal arms; the pmf of a policy without scores
+    shares: Matrix
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
     """How labels come."""
 
     labelled: float = 1.0
+    #: questions of a pass that are not asked: the outcomes of all their arms are learned before it
+    warm: int = 0
     #: decisions at the beginning that are all labelled
     first: int = 0
     #: chance that a rating is the opposite of what it should be
@@ -158,10 +171,31 @@ class ConditionedLearning(Learning):
         # a label that is not late is learned before the next decision, which is the one of number steps
         self._waiting.append((self.steps + self._conditions.late, decision, quality, steps))
 
-    def predicted(self, places: Places) -> list[Drawn]:
-        """The policy's word after all labels have come."""
+    def show(self, place: int) -> None:
+        """Learn the outcomes of all arms on one row, as `ragbandit advise --warm` does."""
+        table, features = self.world.table, self.world.features if self._sees else None
+        common: dict[str, Any] = {"encoder_hash": self.world.encoder_hash, "settings": self.settings, "now": EPOCH}
+        own = None if features is None else features[place]
+        for row in arm_rows(table.rows[place], arms=table.arms, features=own, **common):
+            self.seq += 1
+            label = PolicyLabel(self.settings.policy.label)
+            update = made_update(row.decision, row.reward, label=label, seq=self.seq, now=EPOCH, decided=self.steps)
+            self.refused += not apply(self.policy, update)
+
+    def shares(self, world: World, places: Places) -> Matrix:
+        """What the policy chooses for these rows of the world, without a floor, after all labels have come."""
         self._learn_until(None)
-        return super().predicted(places)
+        arms, rows = world.table.arms, []
+        for batch in np.array_split(places, max(1, len(places) // 64)):
+            features = world.features[batch] if self._sees and world.features is not None else None
+            queries = [table_query(world.table.rows[place]) for place in batch]
+            for output in outputs_of(self.policy, queries, features=features, arms=[arms] * len(batch)):
+                drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=0)
+                self._note(drawn.fault)
+                scores = np.array(drawn.pmf if drawn.scores is None else drawn.scores)
+                best = scores if drawn.scores is None else scores == scores.max()
+                rows.append(best / best.sum())
+        return np.array(rows)
 
     def _learn_until(self, now: int | None) -> None:
         while self._waiting and (now is None or self._waiting[0][0] <= now):
@@ -176,7 +210,7 @@ def cut(world: World, *, seed: int) -> tuple[Places, Places]:
     return order[:count], order[count:]
 
 
-def passed(task: Task, *, world: World) -> Played:
+def passed(task: Task, *, world: World) -> Judged:
     """The pass; its places are those of the world's table."""
     asked, rest = cut(world, seed=task.seed)
     arms = world.table.arms
@@ -189,21 +223,25 @@ def passed(task: Task, *, world: World) -> Played:
     params = with_settings(policy, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     data = SimulationData(
         table=_part(world.table, asked),
-        judged=_part(world.table, rest),
-        folds=1,
         settings=settings,
         features=None if world.features is None else world.features[asked],
-        judged_features=None if world.features is None else world.features[rest],
         encoder_hash=world.encoder_hash,
         labelled=task.conditions.labelled,
     )
-    run = SimulationRun(policy=policy, params=params, weight=world.weight, seed=task.seed, fold=0)
+    run = SimulationRun(policy=policy, params=params, weight=world.weight, seed=task.seed)
     favoured = arms[world.reference(task.conditions.favoured)]
     learning = ConditionedLearning(run, world=data, conditions=task.conditions, favoured=favoured)
-    played = play(run, world=data, learning=learning)
+    order, warm = np.random.default_rng(task.seed).permutation(len(asked)), task.conditions.warm
+    for place in order[:warm]:
+        learning.show(int(place))
+    for place in order[warm:]:
+        learning.step(int(place))
+    shares = learning.shares(world, rest)
+    played = learning.played()
     if played.faults or played.refused:
         raise RuntimeError(f"{task.policy} in {world.name}: {played.reason}")
-    return replace(played, order=asked[played.order], test=rest[played.test])
+    found = {each.name: getattr(played, each.name) for each in fields(played)} | {"order": asked[played.order]}
+    return Judged(**found, test=rest, shares=shares)
 
 
 def _part(table: LabelledTable, places: Places) -> LabelledTable:

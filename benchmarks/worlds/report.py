@@ -26,6 +26,8 @@ def print_board(board: Board, *, console: Console) -> None:
     for mode, share in _parts(board):
         _print(_part_table(_rows(board, mode=mode, share=share), title=_title(mode, share)), console=console)
     _print(_means_table(board), console=console)
+    if len(board.worlds) == 1:
+        _print(_answers_table(board), console=console)
     for note in _notes(board):
         console.print(note, soft_wrap=True, highlight=False, markup=False)
 
@@ -122,6 +124,36 @@ def _means_table(board: Board) -> Table:
     return table
 
 
+def _answers_table(board: Board) -> Table:
+    """Right answers in percent and steps: of each arm, of the cheapest right arm, and of policies after their passes.
+
+    Above line: less those of a mixture of two arms with the same steps, the cheapest and the dearest arm that search.
+    """
+    table = board.worlds[0].table
+    always = [(100.0 * right, steps) for right, steps in zip(table.correct.mean(0), table.steps.mean(0), strict=True)]
+    searching = sorted((point for point in always if point[1] > 0.0), key=lambda point: point[1])
+    (low, near), (high, far) = searching[0], searching[-1]
+    shown = _table("answers", "", "right, %", "steps", "above line")
+
+    def add(name: str, way: str, right: float, steps: float, error: float | None = None) -> None:
+        line = low + (steps - near) / ((far - near) or 1.0) * (high - low)
+        shown.add_row(name, way, f"{right:.1f}{_error(error)}", f"{steps:.2f}", f"{right - line:+.1f}{_error(error)}")
+
+    for arm, point in zip(table.arms, always, strict=True):
+        add(f"always {arm}", "", *point)
+    cheapest = np.where(table.correct == table.correct.max(1, keepdims=True), table.steps, np.inf).argmin(1)[:, None]
+    best = [float(np.take_along_axis(values, cheapest, 1).mean()) for values in (table.correct, table.steps)]
+    add("cheapest right arm", "", 100.0 * best[0], best[1])
+    for row in board.rows:
+        error = None if row.right_se is None else 100.0 * row.right_se
+        add(row.policy, _title(row.mode, row.labelled), 100.0 * row.right, row.steps, error)
+    return shown
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.1f}"
+
+
 def _keys(rows: Sequence[Measured]) -> list[str]:
     return [key for key in _KEYS if any(key in row.best for row in rows)]
 
@@ -150,6 +182,7 @@ def _thousandths(value: float | None) -> str:
 def _notes(board: Board) -> list[str]:
     conditions = board.conditions
     extra = [
+        f"{conditions.warm} questions are learned with all outcomes before, and not asked" if conditions.warm else "",
         f"the first {conditions.first} decisions are all labelled" if conditions.first else "",
         f"{100 * conditions.wrong:g} % of the ratings are turned round" if conditions.wrong else "",
         f"labels come {conditions.late} decisions late" if conditions.late else "",

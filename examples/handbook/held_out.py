@@ -15,7 +15,7 @@ from typing import Final
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation.measure import rewards_of
+from ragbandit.router.offline.simulation import rewards_of
 
 #: small words, skipped in the search for the word that names the property
 _SMALL: Final = (

@@ -1,8 +1,8 @@
 """`make handbook-curve`: what the demo's policy earns while it learns the recorded table, as text and as a picture.
 
 The table has the outcome of every arm for every question (`make handbook-table`). Each seed asks every question once,
-in an order of its own; the policy draws an arm and learns only its outcome, by the code of `ragbandit simulate`, which
-is the code that serves. The same questions give the reward of always one arm.
+in an order of its own; the policy draws an arm and learns only its outcome, by the code that serves. The same questions
+give the reward of always one arm.
 """
 
 import argparse
@@ -26,10 +26,10 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.first_pass import first_pass
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.processes import cores
-from ragbandit.router.offline.simulation.measure import first_pass, rewards_of
-from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun, played
+from ragbandit.router.offline.simulation import Places, Played, SimulationData, SimulationRun, played, rewards_of
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
@@ -154,12 +154,11 @@ def learned(
         policy = asked.model_copy(update={"incumbent": incumbent})
         params = with_settings(asked.name, params=asked.params, incumbent=incumbent is not None)
         runs = [
-            SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed, fold=0)
-            for seed in range(seeds)
+            SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed) for seed in range(seeds)
         ]
         there = replace(world, settings=settings.model_copy(update={"policy": policy}))
         jobs = min(cores(), seeds)
-        return played(runs, world=there, jobs=jobs, here=frozenset(), progress=progress)
+        return played(runs, world=there, jobs=jobs, progress=progress)
 
     curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
     free = curve(passes(None), name="router")
@@ -167,20 +166,19 @@ def learned(
 
 
 def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> SimulationData:
-    """The table as what is learned and what is judged, so that nothing of it is held back from the pass."""
-    world = SimulationData(table=table, judged=table, folds=1, settings=settings)
+    world = SimulationData(table=table, settings=settings)
     if not sees:
         return world
     encoder = make_encoder(settings.encoder)
     features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
-    return replace(world, features=features, judged_features=features, encoder_hash=encoder.hash)
+    return replace(world, features=features, encoder_hash=encoder.hash)
 
 
 def curve_of(
     passes: Sequence[Played], *, name: str, table: LabelledTable, rewards: Matrix, incumbent: str | None
 ) -> Curve:
     """The curve of these passes, each over the whole table. rewards: of every row and arm, (n, arms)."""
-    found = first_pass([[one] for one in passes], arms=table.arms, rewards=rewards, incumbent=incumbent, harm=0.05)
+    found = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=incumbent, harm=0.05)
     count = len(table.rows)
     ahead = _per_question(passes, count=count) - rewards[:, int(rewards.mean(axis=0).argmax())]
     so_far = np.array([np.cumsum(one.earned) / np.arange(1, count + 1) for one in passes])  # (seeds, n)

@@ -1,7 +1,7 @@
 """`make handbook-table`: every arm of the demo on every question of the handbook, answered once and kept in the tree.
 
 `ragbandit evaluate` runs the arms with the default model and keeps every answer under .ragbandit/demo/table, so that
-the same command goes on where it was stopped. Writes table.jsonl, as `ragbandit simulate` reads it, and table.json:
+the same command goes on where it was stopped. Writes table.jsonl, as `ragbandit advise` reads it, and table.json:
 the command, the model and its hash, and the date. Another processor may write another word where two are nearly as
 likely, so a table that is made again need not be the same.
 """

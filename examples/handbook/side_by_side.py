@@ -11,8 +11,9 @@ from rich.table import Table as Printed
 
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.first_pass import mean_and_error
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation.measure import greedy, mean_and_error, one_hot, rewards_of
+from ragbandit.router.offline.simulation import rewards_of
 from ragbandit.shared.types import Matrix
 
 #: what a question of the handbook needs, in words
@@ -67,7 +68,8 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
     count = len(table.arms)
     everywhere = np.eye(count)
     chosen = {str(arm): np.tile(everywhere[place], (len(table.rows), 1)) for place, arm in enumerate(table.arms)}
-    chosen["oracle"] = one_hot(greedy(rewards, cost=table.steps), arms=count)
+    cheapest = np.where(rewards == rewards.max(axis=1, keepdims=True), table.steps, np.inf).argmin(axis=1)
+    chosen["oracle"] = everywhere[cheapest]  # of equal rewards the cheaper
     needs = [kinds[row.id] for row in table.rows]
     return [
         {"strategy": name, **_row(shares, table=table, rewards=rewards, needs=needs)} for name, shares in chosen.items()

@@ -2,7 +2,7 @@
 
 `ragbandit evaluate` runs the arms on a sample of the handbook's questions, as many of each kind, and keeps every
 answer: the same command goes on where it was stopped, and does nothing twice. Then the table that it writes is asked
-which arm is right for what, what each earns at the demo's lambda, and what `ragbandit simulate` picks having learned
+which arm is right for what, what each earns at the demo's lambda, and what `ragbandit advise` picks having learned
 it. Writes .ragbandit/demo/strategies.json.
 """
 
@@ -29,13 +29,13 @@ from ragbandit.examples.handbook.side_by_side import (
 )
 from ragbandit.router.cli.console import bars
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.evaluation.runs import parse_arms
 
 #: with two of three parts of the table learned, the third is judged
-FOLDS, SEEDS = 3, 5
+FOLDS = 3
 
 console = Console(emoji=False)
 
@@ -92,23 +92,17 @@ def _learned(questions: list[Row], *, folder: Path, settings: Settings, environm
     """Tables of the arms' right answers and rewards, and the arms that the configured policy picks after learning."""
     file, reward, name = folder / "table.jsonl", settings.reward, settings.policy.name
     table = read_table(file)
-    verb = ["simulate", "--table", str(file), "--policy", name, "--folds", str(FOLDS), "--seeds", str(SEEDS), "--json"]
+    verb = ["advise", "--table", str(file), "--folds", str(FOLDS), "--json"]
     with bars(console) as progress:
         progress(f"{name} learns the table", 0, 0)
-        simulated = json.loads(ragbandit(verb, environment=environment))
-    (row,) = [each for each in simulated if each["policy"] == name]
-    right, steps = row["em"] / 100, row["steps"]
-    picked = {"strategy": f"{name}, having learned", "right": right, "steps": steps}
+        advice = json.loads(ragbandit(verb, environment=environment))
+    means = {part: advice["comparisons"][0][part]["first"] for part in ("quality", "cost", "reward")}
+    picked = {"strategy": f"{name}, having learned", "right": means["quality"], "steps": means["cost"]}
     return {
         "lambda": reward.weight,
         "by_kind": by_kind(table, kinds={row["id"]: row["kind"] for row in questions}, reward=reward),
-        "policy": picked | {"reward": right - reward.weight * _price(reward) * steps, "arms": row["arms"]},
+        "policy": picked | {"reward": means["reward"], "arms": advice["shares"]},
     }
-
-
-def _price(reward: RewardSettings) -> float:
-    """The price of a step; a table has no other cost."""
-    return reward.cost.get("steps", 0.0)
 
 
 def _show(report: Row, *, file: Path) -> None:
@@ -127,7 +121,7 @@ def _show(report: Row, *, file: Path) -> None:
     shares = sorted(report["policy"]["arms"].items(), key=lambda item: -item[1])
     picks = ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
     console.print(
-        f"{report['policy']['strategy']} two thirds of these, one drawn arm a question, picks: {picks}", soft_wrap=True
+        f"{report['policy']['strategy']} two thirds of these, every arm of a question, picks: {picks}", soft_wrap=True
     )
     for name, reason in report["left_out"].items():
         console.print(escape(f"left out: {name}: {reason}"), soft_wrap=True, highlight=False)

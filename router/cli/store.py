@@ -86,14 +86,6 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
         yield name.strip(), value
 
 
-def parse_weights(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in split_commas([text]))
-    except ValueError as error:
-        message = f"{text!r} is not a list of numbers"
-        raise InvalidInput(message, field="lambda", remedy="for example 0.03,0.05") from error
-
-
 def split_commas(texts: Sequence[str]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 

@@ -1,1 +1,1 @@
-"""Offline: estimate, replay and simulate policies without serving them."""
+"""Offline: estimate, replay and advise on policies without serving them."""

@@ -21,6 +21,7 @@ from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.first_pass import FirstPass, first_pass, learning_curve
 from ragbandit.router.offline.gains import (
     ALWAYS,
     CONFIDENCE,
@@ -38,8 +39,7 @@ from ragbandit.router.offline.replay.candidates import (
     held_out_folds,
     settings_in_force,
 )
-from ragbandit.router.offline.simulation.measure import FirstPass, first_pass, learning_curve
-from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, played
+from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
@@ -172,19 +172,16 @@ class _Adviser:
         reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
         world = SimulationData(
             table=table,
-            judged=table,
-            folds=1,
             settings=settings.model_copy(update={"reward": reward}),
             features=outcomes.features,
-            judged_features=outcomes.features,
             encoder_hash=outcomes.encoder_hash,
             labelled=self.ask.labelled,
         )
         runs = [
-            SimulationRun(policy=self.policy.algorithm, params=self.policy.params, weight=weight, seed=seed, fold=0)
+            SimulationRun(policy=self.policy.algorithm, params=self.policy.params, weight=weight, seed=seed)
             for seed in range(PASSES)
         ]
-        passes = [[run] for run in played(runs, world=world, jobs=1, progress=self.progress)]
+        passes = played(runs, world=world, jobs=1, progress=self.progress)
         rewards = outcomes.reward[:, outcomes.complete]
         cold = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=best, harm=settings.policy.harm)
         curve = learning_curve("cold", passes, rewards=rewards, summary=cold, arms=table.arms)

@@ -84,17 +84,17 @@ def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
     )
 
 
-def check_arms(policy: Policy, *, arms: Sequence[str], where: str, trains: bool = False) -> None:
+def check_arms(policy: Policy, *, arms: Sequence[str], where: str) -> None:
     """Raise ConfigError if the policy names an arm that is not in `arms`, or is not trained for all of them.
 
-    where: the path of the params, for messages. trains: whether an untrained policy will be trained before it decides.
+    where: the path of the params, for messages.
     """
     for name, arm in policy.arms_named.items():
         if arm not in arms:
             remedy = f"use one of {', '.join(arms)}"
             raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
     for part, prefix in _with_inner(policy, where=where):
-        if isinstance(part, TableClassifier) and not (trains and part.params.get("trained") is None):
+        if isinstance(part, TableClassifier):
             _check_training(part, arms=arms, field=f"{prefix}.trained")
 
 

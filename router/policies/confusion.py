@@ -35,11 +35,9 @@ def shares_by_label(
     """The matrix: a row for each label that occurs, in the order of `order`, then a row for questions without a label.
 
     shares: probability of each arm for each question, (questions, arms)
-    order: all labels; if it is empty, there are no rows
+    order: all labels
     seconds: seconds of each arm's answer to each question, (questions, arms)
     """
-    if not order:
-        return []
     spent = None if seconds is None else (shares * seconds).sum(axis=1)
     rows = []
     for label in (*order, None):

@@ -23,7 +23,7 @@ from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
-from ragbandit.router.offline.simulation.measure import check_labelled
+from ragbandit.router.offline.simulation import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type

@@ -8,8 +8,8 @@ from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
 from ragbandit.router.offline.advice import Advice
+from ragbandit.router.offline.first_pass import while_learning
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
-from ragbandit.router.offline.simulation.measure import while_learning
 from ragbandit.shared.formats import counted, decimal, money, number, percent, roughly
 from ragbandit.shared.types import ArmName
 

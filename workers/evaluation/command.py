@@ -43,7 +43,7 @@ def evaluate(
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
-    table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
+    table: Annotated[Path | None, typer.Option(help="write what `advise --table` and `policy train` read")] = None,
     log: Annotated[Path | None, typer.Option(help="write a log for `ragbandit data import`, a warm start")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     config: ConfigOption = None,

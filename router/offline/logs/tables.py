@@ -189,11 +189,6 @@ class LabelledTable:
             raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
         return self._numbers("steps")
 
-    @cached_property
-    def seconds(self) -> Matrix | None:
-        """Seconds of every answer, shape (n, arms), >= 0; None if a row lacks them."""
-        return self._numbers("seconds") if all(row.seconds for row in self.rows) else None
-
     def _numbers(self, name: str) -> Matrix:
         return np.array([[getattr(row, name)[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
 

@@ -144,7 +144,7 @@ def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
     assert kept(tmp_path) == before
 
 
-def test_table_is_what_simulate_reads(run, tmp_path):
+def test_table_is_what_read_table_reads(run, tmp_path):
     """The table has every question and arm, quality by reward.quality, steps, dataset and hops."""
     write_config(tmp_path, reward={"quality": "containment"})
     report(run("--json", "--table", "t.jsonl"))

@@ -16,7 +16,7 @@ from ragbandit.examples.handbook.learning_curve import (
 )
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation.run import Played
+from ragbandit.router.offline.simulation import Played
 from ragbandit.shared.types import TableRow
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -44,9 +44,7 @@ REWARDS = TABLE.correct - 0.05 * TABLE.steps
 def passed(drawn):
     """The pass over the table in its order that draws these arms."""
     order, drawn = np.arange(len(TABLE.rows)), np.array(drawn, dtype=np.intp)
-    empty = {"test": np.arange(0), "shares": np.empty((0, 3)), "reason": None}
-    counts = {"faults": 0, "refused": 0, "full_information": False}
-    return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn], **empty, **counts)
+    return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn])
 
 
 def curve(*passes):

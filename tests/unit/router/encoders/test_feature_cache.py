@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder
+from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder, embedded
 from tests.support.examples import CountingEncoder, steady
 from tests.support.waiting import at_once
 
@@ -65,3 +65,16 @@ def test_threads_share_it():
     assert wrong == []
     assert encoder.hits + encoder.misses == 8 * 50 * 3
     assert len(encoder) == 5
+
+
+def test_features_are_kept_on_disk(tmp_path):
+    """A second call reads all features from disk and encodes a new text only; each row is the encoder's."""
+    encoder, texts = CountingEncoder(), ["who?", "where?", "who?", "why?"]
+    first = embedded(texts, encoder=encoder, data_dir=tmp_path)
+    assert sorted(text for batch in encoder.given for text in batch) == ["where?", "who?", "why?"]
+    assert np.array_equal(first, HashingEncoder(8).encode(texts))
+    encoder.given = []
+    again = embedded([*texts, "when?"], encoder=encoder, data_dir=tmp_path)
+    assert encoder.given == [["when?"]]
+    assert np.array_equal(again[:4], first)
+    assert first.dtype == again.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Params that name an arm: one check for `serve`, `simulate` (test_simulation.py) and `replay`."""
+"""Params that name an arm: one check for `serve` and `replay`."""
 
 import pytest
 

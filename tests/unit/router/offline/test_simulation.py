@@ -1,0 +1,129 @@
+"""A simulated pass: what a policy is given, what it learns, and what it earns."""
+
+import itertools
+import random
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.learning.reward import explicit_reward
+from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played, rewards_of
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.router.policies.kinds.fixed import Uniform
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from tests.support.examples import made_table
+
+ARMS = ("none", "single_step", "multi_step")
+
+
+def table_of(count):
+    """Every number of `correct` and `steps` is another one."""
+    rng = random.Random(0)
+    numbers = [[[k + rng.random() / 2 for k in range(3)] for _ in range(count)] for _ in range(2)]
+    return made_table([[value / 3 for value in row] for row in numbers[0]], numbers[1])
+
+
+class Spy(Uniform):
+    """Keeps everything that it was given."""
+
+    algorithm = "spy"
+    needs = frozenset({"text", "features"})
+    asked: ClassVar = []
+    taught: ClassVar = []
+
+    def pmf(self, queries, *, features, arms):
+        self.asked.append((tuple(queries), features, tuple(arms)))
+        return super().pmf(queries, features=features, arms=arms)
+
+    def learn(self, update):
+        self.taught.append(update)
+        super().learn(update)
+
+
+class Broken(Uniform):
+    """No pmf for questions with an even number."""
+
+    algorithm = "broken"
+    needs = frozenset({"text"})
+
+    def pmf(self, queries, *, features, arms):
+        if any(int(query.text.rstrip("?")) % 2 == 0 for query in queries):
+            raise RuntimeError("even")
+        return [PolicyOutput(pmf=(0.0, 1.0, 0.0)) for _ in queries]
+
+
+@pytest.fixture
+def passed(monkeypatch):
+    """Returns the pass of a policy of this module over a table."""
+
+    def play(policy, *, table, settings=None, **given):
+        monkeypatch.setitem(POLICIES, policy.algorithm, f"{__name__}:{policy.__name__}")
+        features = HashingEncoder(16).encode([row.question for row in table.rows])
+        world = SimulationData(table=table, settings=settings or Settings(), features=features, **given)
+        [found] = played([SimulationRun(policy=policy.algorithm, params={}, weight=0.05, seed=0)], world=world, jobs=1)
+        return found
+
+    monkeypatch.setattr(Spy, "asked", [])
+    monkeypatch.setattr(Spy, "taught", [])
+    return play
+
+
+def test_only_the_drawn_arm_is_revealed(passed):
+    """A pass asks each question once. An update has the drawn arm's quality and steps, no number of another arm, and
+    nothing that a policy gets has the id of a row, which may spell its data set.
+    """
+    table = table_of(30)
+    found = passed(Spy, table=table)
+    assert sorted(found.order) == list(range(30))
+    assert [table.arms[arm] for arm in found.drawn] == [update.arm for update in Spy.taught]
+    by_text = {row.question: row for row in table.rows}
+    for update in Spy.taught:
+        row = by_text[update.query.text]
+        assert (update.reward.quality, update.reward.cost) == (row.correct[update.arm], row.steps[update.arm])
+        for arm in set(table.arms) - {update.arm}:
+            assert repr(row.correct[arm]) not in repr(update)
+            assert repr(row.steps[arm]) not in repr(update)
+    assert "'q1'" not in repr(Spy.asked) + repr(Spy.taught)
+
+
+def test_few_labels_are_learned_and_all_questions_earn(passed):
+    """A share of the decisions is learned, more of them with a greater share; the reward is over all questions."""
+    table, found, learned = table_of(200), [], []
+    for share in (1.0, 0.3, 0.05):
+        Spy.taught.clear()
+        found.append(passed(Spy, table=table, labelled=share))
+        learned.append({update.query.text for update in Spy.taught})
+    assert [one.labels for one in found] == [len(texts) for texts in learned]
+    assert (found[0].labels, 40 <= found[1].labels <= 80) == (200, True)
+    assert learned[2] < learned[1]
+    assert np.array_equal(found[0].earned, found[2].earned)  # draws of `uniform` do not depend on what it learned
+
+
+def test_faults_are_counted_and_the_fallback_is_played(passed):
+    """If a policy breaks for half of the questions, the fallback arm answers them, and the first reason is kept."""
+    settings = Settings(policy={"fallback": "multi_step", "floor": 0.0, "cold_start_floor": 0.0})
+    found = passed(Broken, table=table_of(4), settings=settings)
+    assert dict(zip(found.order, found.drawn, strict=True)) == {0: 2, 1: 1, 2: 2, 3: 1}
+    assert (found.faults, found.reason) == (2, "RuntimeError: even")
+
+
+def test_rewards_are_those_of_the_learner():
+    """The rewards of a table equal what router.learning.reward computes from a rating and an outcome, bit for bit."""
+    rng = random.Random(3)
+    correct = [[rng.random() for _ in ARMS] for _ in range(50)]
+    steps = [[rng.uniform(0, 9) for _ in ARMS] for _ in range(50)]
+    reward = RewardSettings(weight=0.13, cost={"steps": 1.7}, minimum=-0.5, maximum=0.6)
+    found = rewards_of(made_table(correct, steps), weight=0.13, price=1.7, bounds=(-0.5, 0.6))
+    for i, k in itertools.product(range(50), range(3)):
+        made = explicit_reward(
+            [made_feedback(decision_id="d", settings=None, now=0.0, rating=correct[i][k])],
+            outcome=made_outcome(decision_id="d", now=0.0, status="answered", steps=steps[i][k]),
+            settings=reward,
+            how="first",
+        )
+        assert found[i, k] == made.value
+    assert {-0.5, 0.6} <= set(found.ravel().tolist())

@@ -100,7 +100,7 @@ def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: ArmSigns) -> 
     points = [point for point in points if math.isfinite(point.quality) and math.isfinite(point.cost)]
     if not points:
         return None
-    x = number_scale([point.cost for point in points], unit=unit, room=0.08)
+    x = number_scale([point.cost for point in points], unit=unit, room=0.08, least=5)
     y = number_scale([point.quality for point in points], room=0.12)
     looks = [
         signs.look(point.name.removeprefix("always ")) if point.kind == "arm" else _LOOKS[point.kind]

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs.screenshots.traffic import fill, settings_of
+from ragbandit.router.comparison.page import write_page
+from tests.support.assessments import WHOLE
 from tests.support.servers.http_service import Service
 
 CHROMIUM = shutil.which("chromium")
@@ -20,15 +22,28 @@ pytestmark = [
 AXE = gzip.decompress((Path(__file__).parents[3] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
 PAGES = (
     *("/ui/arms", "/ui", "/ui/decisions", "decision", "/ui/policies", "/ui/policies/v1", "/ui/feedback", "/ui/labels"),
-    *("/ui/queues", "/ui/none"),
+    *("/ui/queues", "/ui/none", "page"),
 )
+
+
+#: texts of pictures that leave the page, or that cover another text of their picture
+COVERED = """() => [...document.querySelectorAll('svg.plot')].flatMap(svg => {
+    const texts = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
+    const shown = texts.filter(([_, box]) => box.width > 0);
+    return shown.filter(([_, box], at) => box.left < 0 || box.right > innerWidth || shown.slice(at + 1).some(
+        ([_, other]) => box.left < other.right - 1 && other.left < box.right - 1
+            && box.top < other.bottom - 3 && other.top < box.bottom - 3)).map(([text]) => text);
+})"""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A service with a few hours of made-up traffic."""
-    service = Service(settings_of(str(tmp_path_factory.mktemp("pages"))))
+    folder = tmp_path_factory.mktemp("pages")
+    service = Service(settings_of(str(folder)))
     fill(service.router, hours=4, each=3)
+    service.file = folder / "page.html"
+    write_page(service.file, WHOLE)
     yield service
     service.close()
 
@@ -63,6 +78,8 @@ def open_tab(chromium, world):
 
 
 def path_of(page: str, world) -> str:
+    if page == "page":
+        return world.file.as_uri()
     if page != "decision":
         return page
     answered = [row for row in world.http.get("/ui/decisions").text.split('href="/ui/decisions/')[1:] if row[8] == "-"]
@@ -83,14 +100,16 @@ def test_pages_are_accessible(open_tab, world, scheme, rules):
         assert told == [], page
 
 
-def test_pages_fit_a_phone(open_tab, world):
-    """At 360 pixels nothing makes a page scroll sideways, with everything opened; every chart is drawn."""
-    tab = open_tab(width=360)
+@pytest.mark.parametrize("width", [360, 1280])
+def test_pages_fit_their_width(open_tab, world, width):
+    """With everything opened, no page scrolls sideways, and no label of a picture is cut or covers another one."""
+    tab = open_tab(width=width)
     drawn = 0
     for page in PAGES:
         tab.goto(path_of(page, world))
         tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 360, page
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
+        assert tab.evaluate(COVERED) == [], page
         drawn += tab.locator("figure svg.plot").count()
     assert drawn >= 8
 

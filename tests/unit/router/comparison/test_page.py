@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ragbandit.router.comparison import Comparison, Difference, compare
+from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
 from ragbandit.router.comparison.charts import learning, more_buys
@@ -19,6 +19,7 @@ from ragbandit.router.comparison.page import check_page, page, shown, write_page
 from ragbandit.router.comparison.plots import Line, lines
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from tests.support.assessments import BETTER, WHOLE
 
 VOID = {"meta", "br", "rect", "line", "path", "polyline", "polygon"}
 VERDICTS = ("better", "worse", "as good", "not known yet")
@@ -91,11 +92,6 @@ assessments = st.builds(
     notes=st.lists(texts, max_size=3).map(tuple),
     facts=st.dictionaries(texts, texts, max_size=3),
 )
-ROUTED = compare(
-    "routing", "always deep", design="live traffic", questions=400, rated=100,
-    reward=Difference(estimate=0.094, low=0.04, high=0.146), quality=Difference(estimate=0.0, low=-0.3, high=0.9),
-)  # fmt: skip
-MADE = Assessment(title="Report", sentence="Routing is better.", number="+0.094", about="reward", comparisons=(ROUTED,))
 
 
 class Parsed(HTMLParser):
@@ -162,8 +158,7 @@ def test_every_assessment_fits_a_screen(assessment, pipe):
 def test_the_screen_has_what_decides():
     """The screen has the sentence, the interval with its zero, what is missing, and where the page is."""
     file = io.StringIO()
-    open_verdict = replace(MADE, missing="about 300 more rated questions", progress=0.37)
-    print_assessment(open_verdict, Console(file=file, force_terminal=False), page=None, option="--html FILE")
+    print_assessment(WHOLE, Console(file=file, force_terminal=False), page=None, option="--html FILE")
     text = file.getvalue()
     assert re.search(r"against always deep +│ +├━+●━+┤ +\+0\.094 \(\+0\.040 to \+0\.146\) better", text)
     assert "37 % of the evidence" in text
@@ -212,7 +207,7 @@ def test_a_long_report_is_small(tmp_path, monkeypatch):
     many = list(range(1, 20_001))
     rewards = [0.5] * len(many)
     curve = LearningCurve(name="cold", questions=many, policy=rewards, fixed=rewards, rated=many)
-    assessment = replace(MADE, comparisons=(ROUTED,) * 40, curves=(curve, replace(curve, name="warm")))
+    assessment = replace(WHOLE, comparisons=(BETTER,) * 40, curves=(curve, replace(curve, name="warm")))
     write_page(tmp_path / "page.html", assessment)
     assert 10_000 < (tmp_path / "page.html").stat().st_size <= 400_000
     with pytest.raises(InvalidInput, match=r"name a \.html"):

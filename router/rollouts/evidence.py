@@ -125,9 +125,8 @@ class Predictions:
         known = ~np.isnan(scores).any(axis=1)
         worth = np.where(known, (scores[at] - value) ** 2 - (means[at] - value) ** 2, 0.0)
         behind = self._behind + np.cumsum(worth)
-        if len(value):
-            self._behind = float(behind[-1])
         chosen: Array = np.where((known & (behind - worth < 0.0))[:, None], scores, means)
+        self._behind += float(worth.sum())
         return chosen
 
 
@@ -167,14 +166,15 @@ class LiveDifference:
         share = draws.candidate - self.factor * draws.champion
         share[np.abs(share) < _ROUNDING] = 0.0
         candidate = draws.robust(draws.candidate, value=value, guess=guess)
-        zero = np.zeros(len(value))
-        b, judge, judge_guess, unrated = control or (zero, zero, np.zeros_like(guess), zero)
-        value, guess, least = value - b * judge, guess - b[:, None] * judge_guess, -b[:, None]
-        plain = draws.robust(share, value=value, guess=guess) + b * unrated
         chance = np.where(draws.pmf > 0.0, draws.pmf, np.inf)
         weight = share / chance
-        takes = np.where(weight > 0.0, weight * (guess - least), weight * (guess - 1.0))
-        adds = np.where(weight > 0.0, weight * (1.0 - guess), weight * (least - guess))
+        takes = np.where(weight > 0.0, weight * guess, weight * (guess - 1.0))
+        adds = np.where(weight > 0.0, weight * (1.0 - guess), -weight * guess)
+        unrated: Array | float = 0.0
+        if control is not None:
+            b, judge, judge_guess, mean = control
+            value, guess, unrated = value - b * judge, guess - b[:, None] * judge_guess, b * mean
+        plain = draws.robust(share, value=value, guess=guess) + unrated
         expected = [(draws.pmf * part**power).sum(axis=1) for part in (takes, adds) for power in (2, 3)]
         ratio, squares = draws.ratio, (draws.candidate**2 / chance).sum(axis=1)
         return np.stack([plain, plain**2, candidate, ratio, ratio**2, squares, *expected])

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
-from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
 from ragbandit.router.rollouts.overview import comparison_of
@@ -157,6 +156,8 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
     trial.decisions.add_outcomes([trial._outcome(one, failing=0.0) for one in told])
     evidence = evidence_on(trial)
     assert (evidence.questions, evidence.faults) == (1, 1)
+    # The candidate is compared on the arms that can be drawn: 0.2 of 0.4 is 0.5, divided by the logged probability.
+    assert evidence.guardrails.guardrails["failures"].sums[3] == pytest.approx(0.5 / told[0].propensity)
 
 
 def evidence_on(trial):
@@ -188,24 +189,6 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
     assert (evidence.questions, evidence.faults) == (1, 0)  # and the champion's own fault is not its
     assert evidence.rewards.rows == 2
     assert ours.id
-
-
-def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
-    """Where the floor is 0 a shadow is compared by what the champion plays too; the log is as good as before."""
-    trial = in_sqlite
-    ours = {"version": "v1", "state": "shadow", "weight": 0.0, "pmf": [0.2, 0.4, 0.4], "fault": None}
-    made = [trial.make_decision(f"row-{number}") for number in range(120)]
-    told = {"pmf": (0.75, 0.25, 0.0), "made_at": trial.now + 1.0, "facts": {CANDIDATE: ours}}
-    arms = [choose(told["pmf"], seed=one.seed) for one in made]
-    decided = [
-        replace(one, arm=one.arms[arm], propensity=told["pmf"][arm], **told)
-        for one, arm in zip(made, arms, strict=True)
-    ]
-    trial.decisions.add_decisions(decided)
-    trial.decisions.add_outcomes([trial._outcome(one, failing=0.0) for one in decided])
-    failures = evidence_on(trial).guardrails.guardrails["failures"]
-    assert failures.rows == 120
-    assert failures.sums[3] / 120 == pytest.approx(1.0, abs=0.2)  # mean of the candidate's importance weights
 
 
 def test_a_log_whose_draws_are_uneven_takes_the_version_out(in_sqlite, monkeypatch):

@@ -34,15 +34,6 @@ def test_the_slope_is_of_earlier_rows_alone():
         assert found[row] == pytest.approx(expected)
 
 
-def test_pages_change_nothing():
-    """Rows that come in pages give the slopes of all rows at once."""
-    arm, value, judge = made(300, alike=0.6)
-    whole, slopes = JudgeSlopes().before(ARMS, arm=arm, value=value, judge=judge), JudgeSlopes()
-    pages = [slice(0, 7), slice(7, 7), slice(7, 150), slice(150, 300)]
-    found = [slopes.before(ARMS, arm=arm[page], value=value[page], judge=judge[page]) for page in pages]
-    assert np.concatenate(found) == pytest.approx(whole)
-
-
 def test_a_judge_who_knows_nothing_or_the_contrary():
     """Scores of no correlation hardly count, those that are lower for better answers do not."""
     arm, value, judge = made(4_000, alike=0.0)

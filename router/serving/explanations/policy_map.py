@@ -45,6 +45,8 @@ _KINDS: Final = (
     | dict.fromkeys(("whose", "whom"), "who")
     | dict.fromkeys(_YES_OR_NO.split(), "yes or no")
 )
+#: kind of a question without any of these words. Of splits that are equally good, one by a named kind is taken
+_OTHER: Final = "other"
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
@@ -208,15 +210,15 @@ def kind_of(words: Sequence[str]) -> str:
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:
         first, *rest = rest
-    return "how many" if first == "how" and rest and rest[0] in _AMOUNTS else _KINDS.get(first, "other")
+    return "how many" if first == "how" and rest and rest[0] in _AMOUNTS else _KINDS.get(first, _OTHER)
 
 
 def _tests(facts: Sequence[Facts]) -> list[_Test]:
     """All possible splits: by each frequent text value, and by 31 quantiles of each number."""
     counts = Counter((fact, value) for row in facts for fact, value in row.items() if isinstance(value, str))
-    named = sorted((-count, fact, value) for (fact, value), count in counts.items() if count >= FEWEST)[:_MOST_VALUES]
+    frequent = ((value == _OTHER, -count, fact, value) for (fact, value), count in counts.items() if count >= FEWEST)
     tests = []
-    for _, fact, value in named:
+    for _, _, fact, value in sorted(frequent)[:_MOST_VALUES]:
         holds = np.array([row.get(fact) == value for row in facts])
         tests.append(
             _Test(fact=fact, yes=f"{fact}: {value}", no=f"{fact}: other than {value}", is_limit=False, holds=holds)

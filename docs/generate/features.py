@@ -53,7 +53,11 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "explain": ("router/serving/explanations/*.py", "router/cli/inspection.py"),
     "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
-    "simulated passes, warm": ("router/offline/simulation.py", "router/offline/first_pass.py", "router/offline/warm.py"),
+    "simulated passes, warm": (
+        "router/offline/simulation.py",
+        "router/offline/first_pass.py",
+        "router/offline/warm.py",
+    ),
     "evaluate": ("workers/evaluation/*.py",),
     "erasure, retention": ("router/storage/erasure.py", "router/storage/retention.py"),
     "keys, tenants": ("router/api/security/*.py", "router/storage/access/*.py"),

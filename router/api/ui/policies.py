@@ -10,14 +10,16 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
 from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.plots import ArmSigns, Bar, Line, Picture, bars, lines
-from ragbandit.router.rollouts.overview import detail, overview, settings_of
+from ragbandit.router.comparison.words import difference
+from ragbandit.router.rollouts.overview import comparison_of, detail, overview, settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import counted, decimal, number
+from ragbandit.shared.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import Json, PolicyVerdict
 
 VERBS: Final[dict[str, str]] = {
@@ -89,7 +91,6 @@ def _versions(router: Router) -> dict[str, Any]:
     versions = ordered[:MOST_VERSIONS]
     with router.database.read() as connection:
         verdicts = {version.name: store.verdicts_of(connection, version.name, limit=1) for version in versions}
-    newest = {name: next(iter(rows), None) for name, rows in verdicts.items()}
     champion = next((version for version in versions if version.state == "champion"), None)
     serving = router.settings if champion is None else settings_of(router.settings, champion)
     return {
@@ -107,8 +108,7 @@ def _versions(router: Router) -> dict[str, Any]:
         "versions": versions,
         "left_out": len(ordered) - len(versions),
         "control": all_of.control,
-        "differences": {name: _difference(verdict) for name, verdict in newest.items()},
-        "missing": {name: verdict and verdict.facts.get("missing") for name, verdict in newest.items()},
+        "differences": {name: _difference(_comparison(rows)) for name, rows in verdicts.items()},
         "arms": router.service.arms,
     }
 
@@ -116,15 +116,14 @@ def _versions(router: Router) -> dict[str, Any]:
 def _version(router: Router, name: str) -> dict[str, Any]:
     settings = router.settings.rollout
     version = detail(router.database, name, base=base_of(router), settings=settings)
-    newest = next(iter(version.verdicts), None)
-    facts = {} if newest is None else dict(newest.facts)
+    facts, comparison = dict(version.verdicts[0].facts) if version.verdicts else {}, _comparison(version.verdicts)
     return {
         "version": version,
         "verdicts": _grouped(version.verdicts)[:LISTED],
-        "facts": facts,
+        "comparison": comparison,
         "course": _course(facts),
         "rails": _rails(facts),
-        "difference": _difference(newest),
+        "difference": _difference(comparison),
         "rows_per_step": settings.rows_per_step,
         "verbs": [(verb, VERBS[verb], verb in _DESTRUCTIVE) for verb in version.possible],
     }
@@ -136,19 +135,15 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
     rows = [[float(number) for number in point[:4]] for point in points] if isinstance(points, list) else []
     if not rows:
         return None
-    at, difference, low, high = map(list, zip(*rows, strict=True))
-    margin, worse_at = (
-        float(value) if isinstance(value, int | float) else 0.0
-        for value in (facts.get("margin"), facts.get("worse_at"))
-    )
-    above = f"the margin {number(margin)}" if margin else "zero"
+    at, gap, low, high = map(list, zip(*rows, strict=True))
+    margin = facts.get("margin")
+    above = f"the margin {number(margin)}" if isinstance(margin, int | float) and margin else "zero"
     return lines(
         "Difference in reward from the champion",
         at=at,
-        series=[Line(name="difference", values=difference, look=(5, 0), band=(low, high))],
+        series=[Line(name="difference", values=gap, look=(5, 0), band=(low, high))],
         from_zero=True,
         places="Judged decisions",
-        verticals=[(worse_at, f"worse after {number(worse_at)}")] if worse_at else [],
         note="The interval is valid at every moment, however often you look. The version is promoted when all of it is "
         f"above {above}, and rolled back once all of it is below zero.",
     )
@@ -179,7 +174,7 @@ def _rails(facts: Mapping[str, Json]) -> Picture | None:
 def _rail(rail: Mapping[str, Any], *, kind: str) -> Bar:
     low, high, margin = rail.get("low"), rail.get("high"), rail.get("margin")
     if low is None or high is None:
-        return Bar(text=rail.get("missing") or "not known yet", limit=margin)
+        return Bar(text="not known yet", limit=margin)
     text = f"{decimal(low, sign='+')} to {decimal(high, sign='+')}, allowed {number(margin)}"
     return Bar(text=text, kind=kind, low=low, high=high, point=rail["excess"] if kind == "bad" else None, limit=margin)
 
@@ -191,10 +186,11 @@ def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int
     return [(group[0], len(group), group[-1].made_at) for group in groups]
 
 
-def _difference(verdict: PolicyVerdict | None) -> dict[str, float] | None:
-    """The verdict's difference in reward with lower and upper bound; None if one of the three is missing."""
-    if verdict is None:
-        return None
-    facts = {name: verdict.facts.get(name) for name in ("low", "difference", "high")}
-    numbers = {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
-    return numbers if len(numbers) == len(facts) else None
+def _comparison(verdicts: Sequence[PolicyVerdict]) -> Comparison | None:
+    """The comparison of the newest verdict with the champion."""
+    return comparison_of(verdicts[0].facts) if verdicts else None
+
+
+def _difference(comparison: Comparison | None) -> str:
+    """The difference in reward, or what is missing for a verdict."""
+    return NOTHING if comparison is None else comparison.missing or difference(comparison.reward)

@@ -54,6 +54,7 @@ def test_from_draft_to_canary_and_back(made):
     assert told("canary", "v1")["weight"] == 0.25
     run("promote", "v1", code=2)
     assert told("promote", "v1", "--force")["state"] == "champion"
+    assert "v1 (linucb) decides" in " ".join(command.run("status").stdout.split())
     assert told("rollback", "v1")["state"] == "rolled_back"
     assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "rolled_back"}
 

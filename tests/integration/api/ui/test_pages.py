@@ -2,12 +2,13 @@
 
 import re
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
 from ragbandit.router.api.ui.rendering import STATIC
+from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
@@ -281,6 +282,32 @@ def test_a_version_can_be_moved_from_its_page(service, visit):
     assert "retired" in browser.page("/ui/policies/v1")
     assert browser.send("/ui/policies/v1/explode", on="/ui/policies", **sent).status_code == 404
     browser.page("/ui/policies/nobody", status=404)
+
+
+def test_a_version_is_compared_and_a_champion_is_shown(serve, visit):
+    """A version has its difference, or what is missing; ledger and algorithm are those of the version that decides."""
+    service = serve(policy={"name": "uniform"})
+    browser, database = visit(service), service.router.database
+    told = {"base": service.router.ledger.label, "actor": "cli:ann", "reason": "try", "now": 100.0}
+    changes = {"policy": {"name": "fixed", "params": {"arm": "single_step"}}}
+    made = verbs.add(database, name="better", changes=changes, **told)
+    for low, verdict, shown in (
+        (0.04, "better", "+0.094 (+0.040 to +0.146)"),
+        (-0.2, "not known yet", "about 40 more"),
+    ):
+        reward = Difference(estimate=0.094, low=low, high=0.146, effective_rows=80.0)
+        compared = compare("better", "main", design="live traffic", questions=400, rated=100, reward=reward)
+        with database.write() as connection:
+            facts = {"comparison": asdict(compared)}
+            common = {"kind": "hold", "reason": "", "waits_for": "", "inputs_sha256": verdict, "now": 100.0}
+            store.add_verdict(connection, made, facts=facts, **common)
+        assert shown in browser.page("/ui/policies")
+        assert all(text in browser.page("/ui/policies/better") for text in (verdict, shown, ">80<"))
+    for verb in ("shadow", "canary", "promote"):
+        act = verbs.Act(verb=verb, name="better", force=True, **told)
+        verbs.perform(database, act, settings=service.router.settings.rollout)
+    page = browser.page("/ui/policies")
+    assert all(f'<dd class="main">{text}</dd>' in page for text in ("main.better", "fixed"))
 
 
 def test_nothing_is_loaded_from_elsewhere():

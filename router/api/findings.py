@@ -42,8 +42,6 @@ LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
-#: largest number of ledger updates, newest first, in the comparison of reward.weight with labels
-MOST_ROWS: Final = 20_000
 #: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
 
@@ -161,12 +159,14 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 def of_store(
     database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
 ) -> list[Finding]:
-    """Findings about the newest rows. weigh: whether to compare reward.weight with labels, and routing with always
-    using one arm. month: the report of the last 30 days; None if this function has to make the report.
+    """Findings about the newest rows.
+
+    weigh: whether to compare routing with always using one arm. month: the report of the last 30 days; None if this
+    function has to make the report.
     """
     checks = [_schema, _costs, _uneven, _budgets, _failing]
     if weigh:
-        checks[1:1] = [_weight, partial(_fix, month=month)]
+        checks[1:1] = [partial(_fix, month=month)]
     return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -180,34 +180,6 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
-
-
-def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """Compare reward.weight with the weight that labels propose (`monitoring/price.py`)."""
-    from sqlalchemy import select
-
-    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, means_of, price_of, proposal, remedy
-    from ragbandit.router.storage.rows.conversion import canonical
-    from ragbandit.router.storage.sql.tables import updates
-
-    column = updates.c
-    rows = select(column.arm, column.quality, column.cost, column.sample_weight, column.propensity).where(
-        column.policy == settings.policy.label,
-        column.arm.in_(settings.arms),
-        column.source == "explicit",
-        column.preset != "reward",  # these rewards include the cost
-        column.terms == canonical(dict(settings.reward.cost)),  # not costs in units of another reward.cost
-        column.propensity < 1.0,  # leaves out questions with one possible arm, which may be of another kind
-    )
-    with database.read() as connection:
-        means = means_of(map(tuple, connection.execute(rows.order_by(column.seq.desc()).limit(MOST_ROWS))))
-    labelled = [mean for mean in means if mean.labels >= LEAST_LABELS]
-    if len(labelled) < 2:
-        return
-    price = price_of(labelled, weight=settings.reward.weight)
-    if price.verdict is not None:
-        what = proposal(price, reward=settings.reward).split("; ")[0]  # `remedy` has the proposed weight
-        yield Finding("warning", "reward.weight", what, remedy(price))
 
 
 def month_report(database: "Database", *, settings: "Settings", now: float) -> "Report":

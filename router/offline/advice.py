@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Difference, forecast, words
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.first_pass import FirstPass, first_pass, learning_curve
 from ragbandit.router.offline.gains import (
@@ -83,8 +82,6 @@ class Advice(Gains):
     #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
     cold: FirstPass | None = None
     curve: LearningCurve | None = None  #: the same, question by question
-    #: comparison of reward.weight with the costs in the log; None if fewer than two arms have logged qualities
-    price: Price | None = None
     ask: Ask = field(default_factory=Ask)
 
     def as_json(self) -> dict[str, Any]:
@@ -125,13 +122,11 @@ class _Adviser:
         judged = [*paired_rows, *drawn]
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
-        price, weights = None, dict[float, str]()
-        if all(row.reward.has_parts for row in judged):
-            price = _price(paired_rows or judged, weight=settings.reward.weight)
-            if self.ask.everything and serves_prices(self.policy):
-                weights = _frontier_weights(settings, price)
+        weights = dict[float, str]()
+        if self.ask.everything and serves_prices(self.policy) and all(row.reward.has_parts for row in judged):
+            weights = _frontier_weights(settings)
         pmfs, notes = self._learned(self.name, rows=judged, log=log, settings=settings, weights=weights)
-        about: dict[str, Any] = {"verdict": "not enough", "price": price, "ask": self.ask}
+        about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
         common: dict[str, Any] = {"log": log, "pmfs": pmfs, "settings": settings}
         advice = None
         if outcomes is not None:
@@ -197,19 +192,10 @@ def _width(advice: Advice) -> float:
     return math.inf if gain.low is None or gain.high is None else gain.high - gain.low
 
 
-def _price(rows: Sequence[Logged], *, weight: float) -> Price | None:
-    pairs = ((row.decision, row.reward) for row in rows)
-    means = means_of((d.arm, r.quality, r.cost, r.sample_weight, d.propensity) for d, r in pairs)
-    return price_of(means, weight=weight) if len(means) > 1 else None
-
-
-def _frontier_weights(settings: Settings, price: Price | None) -> dict[float, str]:
+def _frontier_weights(settings: Settings) -> dict[float, str]:
     """Returns cost weight -> label, sorted by weight. A label is the weight, with the settings that have this value."""
     named = list(settings.cost_weights.items())
     unit = settings.reward.weight or 1.0
-    if price is not None and price.proposed is not None and price.proposed > 0.0:
-        unit = price.proposed
-        named.append(("proposed", unit))
     weights: dict[float, str] = {}
     for name, weight in [*named, *(("", unit * factor) for factor in _FRONTIER_FACTORS)]:
         if weight != settings.reward.weight:  # routing itself is asked at this weight

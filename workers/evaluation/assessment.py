@@ -5,8 +5,8 @@ from typing import Any
 
 from ragbandit.router.comparison import NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
-from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.learning.monitoring.price import implied, in_words, proposal
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.first_pass import while_learning
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
@@ -36,7 +36,7 @@ def assessment(advice: Advice, *, details: Mapping[str, Any], notes: Sequence[st
         kinds=advice.kinds,
         curves=() if advice.curve is None else (advice.curve,),
         tables=(_table(advice, unit=unit),),
-        notes=(*_method(advice), *_prices(advice, reward), *notes),
+        notes=(*_method(advice), *in_words(reward.model_copy(update={"weight": reward.weight})), *notes),
         cost_unit=best.unit,
         facts=dict(_cards(advice, details)),
         **common,
@@ -98,11 +98,3 @@ def _method(advice: Advice) -> Iterator[str]:
         yield f"control: with the outcomes permuted routing adds {words.difference(advice.control)}: that is chance"
     if advice.cold is not None:
         yield f"from cold, {percent(advice.ask.labelled)} labelled, {while_learning(advice.cold)}"
-
-
-def _prices(advice: Advice, reward: RewardSettings) -> Iterator[str]:
-    # With the weight set, the sentences do not propose this command.
-    yield from in_words(reward.model_copy(update={"weight": reward.weight}))
-    if advice.price is not None:
-        yield implied(advice.price)
-        yield proposal(advice.price, reward=reward)

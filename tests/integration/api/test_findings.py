@@ -13,16 +13,13 @@ from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_proce
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
-from ragbandit.router.offline.logs.ledger_transfer import take_in
-from ragbandit.router.offline.logs.tables import arm_rows
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import card_of, keep_present, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
 from ragbandit.router.storage.totals import hour_of
-from ragbandit.shared.types import Query, TableRow
+from ragbandit.shared.types import Query
 from tests.support import command
-from tests.support.cases import every_case
 from tests.support.waiting import until
 
 
@@ -91,17 +88,6 @@ def test_ratings_that_favour_an_arm(stored):
     assert stored("sample ratio", now=now - SETTLED_S) == []
 
 
-def labelled(world, numbers):
-    """Labels of three arms on some questions: 3 in 10 are right at no cost, 7 at 4 steps, 1 at 6."""
-    right, steps = {"cheap": 3, "dear": 7, "worse": 1}, {"cheap": 0.0, "dear": 4.0, "worse": 6.0}
-    rows = []
-    for number in numbers:
-        correct = {arm: float(number % 10 < count) for arm, count in right.items()}
-        row = TableRow(id="", question=f"question {number}", correct=correct, steps=steps)
-        rows += arm_rows(row, arms=tuple(right), features=None, encoder_hash="", settings=world.settings, now=world.now)
-    take_in(world.ledger, lambda: rows, origin="table")
-
-
 def test_a_router_that_earns_no_more_than_one_arm(stored):
     """Where always one arm would have earned more, a warning names it; of few questions there is none."""
     world, best = stored.world, "single_step"
@@ -114,41 +100,6 @@ def test_a_router_that_earns_no_more_than_one_arm(stored):
         assert [line.partition(";")[0] for line in found] == [
             f"warning routing: fix: always {best} earns as much"
         ] * lines
-
-
-def test_weight_against_the_labels(stored, tmp_path, monkeypatch):
-    """A weight off by more than a factor of 2, or an expensive arm that is worse, is a warning from 50 labels per arm
-    on. Labels at other prices have another unit of cost. `validate` prints the same.
-    """
-
-    def look(weight, *, arms=("cheap", "dear"), **reward):
-        given = {"reward": {"weight": weight, **reward}, "arms": {name: {"run_by": "caller"} for name in arms}}
-        return "".join(stored("reward.weight", **given))
-
-    labelled(stored.world, range(49))
-    assert look(0.5) == ""
-    labelled(stored.world, range(49, 200))
-    assert look(0.05) == ""
-    with every_case() as case:
-        for weight, words in (
-            (0.2, "your price of cost (weight 0.2) is high for these arms: at it always"),
-            (0.2, "always cheap is the best fixed arm"),
-            (0.2, "if nobody can say, to 0.05"),
-            (0.01, "(weight 0.01) is low for these arms: at it always dear is the best"),
-        ):
-            with case(weight, words):
-                assert words in look(weight)
-        with case("worse"):
-            assert "drop worse, unless" in look(0.05, arms=("cheap", "worse"))
-        with case("other prices"):
-            assert look(0.2, cost={"steps": 2.0}) == ""
-        with case("validate"):
-            given = "arms: {cheap: {run_by: caller}, dear: {run_by: caller}}\nencoder: {model: hashing}\n"
-            (tmp_path / "c.yaml").write_text(f"{given}data_dir: {stored.world.settings.data_dir}\n")
-            monkeypatch.setenv("RAGBANDIT_REWARD__WEIGHT", "0.2")
-            said = command.run("validate", "-c", str(tmp_path / "c.yaml")).stdout
-            assert "reward.weight: a right answer is worth 5 steps" in said
-            assert "warning reward.weight: your price of cost (weight" in said
 
 
 def test_dollar_budgets(stored, settings):

@@ -33,7 +33,7 @@ class Scale:
 
 
 def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> Scale:
-    """A scale for numbers. unit: "percent", "seconds", "dollars", or another, which the labels do not repeat.
+    """A scale for numbers. unit: "percent", "seconds", "dollars"; labels do not repeat another unit.
 
     room: free share of the range at both ends, none below 0 if no value is below 0
     least: fewest ticks, at most 5

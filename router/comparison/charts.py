@@ -196,6 +196,7 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         "Reward per question so far, learning included",
         at=[float(count) for count in at],
         series=series,
+        unit="reward",
         places="Questions",
         verticals=even,
         below=lambda count: f"{_rated(curves[0], count):,} rated" if count else "",

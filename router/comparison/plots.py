@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ragbandit.router.comparison.assessment import NumberTable
 from ragbandit.router.comparison.axes import Scale, number_scale, time_scale
-from ragbandit.shared.formats import duration, moment, number, one_line, percent
+from ragbandit.shared.formats import decimal, duration, moment, number, one_line, percent
 
 COLOURS, SHAPES = 8, 8
 #: look of a mark: (index of the colour, index of the shape)
@@ -22,7 +22,11 @@ Look = tuple[int, int]
 _MARKS, _POINTS, _ROWS = 12, 300, 60
 #: height in pixels of a plot, and of the place below it for the labels of its axis
 HEIGHT, _BELOW = 190, 40
-_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {"percent": percent, "seconds": duration}
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
+    "percent": percent,
+    "seconds": duration,
+    "reward": decimal,
+}
 _SHAPES: Final = (
     "M6 1a5 5 0 1 0 .01 0z",
     "M1.5 1.5h9v9h-9z",

@@ -115,7 +115,7 @@ def earned_charts(history: Overview) -> list[Picture]:
         return lines(title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True)
 
     charts = (
-        chart("Reward and quality per question", "", reward="reward", quality="quality"),
+        chart("Reward and quality per question", "reward", reward="reward", quality="quality"),
         chart("Cost per question, as the reward counts it", "", cost="cost"),
         chart("Decisions", "", decisions="decided"),
         chart("Latency, 95th percentile", "seconds", **{"95th percentile": "p95_s"}),
@@ -137,7 +137,7 @@ def arm_charts(history: Overview, *, sign: ArmSigns) -> list[Picture]:
 
     charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
-        chart("Quality per question", "", lambda arm, _: arm.quality),
+        chart("Quality per question", "reward", lambda arm, _: arm.quality),
         chart("Cost per question", "", lambda arm, _: arm.cost),
         chart("Dollars per answer", "dollars", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
         chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),

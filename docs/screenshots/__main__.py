@@ -1,7 +1,6 @@
 """`make screenshots`: pages of commands, a service with made-up traffic, a real browser, and pictures in docs/images.
 
 `python -m docs.screenshots FOLDER` writes every page in light, dark and 360 pixels wide there, for looking.
-`python -m docs.screenshots PAGE.html NAME` writes the picture docs/images/NAME-light.png of one page.
 """
 
 import asyncio
@@ -157,11 +156,6 @@ def main() -> None:
     """Write the pages, fill a store, serve it, and take the pictures."""
     if shutil.which("chromium") is None:
         raise SystemExit("there is no chromium here: apt-get install chromium")
-    if len(sys.argv) > 2:
-        page, name = Path(sys.argv[1]).absolute(), sys.argv[2]
-        for file in shoot([(name, page.as_uri(), 1000, ("light",))], folder=IMAGES):
-            print(f"wrote {file}")
-        return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as made, served(data) as (url, router):

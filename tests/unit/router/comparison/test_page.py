@@ -7,12 +7,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import Phase, given, settings, strategies as st
+from hypothesis import Phase, example, given, settings, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ragbandit.router.comparison import Comparison, Difference
-from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, LearningCurve, NumberTable, QuestionKind
+from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, LearningCurve, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
 from ragbandit.router.comparison.charts import learning, more_buys
 from ragbandit.router.comparison.page import check_page, page, shown, write_page
@@ -22,76 +21,41 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.assessments import BETTER, WHOLE
 
 VOID = {"meta", "br", "rect", "line", "path", "polyline", "polygon"}
-VERDICTS = ("better", "worse", "as good", "not known yet")
-HOSTILE = "<script>alert(1)</script>\"'{{7*7}}[red]\x1b[2J\u202e&amp;"
-
-#: without shrinking, which takes minutes for values of this size
-ANY = settings(max_examples=50, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-
-texts = st.one_of(st.text(max_size=30), st.just(HOSTILE), st.text(alphabet="long_name", min_size=90, max_size=120))
-floats = st.one_of(st.floats(), st.floats(-1.0, 1.0))
-shares = st.floats(0.0, 1.0)
-counts = st.integers(0, 10**7)
-differences = st.builds(Difference, **dict.fromkeys(("estimate", "low", "high", "first", "second"), st.none() | floats))
-comparisons = st.builds(
-    Comparison,
-    first=texts,
-    second=texts,
-    design=st.just("live traffic"),
-    questions=counts,
-    rated=counts,
-    **dict.fromkeys(("reward", "quality", "cost"), differences),
-    unit=st.sampled_from(("dollars", "steps", "seconds", "cost")),
-    verdict=st.sampled_from(VERDICTS),
-    missing=st.none() | texts,
-    progress=shares,
+TEXT = "<script>alert(1)</script>\"'{{7*7}}[red]\x1b[2J\u202e&amp; " + "a_long_name" * 9
+#: texts of others in every place
+HOSTILE = replace(
+    WHOLE,
+    comparisons=tuple(replace(BETTER, first=TEXT, second=f"{TEXT} {number}") for number in range(9)),
+    frontier=tuple(replace(point, name=TEXT) for point in WHOLE.frontier),
+    kinds=(QuestionKind(name=TEXT, share=1.0, arms={TEXT: 1.0}, reward=None, examples=(TEXT,)),),
+    curves=(replace(WHOLE.curves[0], name=TEXT),),
+    actions=(TEXT,) * 4,
+    facts={TEXT: TEXT},
+    **dict.fromkeys(("title", "sentence", "number", "about", "state", "missing"), TEXT),
 )
-points = st.builds(
-    FrontierPoint, name=texts, quality=floats, cost=floats, kind=st.sampled_from(("arm", "served", "price", "in use"))
-)
-kinds = st.builds(
-    QuestionKind,
-    name=texts,
-    share=shares,
-    arms=st.dictionaries(texts, shares, max_size=4),
-    reward=st.none() | floats,
-    examples=st.lists(texts, max_size=3).map(tuple),
-)
+shares, counts = st.floats(0.0, 1.0), st.integers(0, 10**7)
+kinds = st.builds(QuestionKind, share=shares, arms=st.dictionaries(st.text(), shares, max_size=4))
 curves = st.builds(
-    lambda name, rows, even: LearningCurve(
-        name=name,
+    lambda rows, even: LearningCurve(
+        name="cold",
         questions=sorted({row[0] for row in rows}),
         policy=[row[1] for row in rows],
         fixed=[row[2] for row in rows],
         rated=[row[0] // 2 for row in rows],
         break_even=even,
     ),
-    texts,
-    st.lists(st.tuples(counts, floats, floats), max_size=40, unique_by=lambda row: row[0]),
+    st.lists(st.tuples(counts, st.floats(), st.floats()), max_size=40, unique_by=lambda row: row[0]),
     st.none() | counts,
 )
+REST = ("verdict", "state", "comparisons", "frontier", "missing", "progress", "actions", "tables", "notes", "facts")
 assessments = st.builds(
     Assessment,
-    title=texts,
-    sentence=texts,
-    number=texts,
-    about=texts,
-    verdict=st.sampled_from((None, *VERDICTS)),
-    state=st.none() | texts,
-    comparisons=st.lists(comparisons, max_size=8).map(tuple),
-    frontier=st.lists(points, max_size=8).map(tuple),
     kinds=st.lists(kinds, max_size=3).map(tuple),
     curves=st.lists(curves, max_size=3).map(tuple),
-    missing=st.none() | texts,
-    progress=floats,
-    actions=st.lists(texts, max_size=4).map(tuple),
-    tables=st.lists(
-        st.builds(NumberTable, title=texts, columns=st.tuples(texts, texts), rows=st.tuples(st.tuples(texts, texts))),
-        max_size=2,
-    ).map(tuple),
-    notes=st.lists(texts, max_size=3).map(tuple),
-    facts=st.dictionaries(texts, texts, max_size=3),
+    **dict.fromkeys(REST, ...),
 )
+#: without shrinking, which takes minutes for values of this size
+ANY = settings(max_examples=50, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 class Parsed(HTMLParser):
@@ -119,6 +83,7 @@ class Parsed(HTMLParser):
 
 
 @ANY
+@example(HOSTILE)
 @given(assessments)
 def test_every_assessment_has_a_page(assessment):
     """Its tags are closed, texts are texts, every place lies on the picture, and nothing is loaded or run."""
@@ -141,6 +106,8 @@ def test_every_assessment_has_a_page(assessment):
 
 
 @ANY
+@example(HOSTILE, True)
+@example(HOSTILE, False)
 @given(assessments, st.booleans())
 def test_every_assessment_fits_a_screen(assessment, pipe):
     """A terminal gets at most 80 x 24 with the cursor's line, a pipe whole texts; neither gets control characters."""

@@ -154,10 +154,6 @@ class SampleRatio:
     """An uneven log: arms have more or fewer rows than chance explains. Comparing arms is then misleading."""
 
     stage: SampleStage
-    #: arm with more rows than its logged probabilities promise
-    more: ArmName
-    #: arm with fewer rows than its logged probabilities promise
-    less: ArmName
     sentence: str
 
 
@@ -190,7 +186,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
         if uneven_arms is not None:
             more, less = uneven_arms
             sentence = _sentence(stage, arms, more=more, less=less)
-            return SampleRatio(stage=stage, more=more, less=less, sentence=f"{sentence} ({_REMEDY})")
+            return SampleRatio(stage=stage, sentence=f"{sentence} ({_REMEDY})")
     return None
 
 

@@ -197,7 +197,7 @@ def test_a_log_whose_draws_are_uneven_takes_the_version_out(in_sqlite, monkeypat
     trial.do("canary", weight=0.5)
     trial.live(40, gap=0.0)
     for stage, state in (("judged", "canary"), ("drawn", "rolled_back")):
-        told = SampleRatio(stage=stage, more="fast", less="deep", sentence="fast is favoured")
+        told = SampleRatio(stage=stage, sentence="fast is favoured")
         monkeypatch.setattr(evaluator, "lately", lambda *_, told=told, **__: told)
         trial.look()
         assert trial.version.state == state

@@ -45,7 +45,7 @@ _KINDS: Final = (
     | dict.fromkeys(("whose", "whom"), "who")
     | dict.fromkeys(_YES_OR_NO.split(), "yes or no")
 )
-#: kind of a question without any of these words. Of splits that are equally good, one by a named kind is taken
+#: kind of a question without any of these words. If two splits are equally good, the one by a named kind is taken
 _OTHER: Final = "other"
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))

@@ -37,7 +37,7 @@ def test_the_map_is_read_from_the_store(make_world):
     assert (
         mapped.sentence == "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions"
     )
-    unexplained = "no kind of question explains how the probabilities differ between the newest 90 questions"
+    unexplained = "no kind of question gets other arms than the rest, in the newest 90 questions"
     assert (
         replace(mapped, explained=0.004).sentence == replace(mapped, leaves=mapped.leaves[:1]).sentence == unexplained
     )

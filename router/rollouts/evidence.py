@@ -22,7 +22,7 @@ _ROUNDING: Final = 1e-6
 _TUNED_ROWS: Final = 1000.0
 #: the interval allows for this number of unseen rows, each as extreme as possible; see `LiveDifference`
 _UNSEEN_ROWS: Final = 2.0
-#: number of rows between two plotted points; after its square, one such part of the rows so far
+#: a point is plotted every 25 rows; after 625 rows, whenever their number has grown by a 25th
 _STRIDE: Final = 25
 
 #: plotted point: (number of rows, difference, its lower bound, its upper bound), in units of the reward

@@ -38,7 +38,7 @@ def states(database):
 
 @on_sqlite
 def test_the_way_to_champion_and_back(database):
-    """A version goes by its steps to champion, the former one retires, others begin anew in shadow, and back."""
+    """After a promotion the former champion retires and other candidates restart in shadow; a rollback restores it."""
     assert add(database).name == "v1"
     assert add(database).name == "v2"
     do(database, "shadow", "v1")

@@ -40,7 +40,7 @@ PICTURES: Final[dict[str, tuple[str, int, tuple[str, ...]]]] = {
 PAGES: Final[dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]]] = {
     "verdict": (
         ("ragbandit", "advise", "--table", "{root}/examples/handbook/table.jsonl", "--report", "{page}"),
-        1000,
+        1310,
         ("light", "dark", "phone"),
     ),
     "learning-curve": (("ragbandit.examples.handbook.learning_curve", "--report", "{page}"), 700, ("light",)),

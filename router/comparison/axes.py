@@ -8,7 +8,7 @@ from typing import Final
 
 #: least range of an axis, as a share of its largest value; smaller differences are not worth a picture
 _LEAST: Final = 1e-3
-_MOST: Final = 1e12
+_MOST: Final = 1e9
 #: largest number of steps between ticks of time
 _MOST_TIMES: Final = 6
 _DAY: Final = 86_400.0
@@ -49,19 +49,16 @@ def number_scale(values: Iterable[float | None], *, unit: str = "", room: float 
     low, high = (0.0 if 0.0 <= low < room * span else low - room * span), high + room * span
     size, prefix, suffix = _shown_unit(unit, largest=max(abs(low), abs(high)))
     power = 10.0 ** math.ceil(math.log10((high - low) / size))
-    steps = (power / divisor for divisor in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0))
-    step, places = next(
-        (step, places) for step in steps if len(places := _multiples(step, low / size, high / size)) >= least
-    )
-    labels = _labels(places, step=step)
-    return Scale(
-        low=low,
-        high=high,
-        ticks=tuple(
-            (place * size, f"{'-' if text[0] == '-' else ''}{prefix}{text.removeprefix('-')}{suffix}")
-            for place, text in zip(places, labels, strict=True)
-        ),
-    )
+    for divisor in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0):
+        step = power / divisor
+        counts = range(math.ceil(low / size / step - 1e-9), math.floor(high / size / step + 1e-9) + 1)
+        if len(counts) >= least:
+            break
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    labels = [f"{prefix}{abs(count * step):,.{decimals}f}{suffix}" for count in counts]
+    signs = ["-" if count < 0 else "" for count in counts]
+    ticks = zip((count * step * size for count in counts), map("".join, zip(signs, labels, strict=True)), strict=True)
+    return Scale(low=low, high=high, ticks=tuple(ticks))
 
 
 def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:
@@ -72,22 +69,7 @@ def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:
         sizes = ((3_600.0, " h"), (60.0, " min"), (1.0, " s"))
         size, suffix = next(((size, suffix) for size, suffix in sizes if largest >= 2.0 * size), (0.001, " ms"))
         return size, "", suffix
-    large = next(((size, name) for size, name in ((1e9, "bn"), (1e6, "M")) if largest >= size), (1.0, ""))
-    return large[0], "$" if unit == "dollars" else "", large[1]
-
-
-def _multiples(step: float, low: float, high: float) -> list[float]:
-    return [count * step for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def _labels(places: list[float], *, step: float) -> list[str]:
-    """Labels with as few decimals as they need to differ."""
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    if decimals <= 5:
-        return [f"{place + 0.0:,.{decimals}f}" for place in places]
-    largest = max(map(abs, places), default=1.0)
-    digits = max(round(math.log10(largest / step)), 0) if largest else 0
-    return [f"{place:.{digits}e}" if place else "0" for place in places]
+    return 1.0, "$" if unit == "dollars" else "", ""
 
 
 def time_scale(first: float, last: float) -> Scale:

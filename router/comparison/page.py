@@ -33,29 +33,14 @@ class Shown:
     assessment: Assessment
     colour: str
     """Colour of its verdict."""
+    state: str | None
+    missing: str | None
+    """The state, and what is missing; None if the sentence contains it."""
+    share: float
+    """Share of the evidence that is there, in [0, 1]."""
     forest: "Picture | None"
     plots: "tuple[Picture, ...]"
     sign: "ArmSigns"
-
-    @property
-    def share(self) -> float:
-        return min(max(self.assessment.progress, 0.0), 1.0)
-
-    @property
-    def progress(self) -> str:
-        return percent(round(self.share, 2))
-
-    @property
-    def state(self) -> str | None:
-        return self._unsaid(self.assessment.state)
-
-    @property
-    def missing(self) -> str | None:
-        return self._unsaid(self.assessment.missing)
-
-    def _unsaid(self, text: str | None) -> str | None:
-        """None for a text that the sentence contains."""
-        return None if text is None or text.casefold() in self.assessment.sentence.casefold() else text
 
 
 def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:
@@ -70,6 +55,9 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:
     return Shown(
         assessment=assessment,
         colour="" if assessment.verdict is None else words.COLOURS[assessment.verdict],
+        state=words.unsaid(assessment.state, sentence=assessment.sentence),
+        missing=words.unsaid(assessment.missing, sentence=assessment.sentence),
+        share=min(max(0.0, assessment.progress), 1.0),
         forest=charts.forest(assessment.comparisons) if assessment.comparisons else None,
         plots=tuple(picture for picture in pictures if picture is not None),
         sign=sign,

@@ -145,18 +145,15 @@ def bars(
         ends = [end for cell in cells for end in (cell.low, cell.high, cell.limit)]
         scales.append(number_scale([0.0, *ends], unit=(units or {}).get(head, "")))
         parts.append(drawn('<div class="c{} head">{}</div>', place, one_line(head)))
-    for row, (name, (colour, word)) in enumerate(zip(names, states, strict=True)):
-        state = drawn('<span class="state {}">{}</span>', colour, one_line(word))
-        parts.append(drawn('<div class="name"><bdi>{}</bdi> {}</div>', one_line(name), state))
-        for place, cells in enumerate(columns.values()):
-            again = drawn('<bdi class="again">{}</bdi>', one_line(name))
-            value = drawn('<span class="value {}">{}</span>', cells[row].kind, cells[row].text)
-            interval = _interval(cells[row], scale=scales[place])
-            parts.append(drawn('<div class="c{}">{}{}{}</div>', place, again, interval, value))
+    named = '<div class="name"><bdi>{}</bdi> <span class="state {}">{}</span></div>'
+    cell = '<div class="c{}"><bdi class="again">{}</bdi>{}<span class="value {}">{}</span></div>'
+    for row, (name, state) in enumerate(zip(map(one_line, names), states, strict=True)):
+        parts.append(drawn(named, name, *state))
+        for place, (bar, scale) in enumerate(zip((cells[row] for cells in columns.values()), scales, strict=True)):
+            parts.append(drawn(cell, place, name, _interval(bar, scale=scale), bar.kind, bar.text))
     parts.append(Markup('<div class="name foot"></div>'))
-    for place, scale in enumerate(scales):
-        foot = drawn('<svg class="plot" width="100%" height="24">{}</svg>', _x_labels(scale, top=0))
-        parts.append(drawn('<div class="c{} foot">{}</div>', place, foot))
+    foot = '<div class="c{} foot"><svg class="plot" width="100%" height="24">{}</svg></div>'
+    parts += [drawn(foot, place, _x_labels(scale, top=0)) for place, scale in enumerate(scales)]
     rows = [(name, *(cells[row].text for cells in columns.values()), states[row][1]) for row, name in enumerate(names)]
     return Picture(
         title=title,
@@ -187,11 +184,8 @@ def _x_labels(scale: Scale, *, top: float, below: Callable[[float], str] | None 
     parts = []
     for place, (value, label) in enumerate(scale.ticks):
         first, _, second = label.partition("\n")
-        second, odd, x = (
-            second or (below(value) if below else ""),
-            "odd" if place % 2 and len(scale.ticks) > 4 else "",
-            share_x(scale.at(value)),
-        )
+        second = second or (below(value) if below else "")
+        x, odd = share_x(scale.at(value)), "odd" if place % 2 and len(scale.ticks) > 4 else ""
         parts.append(drawn('<line class="tick" x1="{}" x2="{}" y1="{}" y2="{}"/>', x, x, top, top + 4))
         for text, y in ((first, top + 17), (second, top + 32)):
             if text:
@@ -243,7 +237,8 @@ def lines(
         said = '<text class="said" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
         inside.append(drawn(said, where, 12 + 16 * place, *side, one_line(name)))
     written = _WRITTEN.get(unit, number)
-    newest = (f"{line.name} {written(value)}" for line in series if (value := _last(line.values)) is not None)
+    known = ((line.name, [value for value in line.values if value is not None]) for line in series)
+    newest = (f"{name} {written(values[-1])}" for name, values in known if values)
     body = frame(x, y, inside=inside, below=below)
     return Picture(
         title=title,
@@ -261,16 +256,13 @@ def lines(
     )
 
 
-def stretched(points: Iterable[tuple[float, float]], *, kind: str, tag: str = "polyline") -> Markup:
-    """A line, or an area, through points of (x as a share, y in pixels)."""
+def stretched(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: bool = False) -> Markup:
+    """A line through points of (x as a share, y in pixels)."""
     through = " ".join(f"{1000.0 * left:.1f},{top:.1f}" for left, top in points)
-    shape = drawn('<{} class="{}" points="{}" vector-effect="non-scaling-stroke"/>', tag, kind, through)
+    kind = f"line{' dashed' if is_dashed else ''} arm-{look[0]}"
+    line = drawn('<polyline class="{}" points="{}" vector-effect="non-scaling-stroke"/>', kind, through)
     svg = '<svg viewBox="0 0 1000 {0}" width="100%" height="{0}" preserveAspectRatio="none">{1}</svg>'
-    return drawn(svg, HEIGHT, shape)
-
-
-def _last(values: Sequence[float | None]) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)
+    return drawn(svg, HEIGHT, line)
 
 
 def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str:
@@ -285,20 +277,17 @@ def _kept(count: int, *, most: int) -> list[int]:
 
 
 def _line(line: Line, *, at: Sequence[float], x: Scale, y: Scale, place: int) -> Iterable[Markup]:
-    """Yield the band, or whiskers of few points; the line; and marks of at most about _MARKS points."""
+    """Yield the intervals, the line, and marks of at most about _MARKS points."""
 
     def points(values: Sequence[float | None]) -> list[tuple[float, float]]:
         found = [(at[index], values[index]) for index in _kept(len(at), most=_POINTS)]
         return [(x.at(where), y_of(value, y)) for where, value in found if value is not None and math.isfinite(value)]
 
     found = points(line.values)
-    if line.band is not None and len(found) <= _MARKS:
+    if line.band is not None:
         for (where, low), (_, high) in zip(*map(points, line.band), strict=False):
-            ends = '<line class="whisker" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
-            yield drawn(ends, share_x(where), share_x(where), low, high)
-    elif line.band is not None:
-        outline = [*points(line.band[0]), *reversed(points(line.band[1]))]
-        yield stretched(outline, tag="polygon", kind=f"band arm-{line.look[0]}")
-    yield stretched(found, kind=f"{'line dashed' if line.is_dashed else 'line'} arm-{line.look[0]}")
+            ends = '<line class="whisker arm-{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+            yield drawn(ends, line.look[0], share_x(where), share_x(where), low, high)
+    yield stretched(found, look=line.look, is_dashed=line.is_dashed)
     step = max(1, math.ceil(len(found) / _MARKS))
     yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])

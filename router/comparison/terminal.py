@@ -5,7 +5,7 @@ A pipe or a file gets the same as plain text, in whole lines.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -15,31 +15,13 @@ from rich.text import Text
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.comparison.axes import Scale, number_scale
-from ragbandit.shared.formats import one_line, percent
+from ragbandit.shared.formats import number, one_line, percent
 
 WIDTH: Final = 80
 #: largest number of bars on one screen, of actions, and of lines of the sentence and of other texts
 _BARS, _ACTIONS, _SENTENCE, _OTHER = 5, 2, 4, 2
 #: width of a bar, and least width of its name
 _BAR, _NAME = 21, 10
-
-
-class _Signs(NamedTuple):
-    """The characters of a bar."""
-
-    zero: str
-    known: str
-    unknown: str
-    left: str
-    right: str
-    point: str
-    full: str
-    empty: str
-    more: str
-
-
-_LINES: Final = _Signs("│", "━", "╌", "├", "┤", "●", "█", "░", "…")
-_ASCII: Final = _Signs("|", "=", "-", "[", "]", "o", "#", ".", "...")
 
 
 def print_assessment(
@@ -54,122 +36,88 @@ def print_assessment(
 
     show_all: True to print every comparison, table and note
     """
-    _Printer(console, assessment=assessment, show_all=show_all).all_of(
-        f"The page: {page}" if page else f"As a page with pictures: {option}"
-    )
+    it = assessment
+    state, missing = (words.unsaid(text, sentence=it.sentence) for text in (it.state, it.missing))
+    style = "" if it.verdict is None else words.STYLES[words.COLOURS[it.verdict]]
 
+    def say(text: str, *, style: str = "", most: int = _OTHER) -> None:
+        _print(text, console=console, style=style, most=len(text) if show_all else most)
 
-class _Printer:
-    def __init__(self, console: Console, *, assessment: Assessment, show_all: bool) -> None:
-        self._console, self._it, self._all = console, assessment, show_all
-        self._signs = _ASCII if console.options.ascii_only else _LINES
-        self._width = min(console.width, WIDTH)
-        verdict = assessment.verdict
-        self._style = "" if verdict is None else words.STYLES[words.COLOURS[verdict]]
-
-    def all_of(self, last: str) -> None:
-        it = self._it
-        self._say(it.title, style="bold", most=1)
-        if it.state and it.state.casefold() not in it.sentence.casefold():
-            self._say(it.state, style="yellow")
-        self._say(it.sentence, most=_SENTENCE)
-        self._say(f"{it.number}  {it.about}", style=f"bold {self._style}".strip())
-        for line in self._bars(it.comparisons):
-            if self._console.is_terminal:
-                line.truncate(self._width)
-            self._print(line)
-        if it.missing:
-            self._progress(it.missing)
-        for action in it.actions if self._all else it.actions[:_ACTIONS]:
-            self._say(f"- {action}", most=1)
-        if self._all:
-            for table in it.tables:
-                print_table(table, console=self._console)
-            for note in it.notes:
-                self._say(note)
-        self._say(last)
-
-    def _say(self, text: str, *, style: str = "", most: int = _OTHER) -> None:
-        """Print a text in at most `most` lines of a terminal; in a pipe, or with all numbers, whole."""
-        line = Text(one_line(text), style=style)
-        if not self._console.is_terminal:
-            self._print(line)
-            return
-        wrapped = [*line.wrap(self._console, self._width)]
-        for part in wrapped:
-            part.rstrip()
-        if len(wrapped) > most and not self._all:
-            wrapped[most - 1].truncate(self._width - len(self._signs.more))
-            wrapped[most - 1].append(self._signs.more)
-            wrapped = wrapped[:most]
-        for part in wrapped:
-            self._print(part)
-
-    def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False)
-
-    def _bars(self, comparisons: Sequence[Comparison]) -> Iterator[Text]:
-        """Yield the axis, and a line for each comparison."""
-        kept = comparisons if self._all else comparisons[:_BARS]
-        if not kept:
-            return
-        drawn = [c for c in kept if words.difference(c.reward) != NOT_KNOWN]
-        scale = number_scale([0.0, *(end for c in drawn for end in (c.reward.low, c.reward.high))])
-        shared = len({comparison.first for comparison in kept}) == 1
-        names = [Text(one_line(f"against {c.second}" if shared else f"{c.first} against {c.second}")) for c in kept]
-        values = [words.difference(comparison.reward) for comparison in kept]
-        ends = [v if v == NOT_KNOWN else f"{v} {c.verdict}" for v, c in zip(values, kept, strict=True)]
-        width = max(name.cell_len for name in names)
-        if self._console.is_terminal:
-            width = min(width, max(self._width - _BAR - 4 - max(map(len, ends)), _NAME))
-        head = Text("reward a question")
-        head.truncate(width, pad=True)
-        head.append("  ")
-        yield Text("")
-        yield head.append(self._axis(scale)) if drawn else head
-        for name, comparison, end in zip(names, kept, ends, strict=True):
-            name.truncate(width, overflow="ellipsis", pad=True)
-            style = words.STYLES[words.COLOURS[comparison.verdict]]
-            yield name.append("  ").append(self._bar(comparison, scale=scale), style=style).append(f"  {end}")
-        if len(kept) < len(comparisons):
-            yield Text(f"{len(comparisons) - len(kept)} more with --all")
-
-    def _bar(self, comparison: Comparison, *, scale: Scale) -> str:
-        reward, signs = comparison.reward, self._signs
-        cells = [" "] * _BAR
-        cells[_cell(0.0, scale)] = signs.zero
-        if words.difference(reward) != NOT_KNOWN and reward.low is not None and reward.high is not None:
-            left, right = _cell(reward.low, scale), _cell(reward.high, scale)
-            known = comparison.verdict != NOT_KNOWN
-            for place in range(left, right + 1):
-                if cells[place] == " ":
-                    cells[place] = signs.known if known else signs.unknown
-            if left < right:
-                cells[left], cells[right] = signs.left, signs.right
-            if comparison.verdict in ("better", "worse") and reward.estimate is not None:
-                cells[_cell(reward.estimate, scale)] = signs.point
-        return "".join(cells)
-
-    def _axis(self, scale: Scale) -> str:
-        """The ticks' labels at their places, as far as they do not meet."""
-        cells = [" "] * _BAR
-        for value, label in sorted(scale.ticks, key=lambda tick: tick[0] != 0.0):  # zero first
-            start = min(max(_cell(value, scale) - len(label) // 2, 0), _BAR - len(label))
-            if start >= 0 and not "".join(cells[max(start - 1, 0) : start + len(label) + 1]).strip():
-                cells[start : start + len(label)] = label
-        return "".join(cells)
-
-    def _progress(self, missing: str) -> None:
-        share = min(max(self._it.progress, 0.0), 1.0)
+    say(it.title, style="bold", most=1)
+    if state:
+        say(state, style="yellow")
+    say(it.sentence, most=_SENTENCE)
+    say(f"{it.number}  {it.about}", style=f"bold {style}".strip())
+    kept = it.comparisons if show_all else it.comparisons[:_BARS]
+    for line in _bars(kept, width=min(console.width, WIDTH) if console.is_terminal else None):
+        console.print(line, soft_wrap=True, highlight=False)
+    if len(kept) < len(it.comparisons):
+        say(f"{len(it.comparisons) - len(kept)} more with --all")
+    if it.missing:
+        share = min(max(0.0, it.progress), 1.0)
         full = round(share * _BAR)
-        bar = self._signs.full * full + self._signs.empty * (_BAR - full)
-        self._print(Text("\n").append(bar, style=self._style).append(f"  {percent(round(share, 2))} of the evidence"))
-        if missing.casefold() not in self._it.sentence.casefold():
-            self._say(f"Missing for a verdict: {missing}")
+        bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)
+        console.print(bar.append(f"  {percent(round(share, 2))} of the evidence"), highlight=False)
+    if missing:
+        say(f"Missing for a verdict: {missing}")
+    for action in it.actions if show_all else it.actions[:_ACTIONS]:
+        say(f"- {action}", most=1)
+    for table in it.tables if show_all else ():
+        print_table(table, console=console)
+    for note in it.notes if show_all else ():
+        say(note)
+    say(f"The page: {page}" if page else f"As a page with pictures: {option}")
 
 
-def _cell(value: float, scale: Scale) -> int:
-    return round(scale.at(value) * (_BAR - 1))
+def _print(text: str, *, console: Console, style: str, most: int) -> None:
+    """Print a text in at most `most` lines of a terminal; whole in a pipe."""
+    line = Text(one_line(text), style=style)
+    lines = [*line.wrap(console, min(console.width, WIDTH))] if console.is_terminal else [line]
+    for part in lines[:most]:
+        part.rstrip()
+    if len(lines) > most:
+        lines[most - 1].truncate(min(console.width, WIDTH) - 1)
+        lines[most - 1].append("…")
+    for part in lines[:most]:
+        console.print(part, soft_wrap=True, highlight=False)
+
+
+def _bars(comparisons: Sequence[Comparison], *, width: int | None) -> Iterator[Text]:
+    """Yield the ends of the axis, and a line for each comparison. width: None for lines of any width."""
+    drawn = [c.reward for c in comparisons if words.difference(c.reward) != NOT_KNOWN]
+    scale = number_scale([0.0, *(end for reward in drawn for end in (reward.low, reward.high))])
+    names = [Text(one_line(name)) for name in words.against(comparisons)]
+    values = [words.difference(comparison.reward) for comparison in comparisons]
+    ends = [v if v == NOT_KNOWN else f"{v} {c.verdict}" for v, c in zip(values, comparisons, strict=True)]
+    most = max((name.cell_len for name in names), default=0)
+    if width is not None:
+        most = min(most, max(width - _BAR - 4 - max(map(len, ends), default=0), _NAME))
+    if drawn:
+        yield Text(f"\n{'reward a question'[:most]:{most}}  {number(scale.low, 2):10} {number(scale.high, 2):>10}")
+    for name, comparison, end in zip(names, comparisons, ends, strict=True):
+        name.truncate(most, overflow="ellipsis", pad=True)
+        style = words.STYLES[words.COLOURS[comparison.verdict]]
+        line = name.append("  ").append(_bar(comparison, scale=scale), style=style).append(f"  {end}")
+        if width is not None:
+            line.truncate(width)
+        yield line
+
+
+def _bar(comparison: Comparison, *, scale: Scale) -> str:
+    reward = comparison.reward
+
+    def cell(value: float) -> int:
+        return round(scale.at(value) * (_BAR - 1))
+
+    cells = [" "] * _BAR
+    if words.difference(reward) != NOT_KNOWN and reward.low is not None and reward.high is not None:
+        left, right = cell(reward.low), cell(reward.high)
+        cells[left : right + 1] = ("╌" if comparison.verdict == NOT_KNOWN else "━") * (right + 1 - left)
+        cells[left], cells[right] = "├", "┤"
+    cells[cell(0.0)] = "│"
+    if comparison.verdict in ("better", "worse") and reward.estimate is not None:
+        cells[cell(reward.estimate)] = "●"
+    return "".join(cells)
 
 
 def print_table(table: NumberTable, *, console: Console) -> None:

@@ -1,5 +1,6 @@
 """A comparison in words and numbers: the same on every screen, page and in every reply."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Difference, Verdict
@@ -24,6 +25,17 @@ def sentence(comparison: Comparison) -> str:
         parts = [f"{first} is {comparison.verdict} than {second}: {difference(reward)} reward a question"]
     parts += [text for text in (quality_words(comparison.quality), cost_words(comparison)) if text]
     return "; ".join(parts)
+
+
+def against(comparisons: Sequence[Comparison]) -> list[str]:
+    """Names of the comparisons, without the first way if all have the same."""
+    is_shared = len({comparison.first for comparison in comparisons}) == 1
+    return [f"against {c.second}" if is_shared else f"{c.first} against {c.second}" for c in comparisons]
+
+
+def unsaid(text: str | None, *, sentence: str) -> str | None:
+    """None for a text that the sentence contains."""
+    return None if text is None or text.casefold() in sentence.casefold() else text
 
 
 def quality_words(quality: Difference) -> str:

@@ -140,7 +140,7 @@ def test_labels_of_numbers_differ(values, unit):
     labels = [label for _, label in scale.ticks]
     assert len(set(labels)) == len(labels) >= 3
     assert all(-1e-6 <= (value - scale.low) / (scale.high - scale.low) <= 1.0 + 1e-6 for value, _ in scale.ticks)
-    assert unit == "percent" or max(map(len, labels)) <= 14
+    assert unit == "percent" or max(map(len, labels)) <= 15
 
 
 @given(st.floats(0.0, 4e9), st.floats(0.0, 1e9))

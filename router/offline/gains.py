@@ -30,7 +30,7 @@ from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 
 CONFIDENCE: Final = 0.95
 #: name of the policy after learning in comparisons
-ROUTING: Final = "routing"
+ROUTING: Final = "learned routing"
 ALWAYS: Final = "always "
 _PARTIAL: Final = "the log has the probability of the drawn arm only: log the probability of every arm"
 

@@ -110,7 +110,8 @@ def log_material(
     InvalidInput if the policy needs features and a row without usable features has no question.
     """
     weight = settings.reward.weight
-    material = [replace(row, reward=row.reward.at(weight)) for row in rows]
+    # A policy is asked at the weight at which its rewards are read, not at a price that a budget had raised.
+    material = [_at_weight(row, weight) for row in rows]
     blind = []
     for at, row in enumerate(material):
         if row.decision.features is not None and row.decision.encoder_hash == encoder.hash:
@@ -133,6 +134,11 @@ def log_material(
     if has_every_arm(material):
         material = _by_hash(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
     return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
+
+
+def _at_weight(row: Logged, weight: float) -> Logged:
+    decision = replace(row.decision, query=replace(row.decision.query, cost_weight=None), cost_weight=None)
+    return replace(row, decision=decision, reward=row.reward.at(weight))
 
 
 def has_every_arm(rows: Sequence[Logged]) -> bool:

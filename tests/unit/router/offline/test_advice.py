@@ -83,7 +83,7 @@ def test_outcomes_of_every_arm_are_compared_question_by_question():
     assert advice.curve.fixed[-1] == pytest.approx(advice.cold.always["deep"])
     assert [(kind.share, max(kind.arms, key=kind.arms.get)) for kind in advice.kinds] == [(0.5, "fast"), (0.5, "deep")]
     assert {point.kind for point in advice.frontier} == {"arm", "in use", "price"}
-    assert advice.sentence.startswith("route: routing is better than always deep: +0.")
+    assert advice.sentence.startswith("route: learned routing is better than always deep: +0.")
     assert "reward a question; quality as good" in advice.sentence
     assert advice.sentence.endswith("; on 240 questions with the outcomes of every arm")
 

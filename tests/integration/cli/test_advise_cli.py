@@ -130,27 +130,6 @@ def test_the_verdict_is_printed_and_written(learned):
     assert "ragbandit advise" not in learned.text
 
 
-def test_router_decides_by_what_was_learned_and_learns_on(learned):
-    """A router that opens the store serves the warm policy at its first question; live rows and a table follow."""
-    version = learned.facts["version"]
-    with Router.open() as router:
-        likeliest = []
-        for number, word in enumerate(("who", "where", "why")):
-            decision = router.submit(
-                Query(text=f"{word} {word} {word} {word} {1000 + number}?"), run_by="caller"
-            ).result(30)
-            assert decision.version == version
-            likeliest.append(decision.arms[decision.pmf.index(max(decision.pmf))])
-        router.outcome(decision.id, status="answered", answer="x", steps=1)
-        router.feedback(decision.id, rating=1.0)
-        assert router.learn() == 1
-    assert likeliest == list(ARMS)
-    more = [{**row, "question": f"also {row['question']}"} for row in made_rows(5)]
-    write_json(learned.folder / "more.jsonl", more)
-    assert warm("--table", "more.jsonl", "--json")["last_seq"] == 196
-    assert audited()[0].ok
-
-
 def test_twice_adds_nothing_and_a_longer_table_the_rest(learned):
     """The same table again is known; with ten more questions, these are added, also with an incumbent."""
     again = warm("--table", "t.jsonl", "--json")

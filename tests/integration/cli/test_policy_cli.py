@@ -75,8 +75,6 @@ def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp
     ("arguments", "said"),
     [
         (["add", "--set", "policy.name=nonsense"], "nonsense"),
-        (["add", "--set", "policy.params.nonsense=1"], "policy.params.nonsense"),
-        (["add", "--set", "encoder.model=hashing"], "encoder"),
         (["add", "--set", "policy=1"], "SECTION.NAME=VALUE"),
         (["add", "A B"], "name of a version"),
         (["shadow", "nobody"], "nobody"),

@@ -119,14 +119,6 @@ def test_heavy_weight_by_hand():
     assert heavy_weight(np.zeros(2)) == 1.0
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
-def test_student(confidence):
-    """Student's quantile is scipy's, to two parts in a hundred from seven degrees of freedom on."""
-    freedoms = (7, 30, 500, 20_000, 10**6)
-    found = {freedom: estimation._student(confidence, freedom=freedom) for freedom in freedoms}
-    assert found == pytest.approx({n: stats.t.ppf(0.5 + confidence / 2, n) for n in freedoms}, rel=0.02)
-
-
 def test_two_ways_of_which_one_is_what_was_served():
     """What a confident policy served against always an arm that it seldom drew: the interval holds the truth."""
     held, rows = 0, np.arange(280)

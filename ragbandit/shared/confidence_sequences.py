@@ -50,12 +50,6 @@ def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: i
     return np.asarray(np.sqrt(2.0 * spread / (rows**2 * rho2) * logarithm))
 
 
-def log_mean_exp(values: Matrix) -> Vector:
-    """log(mean(exp(values))) over the first axis, without overflow."""
-    top = values.max(axis=0)
-    return np.asarray(top + np.log(np.exp(values - top).mean(axis=0)))
-
-
 #: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on
 #: (benchmarks/coverage)
 FEWEST_EFFECTIVE: Final = 10

@@ -68,7 +68,6 @@ class Ask:
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
     everything: bool = True  #: False skips the control, the passes from cold and the frontier
-    alone: bool = False  #: True if a race of the arms has eliminated all arms except one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,9 +213,6 @@ def concluded(advice: Advice) -> Advice:
     best, ask = advice.comparisons[0], advice.ask
     gain, on = best.reward, f"; {advice.on}"
     is_chance = advice.control is not None and (advice.control.estimate or 0.0) >= (gain.estimate or 0.0)
-    if ask.alone:
-        sentence = f"fix: {best.second}: every other arm left the race; do not route"
-        return replace(advice, verdict="fix", sentence=sentence)
     if best.verdict == "better" and not is_chance:
         sentence = f"route: {words.sentence(best)}{on}"
         return replace(advice, verdict="route", sentence=sentence)

@@ -16,7 +16,7 @@ from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
 from ragbandit.router.offline.estimation import Progress, no_progress
@@ -37,7 +37,7 @@ from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
 from ragbandit.workers.evaluation.assessment import assessment
 from ragbandit.workers.evaluation.command import show, write_records
-from ragbandit.workers.evaluation.paired import PairedRun, Race, facts_of, kinds_of, shared_confidence
+from ragbandit.workers.evaluation.paired import PairedRun, facts_of, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
@@ -232,8 +232,7 @@ class _Sources:
         """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
         paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
         material = self.of_log(outcomes, skip_bad=False)
-        is_alone = len(paired.race.left) == len(material.arms) - 1
-        ask = replace(self.ask, alone=is_alone, confidence=shared_confidence(len(paired.rows)))
+        ask = replace(self.ask, confidence=shared_confidence(len(paired.rows)))
         return facts_of(paired), material, self.advice(material, ask=ask)
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
@@ -255,19 +254,12 @@ class _Sources:
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
             judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
-        texts = [row.question for row in rows]
-        features = embedded(texts, encoder=self.encoder, data_dir=settings.data_dir, progress=self.progress)
-        kinds = kinds_of(rows, features)
         folder = Path(settings.data_dir) / "evaluations"
         outcomes = folder / f"{questions.stem}.outcomes.jsonl"
-        weights = sorted({settings.reward.weight, *settings.cost_weights.values()})
-        bounds = settings.reward.minimum, settings.reward.maximum
         with runs.Answers(options.answers or folder / f"{questions.stem}.jsonl", resume=True) as stored:
             run = PairedRun(
                 rows=rows,
-                kinds=kinds,
                 bench=runs.Bench(arms=arms, budget=capped(Budget(), limits=settings.budget), answers=stored),
-                race=Race(tuple(arms), weights=weights, bounds=bounds, kinds=max(kinds) + 1),
                 settings=settings,
                 family=options.family,
                 judge=judge,

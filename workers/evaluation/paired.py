@@ -1,8 +1,4 @@
-"""Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent.
-
-All arms answer the first questions. After that an arm leaves when there is strong evidence that others are better at
-every cost weight and for every kind of question (`Race`).
-"""
+"""Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent."""
 
 import asyncio
 import itertools
@@ -13,16 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.gains import CONFIDENCE
-from ragbandit.shared.confidence_sequences import log_mean_exp
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Outcome
+from ragbandit.shared.types import ArmName, Json, Outcome
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
@@ -47,80 +40,8 @@ def shared_confidence(questions: int) -> float:
     return 1.0 - (1.0 - CONFIDENCE) / (len(looks(questions)) + 1)
 
 
-def kinds_of(rows: Sequence[LabelledQuestion], features: FeatureRows | None) -> list[int]:
-    """Kind of each question, a number from 0: its data set if there are 2 to 8 of them, else one of 1 to 4 clusters."""
-    names = sorted({row.dataset or "" for row in rows})
-    if 2 <= len(names) <= 8:
-        return [names.index(row.dataset or "") for row in rows]
-    count = min(4, len(rows) // 25)
-    if features is None or count < 2:
-        return [0] * len(rows)
-    points = np.asarray(features, dtype=np.float64)
-    centres = points[np.random.default_rng(0).choice(len(points), count, replace=False)]
-    for _ in range(20):
-        nearest = ((points[:, None, :] - centres) ** 2).sum(axis=2).argmin(axis=1)
-        centres = np.array(
-            [points[nearest == k].mean(axis=0) if (nearest == k).any() else centres[k] for k in range(count)]
-        )
-    return [int(kind) for kind in nearest]
-
-
-#: number of questions that all arms answer before an arm may leave
+#: number of new questions after which the costs of the answers are checked
 LEAST: Final = 12
-#: stakes of the bets of `Race`, as shares of the largest stake that cannot lose the whole capital
-_STAKES: Final = np.array([0.1, 0.3, 0.6, 0.9])
-#: largest probability that any arm leaves although it is the best at some cost weight for some kind of question
-ALPHA: Final = 0.05
-
-
-class Race:
-    """The arms that are still in the race, and the number of questions after which each other arm left.
-
-    A use is a cost weight together with one kind of question, or with all questions. An arm should leave if it is the
-    best for no use. For each use, bets are placed on the rewards of the rivals minus the arm's reward (Waudby-Smith and
-    Ramdas 2023, "Estimating means of bounded random variables by betting"). If the arm is the best for a use, the mean
-    capital over stakes and rivals is a supermartingale, and rarely large. An arm leaves if this mean is large for every
-    use.
-    """
-
-    def __init__(
-        self, arms: Sequence[ArmName], *, weights: Sequence[float], bounds: tuple[float, float], kinds: int
-    ) -> None:
-        """weights: cost weights, >= 0. bounds: least and largest reward. kinds: number of kinds of questions."""
-        self.arms = tuple(arms)
-        self.running: tuple[ArmName, ...] = self.arms
-        self.left: dict[ArmName, int] = {}
-        self.questions = 0
-        self._weights = np.asarray(weights)
-        self._bounds = bounds
-        self._threshold = np.log(len(arms) / ALPHA)
-        # log capital against "the arm is the best". Shape (weights, kinds and all, rival, arm, stakes)
-        self._capital = np.zeros((len(weights), kinds + 1, len(arms), len(arms), len(_STAKES)))
-
-    def add(self, *, quality: Mapping[ArmName, float], cost: Mapping[ArmName, float], kind: int = 0) -> None:
-        """Add a question that all arms of `running` answered, and let arms leave. quality in [0, 1], cost >= 0."""
-        self.questions += 1
-        places = np.array([self.arms.index(arm) for arm in self.running])
-        right = np.array([quality[arm] for arm in self.running])
-        spent = np.array([cost[arm] for arm in self.running])
-        reward = np.clip(right - self._weights[:, None] * spent, *self._bounds)
-        ahead = (reward[:, :, None] - reward[:, None, :]) / (self._bounds[1] - self._bounds[0])
-        grown = np.log1p(ahead[..., None] * _STAKES)
-        for group in (kind, -1):
-            self._capital[:, group, places[:, None], places[None, :]] += grown
-        if self.questions >= LEAST:
-            self._leave()
-
-    def _leave(self) -> None:
-        rivals = np.moveaxis(self._capital, 3, 2)  # shape (weights, kinds and all, arm, rival, stakes)
-        others = ~np.eye(len(self.arms), dtype=np.bool_)
-        averaged = np.moveaxis(rivals[:, :, others].reshape(*rivals.shape[:3], -1), -1, 0)
-        # `log_mean_exp` returns the log of the mean capital over rivals and stakes.
-        is_excluded = (log_mean_exp(averaged) >= self._threshold).all(axis=(0, 1))
-        leaving = [arm for arm in self.running if is_excluded[self.arms.index(arm)]]
-        if len(leaving) < len(self.running):
-            self.left |= dict.fromkeys(leaving, self.questions)
-            self.running = tuple(arm for arm in self.running if arm not in leaving)
 
 
 @dataclass(kw_only=True)
@@ -128,9 +49,7 @@ class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if `run` raises an error."""
 
     rows: Sequence[LabelledQuestion]
-    kinds: Sequence[int]
     bench: Bench
-    race: Race
     settings: Settings
     family: str
     judge: JudgeOfArm | None
@@ -141,11 +60,13 @@ class PairedRun:
     progress: Progress
     warn: Callable[[str], None]
     spent: float = 0.0
+    #: number of questions that every arm has answered, and that count
+    answered: int = 0
     #: number of questions that count for no arm, because the judge gave no score
     unjudged: int = 0
     #: why the run ended early; None if every question was asked
     ended: str | None = None
-    #: a logged decision for each arm and each question that all arms of the race have answered
+    #: a logged decision for each arm and each of these questions
     records: list[dict[str, Json]] = field(default_factory=list)
     failures: Counter[ArmName] = field(default_factory=Counter)
     _new_questions: int = 0
@@ -171,8 +92,7 @@ class PairedRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        questions = zip(self.rows, self.kinds, strict=True)
-        open_questions = itertools.takewhile(lambda _: self.ended is None, questions)
+        open_questions = itertools.takewhile(lambda _: self.ended is None, self.rows)
         try:
             await in_parallel(open_questions, self._ask, concurrency=concurrency)
         finally:
@@ -182,16 +102,12 @@ class PairedRun:
             if self.judge is not None:
                 await self.judge.generator.close()
 
-    async def _ask(self, question: tuple[LabelledQuestion, int]) -> None:
-        """Let the arms of the race answer a question, unless answers are stored, and add the question to the race."""
-        row, kind = question
+    async def _ask(self, row: LabelledQuestion) -> None:
+        """Let every arm answer a question, unless its answer is stored, and record the answers."""
         stored = self.bench.answers.found
         answers: dict[ArmName, StoredAnswer] = {}
         new_answers: list[StoredAnswer] = []
-        running = self.race.running
         for work in self.bench.work([row]):
-            if work.arm not in running:
-                continue
             known = stored.get(work.key)
             if known is None or not (row.answers or known.score is not None or is_blank(known.answer)):
                 await self._answer(row, work)
@@ -199,7 +115,7 @@ class PairedRun:
             answers[work.arm] = stored[work.key]
         if new_answers:
             self._check_costs(new_answers)
-        self._enter(row, answers, kind=kind)
+        self._enter(row, answers)
         await self._look()
 
     def _check_costs(self, answers: Sequence[StoredAnswer]) -> None:
@@ -244,28 +160,20 @@ class PairedRun:
             self._judge_failed = True
             return None
 
-    def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer], *, kind: int) -> None:
+    def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer]) -> None:
         reward = self.settings.reward
         quality = {arm: self._quality(row, answer) for arm, answer in answers.items()}
         scores = {arm: float(score) for arm, score in quality.items() if score is not None}
         if len(scores) < len(answers):
             self.unjudged += 1
             return
-        costs = {arm: cost_of_terms(answer.steps, answer.cost, terms=reward.cost) for arm, answer in answers.items()}
-        before = self.race.running
-        self.race.add(quality=scores, cost=costs, kind=kind)
+        self.answered += 1
         self.records += [
             log_record(row.question, answer, quality=scores[arm], arms=tuple(answers), reward=reward)
             for arm, answer in answers.items()
         ]
-        for arm in before:
-            if arm not in self.race.running:
-                self.warn(f"{arm} left the race after {self.race.left[arm]} questions: others are better everywhere")
-        running = ", ".join(self.race.running)
-        done = self.race.questions + self.unjudged
-        self.progress(f"questions (in the race: {running}; {self.spent:.4g} dollars)", done, len(self.rows))
-        if len(self.race.running) == 1 and self.ended is None:
-            self.ended = f"only {running} is left in the race"
+        done = self.answered + self.unjudged
+        self.progress(f"questions ({self.spent:.4g} dollars)", done, len(self.rows))
 
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
@@ -273,19 +181,18 @@ class PairedRun:
         return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:
-        due = {look for look in looks(len(self.rows)) if look <= self.race.questions} - self._looks_done
+        due = {look for look in looks(len(self.rows)) if look <= self.answered} - self._looks_done
         if due and self.ended is None:
             self._looks_done |= due
             if await asyncio.to_thread(self.is_known, [*self.records]):
-                self.ended = f"the verdict is known after {self.race.questions} questions"
+                self.ended = f"the verdict is known after {self.answered} questions"
 
 
 def facts_of(run: PairedRun) -> dict[str, Any]:
     return {
-        "answered": run.race.questions,
+        "answered": run.answered,
         "of": len(run.rows),
         "dollars": run.spent,
-        "left": dict(run.race.left),
         "unjudged": run.unjudged,
         "ended": run.ended or "every question was answered",
     }

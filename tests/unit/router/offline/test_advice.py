@@ -146,7 +146,7 @@ def verdict(low, estimate, high, *, questions=400, control=None, **changes):
     reward = Difference(estimate=estimate, low=low, high=high, effective_rows=questions)
     common = {"design": "paired outcomes", "questions": questions, "rated": questions, "needed": 10}
     comparison = compare("routing", "always deep", reward=reward, **common)
-    ask = Ask(**{name: changes.pop(name) for name in ("worth", "alone") if name in changes})
+    ask = Ask(**{name: changes.pop(name) for name in ("worth",) if name in changes})
     control = None if control is None else Difference(estimate=control)
     given = {"verdict": "not enough", "sentence": "", "questions": questions, "comparisons": (comparison,)}
     return concluded(Advice(**given, on="on made questions", control=control, ask=ask, **changes))
@@ -168,7 +168,6 @@ def verdict(low, estimate, high, *, questions=400, control=None, **changes):
         (verdict(-0.03, 0.0, 0.03), "not enough", "about 3,000 more labelled questions"),  # fix: 8 times 400
         (verdict(-0.1, 0.0, 0.1, worth=0.0), "not enough", "more labelled questions than anybody has"),
         (verdict(None, 0.1, None, questions=5), "not enough", "about 5 more rated questions"),
-        (verdict(-0.1, 0.0, 0.1, alone=True), "fix", None),
     ],
 )
 def test_the_verdict_and_what_it_needs(advice, expected, missing):

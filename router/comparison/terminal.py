@@ -22,6 +22,8 @@ WIDTH: Final = 80
 _BARS, _ACTIONS, _SENTENCE, _OTHER = 5, 2, 4, 2
 #: width of a bar, and least width of its name
 _BAR, _NAME = 21, 10
+#: the signs of a bar, for output that is not Unicode
+_ASCII: Final = str.maketrans("│━╌├┤●█░…", "|=-[]o#.~")
 
 
 def print_assessment(
@@ -50,14 +52,14 @@ def print_assessment(
     say(f"{it.number}  {it.about}", style=f"bold {style}".strip())
     kept = it.comparisons if show_all else it.comparisons[:_BARS]
     for line in _bars(kept, width=min(console.width, WIDTH) if console.is_terminal else None):
-        console.print(line, soft_wrap=True, highlight=False)
+        _put(line, console=console)
     if len(kept) < len(it.comparisons):
         say(f"{len(it.comparisons) - len(kept)} more with --all")
     if it.missing:
         share = min(max(0.0, it.progress), 1.0)
         full = round(share * _BAR)
         bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)
-        console.print(bar.append(f"  {percent(round(share, 2))} of the evidence"), highlight=False)
+        _put(bar.append(f"  {percent(round(share, 2))} of the evidence"), console=console)
     if missing:
         say(f"Missing for a verdict: {missing}")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
@@ -79,7 +81,13 @@ def _print(text: str, *, console: Console, style: str, most: int) -> None:
         lines[most - 1].truncate(min(console.width, WIDTH) - 1)
         lines[most - 1].append("…")
     for part in lines[:most]:
-        console.print(part, soft_wrap=True, highlight=False)
+        _put(part, console=console)
+
+
+def _put(line: Text, *, console: Console) -> None:
+    if console.options.ascii_only:
+        line.plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 def _bars(comparisons: Sequence[Comparison], *, width: int | None) -> Iterator[Text]:

@@ -131,6 +131,10 @@ def test_the_screen_has_what_decides():
     assert "37 % of the evidence" in text
     assert "Missing for a verdict: about 300 more rated questions" in text
     assert text.endswith("As a page with pictures: --html FILE\n")
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_assessment(WHOLE, Console(file=plain))
+    plain.seek(0)
+    assert re.search(r"against always deep +\| +\[=+o=+\] +\+0\.094", plain.read())
 
 
 @given(st.lists(st.floats(), max_size=5), st.sampled_from(("", "dollars", "seconds", "percent", "steps")))

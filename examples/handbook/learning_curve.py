@@ -283,7 +283,7 @@ def _learning_curve(curve: Curve) -> LearningCurve:
     behind = [place for place, point in enumerate(curve.points) if point.reward < fixed]
     ahead = curve.points[behind[-1] + 1 :] if behind else curve.points
     return LearningCurve(
-        name=curve.name,
+        name="with an incumbent" if curve.name == HELD else "without an incumbent",
         questions=[point.questions for point in curve.points],
         policy=[point.reward for point in curve.points],
         fixed=[fixed] * len(curve.points),

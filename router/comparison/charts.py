@@ -102,7 +102,8 @@ def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSign
 def _names(points: Sequence[FrontierPoint], *, places: Sequence[tuple[float, float]]) -> Iterator[Markup]:
     """Yield names next to the marks that have room for one; the legend has all names."""
     taken = [(_WIDE * x - 8.0, _WIDE * x + 8.0, y) for x, y in places]
-    for point, (x, y) in zip(points, places, strict=True):
+    # Arms come last: what was served matters more.
+    for point, (x, y) in sorted(zip(points, places, strict=True), key=lambda pair: pair[0].kind == "arm"):
         name, side = one_line(point.name), 1 if x < 0.6 else -1
         ends = sorted((_WIDE * x + 9.0 * side, _WIDE * x + (9.0 + _LETTER * len(name)) * side))
         is_free = not any(ends[0] < right and left < ends[1] and abs(y - top) < 15.0 for left, right, top in taken)

@@ -135,6 +135,8 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
     rows = [[float(number) for number in point[:4]] for point in points] if isinstance(points, list) else []
     if not rows:
         return None
+    # Intervals as wide as the range of a quality contain no information, and would set the scale.
+    rows = [row for row in rows if row[3] - row[2] < 1.0] or rows[-1:]
     at, gap, low, high = map(list, zip(*rows, strict=True))
     margin = facts.get("margin")
     above = f"the margin {number(margin)}" if isinstance(margin, int | float) and margin else "zero"

@@ -121,5 +121,5 @@ def test_both_curves_are_learned_and_drawn(tmp_path):
     drawn = assessment([free, held])
     assert (free.name, free.questions, held.incumbent) == ("router", 120, "single_step")
     assert held.worst_prefix > 0.8
-    assert [curve.name for curve in drawn.curves] == ["router", "router, with incumbent"]
+    assert [curve.name for curve in drawn.curves] == ["without an incumbent", "with an incumbent"]
     assert {len(curve.policy) for curve in drawn.curves} == {len(free.points)}

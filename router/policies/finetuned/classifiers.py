@@ -20,7 +20,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 
@@ -44,7 +44,6 @@ from ragbandit.router.policies.base import (
     epsilon_greedy,
     read_params,
 )
-from ragbandit.router.policies.confusion import shares_by_label
 from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
@@ -174,6 +173,10 @@ class TableClassifier(PerQuestionPolicy, ABC):
         return report
 
     def _confusion(self, examples: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
+        """Number of questions of each label, the mean probability of each arm for them, and mean seconds of an answer.
+
+        A question's label is its cheapest right arm, as in Adaptive-RAG (figure 3) and MBA-RAG (figure 2).
+        """
         if not examples:
             return []
         arms = self.trained_arms
@@ -186,7 +189,14 @@ class TableClassifier(PerQuestionPolicy, ABC):
         shares = np.array([output.pmf for output in self.pmf(queries, features=None, arms=[arms] * len(rows))])
         timed = all(arm in row.seconds for row in rows for arm in arms)
         seconds = np.array([[row.seconds[arm] for arm in arms] for row in rows]) if timed else None
-        return [asdict(row) for row in shares_by_label(labels, shares=shares, arms=arms, order=arms, seconds=seconds)]
+        matrix: list[Json] = []
+        for label in (*arms, None):  # None: questions that no arm answers right
+            places = [place for place, found in enumerate(labels) if found == label]
+            if places:
+                by_arm = dict(zip(arms, map(float, shares[places].mean(axis=0)), strict=True))
+                mean = None if seconds is None else float((shares * seconds)[places].sum(axis=1).mean())
+                matrix.append({"label": label, "questions": len(places), "arms": by_arm, "seconds": mean})
+        return matrix
 
     def _train(
         self,

@@ -1,8 +1,7 @@
 """Is it the same verdict on every surface, and a true one? Made services of known truth, asked the way a user asks.
 
 The arms of a world are right on a kind of question with a known chance, and the code that serves learns them. Then
-`report`, `status`, the overview, /v1/report, `replay`, `advise` and `policy show` compare what was served, the policy
-after learning, and a version in shadow, with always using one arm.
+every surface compares what was served, the policy after learning, and a version in shadow, with always using one arm.
 
     python -m benchmarks.surfaces --worlds 100
 """
@@ -13,19 +12,14 @@ import json
 import re
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import yaml
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import select
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -43,72 +37,79 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import ArmName, Matrix, Query
 from ragbandit.workers.cli import app
 
-SETUPS: Final = (
-    *("cold", "holdback", "incumbent", "warm", "applied", "budget"),
-    *("same in shadow", "best arm in shadow", "worst arm in shadow"),
-)
-KINDS: Final = ("false", "contradiction", "differs", "fix beside better", "fix in a state", "no state", "misses")
-NAMES: Final = ("fast", "deep", "wide", "full")
-#: the newcomer's world: `fast` is right on short questions, `deep` on all, at four times the steps
-NEWCOMER: Final = np.array([[0.87, 0.80], [0.87, 0.80], [0.35, 0.80], [0.35, 0.80]])
-#: difference between the policy after learning and the policies that advise and replay judge, which learned less
+#: how a world is served; "applied" is a warm start by `advise --apply`, with incumbent and holdback
+SETUPS: Final = ("cold", "warm", "applied", "holdback", "incumbent", "budget", "shadow")
+#: kinds of faults; "missed" (an interval without the truth) may happen as often as its confidence allows
+FAULTS: Final = ("false", "contradiction", "fix", "missed")
+#: the newcomer's world: `fast` is right on short questions, `full` on all, at four times the steps
+NEWCOMER: Final = {"chance": ((0.87, 0.8), (0.87, 0.8), (0.2, 0.8), (0.2, 0.8)), "steps": (1.0, 4.0), "weight": 0.05}
+#: difference between the policy after learning and the cross-fitted ones that advise and replay judge
 _SLACK: Final = 0.015
 _TOPICS: Final = ("law", "trade"), ("music", "river")
-_FORMS: Final = (
-    "Who wrote about {0} {2}?",
-    "Compare the {0} and the {1} of case {2}, and explain which came first and why",
-)
+_FORMS: Final = "Who wrote about {0} {2}?", "Compare {0} and {1} of case {2}, and explain which came first and why"
 _SENTENCE: Final = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")
-_FIX: Final = re.compile(r"fix: always \w+")
-#: names of what was served; and words of surfaces that do not yet have comparisons
 _SERVED: Final = ("routing", "logged", "the logged policy", "what was served", "champion", "main")
-_OLD: Final = {"route": "better", "promote": "better", "better": "better", "rollback": "worse", "worse": "worse"}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class World:
+    """A made service. The policy learns after each of 20 parts of the questions."""
+
     setup: str
     seed: int = 0
-    #: chance of each arm to be right on each of four kinds of questions, shape (4, K), and steps of its answers
-    chance: Matrix = field(default_factory=lambda: NEWCOMER)
-    steps: Sequence[float] = (1.0, 4.0)
-    weight: float = 0.05
-    questions: int = 1000
-    rated: float = 0.7
+    #: chance of each arm to be right on each of four kinds of questions, shape (4, K)
+    chance: Sequence[Sequence[float]]
+    steps: Sequence[float]
+    weight: float  #: of a step
+    questions: int = 400
+    rated: float = 0.7  #: share of the questions
     policy: str = "mba"
     labelled: int = 300  #: questions with the outcomes of all arms, if it starts warm
 
     @property
     def arms(self) -> tuple[ArmName, ...]:
-        return tuple(map(ArmName, NAMES[: len(self.steps)]))
+        return tuple(map(ArmName, ("fast", "full", "slow", "wide")[: len(self.steps)]))
 
     @property
     def means(self) -> Matrix:
         """Expected reward of each kind and arm."""
-        return np.asarray(self.chance - self.weight * np.array(self.steps))
+        return np.array(self.chance) - self.weight * np.array(self.steps)
 
     def arm(self, place: int) -> str:
         """The arm at this place by its mean reward; 0 for the best arm, -1 for the worst."""
         return self.arms[np.argsort(-self.means.mean(axis=0), kind="stable")[place]]
 
+    def config(self, folder: Path) -> str:
+        best = self.arm(0)
+        more = {"holdback": f"holdback: {{arm: {best}, share: 0.05}}", "incumbent": f"incumbent: {best}"}
+        soon_spent = 0.001 * self.questions * min(self.steps) if self.setup == "budget" else 1e6
+        return f"""
+            data_dir: {folder}/data
+            encoder: {{model: hashing, dimension: 32}}
+            reward: {{weight: {self.weight}}}
+            arms: {{{", ".join(f"{arm}: {{run_by: caller}}" for arm in self.arms)}}}
+            policy: {{name: {self.policy}, {more.get(self.setup, "")}}}
+            rollout: {{seconds_per_step: 0.0, time_limit_s: 5.0}}
+            server: {{max_wait_s: 60.0}}
+            tenants: {{default: {{dollars_per_day: {soon_spent}}}}}
+        """
+
 
 def made(seed: int) -> World:
     """The world of this seed. The arms differ by kind, one is the best for all kinds, or all are equal."""
-    random, form = np.random.default_rng(seed), seed % 7
+    random, form = np.random.default_rng(seed), seed // len(SETUPS) % 7
     steps = np.sort(random.choice([0.5, 1.0, 2.0, 3.0, 5.0, 8.0], int(random.integers(2, 5)), replace=False))
-    weight = float(random.choice([0.02, 0.05, 0.1]))
-    chance = random.uniform(0.3, 0.95, (4, len(steps)))
+    weight, chance = float(random.choice([0.02, 0.05, 0.1])), random.uniform(0.3, 0.95, (4, len(steps)))
     if form in (1, 4):
         chance = random.permutation(0.85 - 0.15 * np.arange(len(steps))) + random.uniform(-0.1, 0.1, (4, 1))
     elif form == 2:
         chance = np.tile(0.15 + weight * steps, (4, 1))
-    questions = int(np.exp(random.uniform(np.log(300), np.log(4_000))))
-    given: dict[str, Any] = {"questions": questions, "labelled": int(random.integers(60, 400))}
-    given["rated"] = float(np.clip(random.uniform(0.1, 1.2), min(150 / questions, 1.0), 1.0))
-    given["policy"] = "uniform" if form in (3, 4) else str(random.choice(["linucb", "mba"]))
-    if form != 5:  # the newcomer's
-        given |= {"chance": chance, "steps": tuple(steps.tolist()), "weight": weight}
-    return World(setup=SETUPS[seed % len(SETUPS)], seed=seed, **given)
+    given: dict[str, Any] = {"chance": chance.tolist(), "steps": tuple(steps.tolist()), "weight": weight}
+    given = NEWCOMER if form == 5 else given
+    questions = int(np.exp(random.uniform(np.log(300), np.log(3_000))))
+    rated = float(np.clip(random.uniform(0.1, 1.2), min(150 / questions, 1.0), 1.0))
+    policy = "uniform" if form in (3, 4) else str(random.choice(["linucb", "mba"]))
+    return World(setup=SETUPS[seed % 7], seed=seed, questions=questions, rated=rated, policy=policy, **given)
 
 
 class Said(NamedTuple):
@@ -121,190 +122,133 @@ class Said(NamedTuple):
     low: float | None = None
     high: float | None = None
 
-    def is_false(self, truth: float) -> bool:
-        slack = _SLACK if "policy" in self else 0.0
-        holds = {"better": truth > -slack, "worse": truth < slack, "as good": truth >= -MARGIN - slack}
-        return not holds.get(self.verdict, True)
+    def fault(self, truth: float) -> str | None:
+        slack = _SLACK if "policy" in self.first + self.second else 1e-6
+        least = {"better": -slack, "as good": -MARGIN - slack}.get(self.verdict, -np.inf)
+        if truth < least or (self.verdict == "worse" and truth > slack):
+            return "false"
+        missed = self.low is not None and self.high is not None and not self.low - slack <= truth <= self.high + slack
+        return "missed" if missed else None
 
-    def misses(self, truth: float) -> bool:
-        slack = max(_SLACK if "policy" in self else 0.0, 1e-6)
-        return self.low is not None and self.high is not None and not self.low - slack <= truth <= self.high + slack
-
-    def sign(self, first: str) -> int:
-        """1 if `first` is better than the other, -1 if it is worse, 0 if it is as good."""
-        return {"better": 1, "worse": -1}.get(self.verdict, 0) * (1 if first == self.first else -1)
-
-    def __str__(self) -> str:
-        interval = "" if self.low is None or self.high is None else f" ({self.low:+.3f} to {self.high:+.3f})"
-        return f"{self.surface}: {self.first} against {self.second} {self.verdict}{interval}"
-
-
-def comparisons_in(reply: Any) -> Iterator[Mapping[str, Any]]:
-    """Every Comparison in a JSON reply."""
-    if isinstance(reply, Mapping):
-        if {"first", "second", "verdict", "design"} <= reply.keys():
-            yield reply
-        reply = list(reply.values())
-    for value in reply if isinstance(reply, list) else ():
-        yield from comparisons_in(value)
+    def contradicts(self, other: "Said") -> bool:
+        """Whether both cannot be true of the same two ways. "as good" may also be better, but not worse."""
+        theirs = other.verdict
+        if self.first == other.second:
+            theirs = {"better": "worse", "worse": "better"}.get(theirs, NOT_KNOWN)
+        same = {self.first, self.second} == {other.first, other.second}
+        return same and "worse" in (self.verdict, theirs) and len({self.verdict, theirs, NOT_KNOWN}) == 3
 
 
-def texts_of(kinds: npt.NDArray[np.intp], *, name: str) -> list[str]:
-    """A question of each kind: 0 and 1 are short, 2 and 3 long; two topics."""
-    return [_FORMS[kind // 2].format(*_TOPICS[kind % 2], f"{name}-{at}") for at, kind in enumerate(kinds.tolist())]
-
-
-@dataclass(kw_only=True)
 class Life:
-    """A world that was served: what is true of it, what every surface said, and what is wrong with that."""
+    """A world that was served: what is true of it, and what every surface said."""
 
-    world: World
-    folder: Path
-    #: (first, second) -> reward of the first way minus the second, mean per question
-    truth: dict[tuple[str, str], float] = field(default_factory=dict)
-    said: list[Said] = field(default_factory=list)
-    fixes: list[str] = field(default_factory=list)  #: "SURFACE: fix: always ARM"
-    state: str | None = None
-    #: share of the newest 100 draws that something else than the policy decided, by their stored facts
-    decided: float = 0.0
-
-    def live(self) -> "Life":
-        """Serve the world, ask every surface, and compare with the truth."""
-        world, random = self.world, np.random.default_rng([self.world.seed, 1])
-        self.kinds = random.integers(4, size=world.questions)
-        self.right = random.random((world.questions, len(world.arms))) < world.chance[self.kinds]
-        self.rated = random.random(world.questions) < world.rated
+    def __init__(self, world: World, *, folder: Path) -> None:
+        self.world, self.config, self.truth = world, folder / "config.yaml", dict[tuple[str, str], float]()
+        #: fixes: "SURFACE: fix: always ARM"; state: as the report has it
+        self.said, self.fixes, self.state = list[Said](), list[str](), None
+        random, count = np.random.default_rng([world.seed, 1]), world.questions
+        old = range(count, count + world.labelled)  # after the served questions those of a warm start
+        self.kinds = random.integers(4, size=old.stop)
+        self.right = random.random((old.stop, len(world.arms))) < np.array(world.chance)[self.kinds]
+        self.rated, self.means = random.random(count) < world.rated, world.means[self.kinds[:count]]
+        kinds = enumerate(self.kinds.tolist())
+        self.texts = [_FORMS[kind // 2].format(*_TOPICS[kind % 2], f"{world.seed}-{at}") for at, kind in kinds]
+        self.config.write_text(world.config(folder))
         if world.setup in ("warm", "applied"):
-            self._warm("--apply" if world.setup == "applied" else "--warm", random=random)
-        halves = (world.questions // 5, world.questions) if world.setup == "budget" else (world.questions,)
-        for begin, end in zip((0, *halves), halves, strict=False):  # after a restart it knows how much is spent
-            service = create_app(lambda: Router.open(self.config, jobs=MemoryJobs()))
-            with TestClient(service, base_url="http://127.0.0.1") as client:
-                router: Router = service.state.router
-                if "shadow" in world.setup:
-                    self._shadow()
-                    router.refresh()
-                self._serve(client, router=router, rows=range(begin, end))
-                if end == world.questions:
-                    self._find_truth(router)
-                    self._walk(client, router=router)
-        return self
+            table = folder / "table.jsonl"
+            rows = [dict(zip(world.arms, row, strict=True)) for row in (*self.right.tolist(), world.steps)]
+            lines = [{"question": self.texts[at], "correct": rows[at], "steps": rows[-1]} for at in old]
+            table.write_text("\n".join(map(json.dumps, lines)))
+            how = {"warm": "--warm", "applied": "--apply"}[world.setup]
+            self._ask("advise --table", "advise", "--table", str(table), how)
+        self._live(range(count // 5))
+        if world.setup == "shadow":
+            name = (f"fixed,{world.arm(0)}", f"fixed,{world.arm(-1)}", world.policy)[world.seed // 7 % 3].split(",")
+            arm = [f"--set=policy.params.arm={arm}" for arm in name[1:]]
+            self._cli("policy", "add", "v1", f"--set=policy.name={name[0]}", *arm)
+            self._cli("policy", "shadow", "v1")
+        self._live(range(count // 5, count))  # after a restart it knows how much is spent
 
-    @cached_property
-    def config(self) -> Path:
-        world, best = self.world, self.world.arm(0)
-        policy: dict[str, dict[str, Any]] = {"holdback": {"holdback": {"arm": best, "share": 0.05}}}
-        policy["incumbent"] = {"incumbent": best}
-        soon_spent = {"default": {"dollars_per_day": 0.001 * world.questions * min(world.steps)}}
-        settings = {
-            "data_dir": str(self.folder / "data"),
-            "encoder": {"model": "hashing", "dimension": 32},
-            "reward": {"weight": world.weight},
-            "arms": {str(arm): {"run_by": "caller"} for arm in world.arms},
-            "policy": {"name": world.policy, **policy.get(world.setup, {})},
-            "rollout": {"seconds_per_step": 0.0, "time_limit_s": 5.0},
-            "server": {"max_wait_s": 60.0},
-            "tenants": soon_spent if world.setup == "budget" else {},
-        }
-        file = self.folder / "config.yaml"
-        file.write_text(yaml.safe_dump(settings))
-        return file
+    def _live(self, rows: range) -> None:
+        """Route, report and rate these questions, and ask every surface after the last."""
+        service = create_app(lambda: Router.open(self.config, jobs=MemoryJobs()))
+        with TestClient(service, base_url="http://127.0.0.1") as client:
+            router: Router = service.state.router
+            router.service.secret = bytes(32)  # the same draws each time
+            self.warm = self._learned(router) if rows.start == 0 else self.warm
+            size = max(50, self.world.questions // 20)
+            for begin in rows[::size]:
+                self._serve(range(begin, min(begin + size, rows.stop)), client=client, router=router)
+            if rows.stop == self.world.questions:
+                self._find_truth(router)
+                self._walk(client, router=router)
 
-    def _warm(self, option: str, *, random: np.random.Generator) -> None:
-        world, kinds = self.world, random.integers(4, size=self.world.labelled)
-        right = random.random((len(kinds), len(world.arms))) < world.chance[kinds]
-        steps, file = dict(zip(world.arms, world.steps, strict=True)), self.folder / "table.jsonl"
-        with file.open("w") as table:
-            for text, row in zip(texts_of(kinds, name="old"), right.tolist(), strict=True):
-                correct = dict(zip(world.arms, row, strict=True))
-                table.write(json.dumps({"question": text, "correct": correct, "steps": steps}) + "\n")
-        self._advise("advise on labelled questions", "--table", str(file), option)
+    def _serve(self, rows: range, *, client: TestClient, router: Router) -> None:
+        items = [{"question": self.texts[at], "decision_id": f"new-{at}"} for at in rows]
+        replies = client.post("/v1/route/batch", json={"items": items}).raise_for_status().json()["items"]
+        waiting, ratings, now = list[Any](), list[Any](), time.time()
+        for at, reply in zip(rows, replies, strict=True):
+            key, place = reply["decision_id"], self.world.arms.index(reply["arm"])
+            steps = self.world.steps[place]
+            spent: dict[str, Any] = {"steps": steps, "cost": {"dollars": steps / 100}, "now": now}
+            waiting.append(router.submit_outcome(made_outcome(decision_id=key, status="answered", answer="x", **spent)))
+            if self.rated[at]:
+                given: dict[str, Any] = {"settings": router.settings, "rating": bool(self.right[at, place])}
+                ratings.append(made_feedback(decision_id=key, now=now, **given))
+        for one in (*waiting, *router.submit_feedback_batch(ratings)):
+            one.result(60)
+        router.learn()
 
-    def _shadow(self) -> None:
-        place = {"best": 0, "worst": -1}.get(self.world.setup.split()[0])
-        change = ["--set", f"policy.name={self.world.policy if place is None else 'fixed'}"]
-        change += [] if place is None else ["--set", f"policy.params.arm={self.world.arm(place)}"]
-        self._cli("policy", "add", "v1", *change)
-        self._cli("policy", "shadow", "v1")
-
-    def _serve(self, client: TestClient, *, router: Router, rows: range) -> None:
-        """Route, report and rate questions in batches, and learn after each."""
-        world, texts = self.world, texts_of(self.kinds, name="new")
-        for begin in rows[:: max(50, world.questions // 25)]:
-            part = range(begin, min(begin + max(50, world.questions // 25), rows.stop))
-            asked = [{"question": texts[at], "decision_id": f"new-{at}"} for at in part]
-            made = client.post("/v1/route/batch", json={"items": asked}).raise_for_status().json()["items"]
-            done, ratings, now = list[Any](), list[Any](), time.time()
-            for at, item in zip(part, made, strict=True):
-                key, place = item["decision_id"], world.arms.index(item["arm"])
-                common = {"steps": world.steps[place], "cost": {"dollars": world.steps[place] / 100}, "now": now}
-                outcome = made_outcome(decision_id=key, status="answered", answer="x", **common)
-                done.append(router.submit_outcome(outcome))
-                if self.rated[at]:
-                    right = bool(self.right[at, place])
-                    ratings.append(made_feedback(decision_id=key, settings=router.settings, now=now, rating=right))
-            for waiting in (*done, *router.submit_feedback_batch(ratings)):
-                waiting.result(60)
-            router.learn()
+    def _learned(self, router: Router) -> Matrix:
+        """Expected reward of the policy as it is now, for each served question."""
+        arms, count = self.world.arms, self.world.questions
+        policy, features = learner_of(router.service.serving.policy), router.encoder.encode(self.texts[:count])
+        outputs = outputs_of(policy, [Query(text="?")] * count, features=features, arms=[arms] * count)
+        floor = router.settings.policy.floor_of(len(arms))
+        pmf = np.array([with_floor(output.pmf, floor=floor) for output in outputs if output is not None])
+        return np.asarray((pmf * self.means).sum(axis=1))
 
     def _find_truth(self, router: Router) -> None:
-        world, means, floor = self.world, self.world.means[self.kinds], router.settings.policy.floor_of
         with router.database.read() as connection:
-            found = connection.execute(select(decisions.c["id", "arm", "arms", "pmf", "facts", "request"])).mappings()
+            found = connection.execute(select(decisions.c["id", "arm", "pmf", "facts"])).mappings()
             by_id = {row["id"]: row for row in found}
-        rows = [by_id[f"new-{at}"] for at in range(world.questions)]
-        served = np.array([means[at, world.arms.index(row["arm"])] for at, row in enumerate(rows)])
-        order = [world.arms.index(arm) for arm in json.loads(rows[0]["arms"])]
-        pmf = np.array([json.loads(row["pmf"]) for row in rows])[:, np.argsort(order)]
-        features, queries = router.encoder.encode(texts_of(self.kinds, name="new")), [Query(text="?")] * len(rows)
-        policy = learner_of(router.service.serving.policy)
-        outputs = outputs_of(policy, queries, features=features, arms=[world.arms] * len(rows))
-        learned = np.array([with_floor(output.pmf, floor=floor(len(world.arms))) for output in outputs])  # type: ignore[union-attr]
-        ways = {
-            "policy": (learned * means).sum(axis=1),
-            **{f"always {arm}": means[:, place] for place, arm in enumerate(world.arms)},
-        }
-        for place, arm in enumerate(world.arms):
-            could = pmf[:, place] > 0.0
-            self.truth["served", f"always {arm}"] = float((served - means[:, place])[could].mean())
-            self.truth |= {
-                (way, f"always {arm}"): float((value - means[:, place]).mean()) for way, value in ways.items()
-            }
-        notes = {
-            at: candidate_in(json.loads(row["facts"]), "v1") for at, row in enumerate(rows) if "v1" in row["facts"]
-        }
-        asked = {at: note["pmf"] for at, note in notes.items() if note and note.get("pmf")}
+        rows = [by_id[f"new-{at}"] for at in range(self.world.questions)]
+        pmf = np.array([json.loads(row["pmf"]) for row in rows])
+        served = np.array([self.means[at, self.world.arms.index(row["arm"])] for at, row in enumerate(rows)])
+        fixed = {f"always {arm}": self.means[:, place] for place, arm in enumerate(self.world.arms)}
+        learned = self._learned(router)
+        for arm, could in zip(fixed, pmf.T > 0.0, strict=True):
+            self.truth["served", arm] = float((served - fixed[arm])[could].mean())
+            for way, value in {"policy": learned, "warm policy": self.warm, **fixed}.items():
+                self.truth[way, arm] = float((value - fixed[arm]).mean())
+        notes = [candidate_in(json.loads(row["facts"]), "v1") or {} for row in rows]
+        asked = [at for at, note in enumerate(notes) if note.get("pmf")]
         if asked:
-            version = np.array(list(asked.values()))[:, np.argsort(order)] - pmf[list(asked)]
-            self.truth["v1", "served"] = float((version * means[list(asked)]).sum(axis=1).mean())
-        shares = [1.0 - (json.loads(row["facts"]).get("incumbent") or {}).get("share", 1.0) for row in rows[-100:]]
-        self.decided = max(
-            float(np.mean(shares)), float(np.mean(["budget_factor" in row["request"] for row in rows[-100:]]))
-        )
+            version = np.array([notes[at]["pmf"] for at in asked]) - pmf[asked]
+            self.truth["v1", "served"] = float((version * self.means[asked]).sum(axis=1).mean())
+        self.truth |= {(second, first): -value for (first, second), value in self.truth.items()}
 
     def _walk(self, client: TestClient, *, router: Router) -> None:
-        report = self._ask("report", "report")
+        report, best = self._ask("report", "report"), f"fixed:{self.world.arm(0)}"
         self.state = report["state"]
-        screens = {"status": self._cli("status"), "overview": client.get("/ui").raise_for_status().text}
-        for surface, text in {"report": report["advice"] or "", **screens}.items():
-            words = re.sub(r"\s+", " ", html.unescape(text))
-            self.fixes += [f"{surface}: {fix}" for fix in _FIX.findall(words)[:1]]
-            self.said += [
-                Said(surface, "served", way, NOT_KNOWN if open_ else verdict)
-                for open_, verdict, way in _SENTENCE.findall(words)
-            ]
-        self._note("/v1/report", comparisons_in(client.get("/v1/report").raise_for_status().json()))
-        self._replay("replay")
-        best = f"fixed:{self.world.arm(0)}"
+        self._note("/v1/report", client.get("/v1/report").raise_for_status().text)
+        self._read("report", report["advice"] or "")
+        self._read("status", self._cli("status"))
+        self._read("overview", client.get("/ui").raise_for_status().text)
+        self._ask("replay", "replay")
         if self.world.policy != "uniform":
-            self._replay("replay the policy", "--policy", f"{self.world.policy},{best}", "--baseline", best)
-            self._advise("advise")
-        if "shadow" in self.world.setup:
+            self._ask("replay --policy", "replay", "--policy", f"{self.world.policy},{best}", "--baseline", best)
+            self._ask("advise", "advise")
+        if self.world.setup == "shadow":
             Evaluator(router.database, settings=router.settings).evaluate(now=time.time() + 10.0)
-            newest = self._ask("policy show", "policy", "show", "v1")["verdicts"][0]
-            verdict = newest["kind"] if newest["kind"] == "promote" or "reward is worse" in newest["reason"] else ""
-            old = [{"first": "v1", "second": "champion", "verdict": verdict}]
-            self._note("policy show", [] if self._has("policy show") else old)
+            self._ask("policy show", "policy", "show", "v1")
+
+    def _read(self, surface: str, text: str) -> None:
+        """Note the sentences of a screen or page."""
+        words = re.sub(r"\s+", " ", html.unescape(text))
+        self.fixes += [f"{surface}: {fix}" for fix in re.findall(r"fix: always \w+", words)[:1]]
+        for is_open, verdict, way in _SENTENCE.findall(words):
+            self.said.append(Said(surface, "served", way, NOT_KNOWN if is_open else verdict))
 
     def _cli(self, *words: str) -> str:
         done = CliRunner().invoke(app, [*words, "--config", str(self.config)])
@@ -312,111 +256,64 @@ class Life:
         return done.stdout
 
     def _ask(self, surface: str, *words: str) -> Any:
-        """Ask a command for JSON, and note all its comparisons."""
-        reply = json.loads(self._cli(*words, "--json"))
-        self._note(surface, comparisons_in(reply))
+        """Ask a command for JSON, and note what it says."""
+        reply = self._note(surface, self._cli(*words, "--json"))
+        if words[0] == "advise" and reply["verdict"] == "fix":
+            self.fixes.append(f"{surface}: fix: always {reply['best']}")
         return reply
 
-    def _has(self, surface: str) -> bool:
-        return any(one.surface == surface for one in self.said)
+    def _note(self, surface: str, text: str) -> Any:
+        """Note all comparisons of a JSON reply."""
 
-    def _note(self, surface: str, comparisons: Any) -> None:
-        for one in comparisons:
-            ways = [
-                "served" if way in _SERVED else way.replace("fixed:", "always ")
-                for way in (one["first"], one["second"])
-            ]
-            learned = surface.startswith("advise")  # there "routing" is the policy after learning
-            ways = [
-                "policy" if way.startswith((self.world.policy, "learned")) or (learned and way == "served") else way
-                for way in ways
-            ]
-            verdict = one["verdict"] if "design" in one else _OLD.get(one["verdict"], NOT_KNOWN)
-            reward = one.get("reward") or {}
-            self.said.append(Said(surface, *ways, verdict, reward.get("low"), reward.get("high")))
+        def keep(part: dict[str, Any]) -> dict[str, Any]:
+            if {"first", "second", "verdict", "design"} <= part.keys():
+                ways, ends = map(way, (part["first"], part["second"])), (part["reward"]["low"], part["reward"]["high"])
+                self.said.append(Said(surface, *ways, part["verdict"], *ends))
+            return part
 
-    def _advise(self, surface: str, *words: str) -> None:
-        reply = self._ask(surface, "advise", *words)
-        self.fixes += [f"{surface}: fix: always {reply['best']}"] if reply["verdict"] == "fix" else []
-        if not self._has(surface):
-            second = f"always {reply['best']}"
-            [gain] = [one["gain"] for one in reply["standings"] if one["name"] == second] or [None]
-            self._note(surface, [{"first": "policy", "second": second, "verdict": reply["verdict"], "reward": gain}])
+        def way(name: str) -> str:
+            if name.startswith((self.world.policy, "learned")) or (name == "routing" and "advise" in surface):
+                return "warm policy" if "table" in surface else "policy"
+            return "served" if name in _SERVED else name.replace("fixed:", "always ")
 
-    def _replay(self, surface: str, *words: str) -> None:
-        reply = self._ask(surface, "replay", *words)
-        second = reply["baseline"]
-        for one in [] if self._has(surface) else reply["candidates"]:
-            if one["name"] not in ("uniform", second):
-                self._note(
-                    surface,
-                    [{"first": one["name"], "second": second, "verdict": one["verdict"], "reward": one["difference"]}],
-                )
-
-    def true(self, one: Said) -> float | None:
-        back = self.truth.get((one.second, one.first))
-        return self.truth.get((one.first, one.second), None if back is None else -back)
+        return json.loads(text, object_hook=keep)
 
     def faults(self) -> list[str]:
-        """What is wrong: false verdicts, contradictions, advice that contradicts a verdict or the state."""
-        faults = []
-        for one in self.said:
-            truth = self.true(one)
-            if truth is not None and one.is_false(truth):
-                faults.append(f"false: {one}, truth {truth:+.3f}")
-            elif truth is not None and one.misses(truth):
-                faults.append(f"misses: {one}, truth {truth:+.3f}")
-        known = [one for one in self.said if one.verdict != NOT_KNOWN]
-        for one, other in combinations(known, 2):
-            if {*one[1:3]} == {*other[1:3]}:
-                faults += [f"contradiction: {one} / {other}"] if one.sign(one.first) * other.sign(one.first) < 0 else []
-                differs = {one.verdict, other.sign(one.first)} == {"as good", -1} or {
-                    other.verdict,
-                    one.sign(other.first),
-                } == {"as good", -1}
-                faults += [f"differs: {one} / {other}"] if differs else []
-        for fix in self.fixes:
-            better = [
-                one
-                for one in known
-                if one.sign(one.first) > 0 and one.first in ("served", "policy") and one.second in fix
-            ]
-            faults += [f"fix beside better: {fix} / {better[0]}"] if better else []
-            faults += [f"fix in a state: {fix}"] if self.state and not fix.startswith("advise") else []
-        return faults + ["no state"] * (self.decided > 0.6 and self.state is None)
+        """What is wrong, each beginning with its kind in `FAULTS`."""
+        once, now = list(dict.fromkeys(self.said)), [fix for fix in self.fixes if "--table" not in fix]
+        known = [(one, self.truth[one[1:3]]) for one in once if one[1:3] in self.truth]
+        faults = [f"{one.fault(truth)}: {tuple(one)}, truth {truth:+.3f}" for one, truth in known if one.fault(truth)]
+        pairs = combinations(once, 2)
+        faults += [f"contradiction: {tuple(one)}, {tuple(other)}" for one, other in pairs if one.contradicts(other)]
+        better = [one for one in once if one.verdict == "better" and one.first in ("served", "policy")]
+        faults += [f"fix: {fix}, {tuple(one)}" for fix in now for one in better if fix.endswith(one.second)]
+        early = [fix for fix in now if self.state and not fix.startswith("advise")]
+        return faults + [f"fix: {fix}, beside the state {self.state}" for fix in early]
 
 
 def lived(world: World) -> Life:
     with tempfile.TemporaryDirectory() as folder:
-        return Life(world=world, folder=Path(folder)).live()
+        return Life(world, folder=Path(folder))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print every world with a fault, and a table by setup."""
+    """Print every world, what every surface said of those with a fault, and a table by setup."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
-    parser.add_argument("--all", action="store_true", help="print what every surface said of every world")
-    given, console = parser.parse_args(arguments), Console(width=200, soft_wrap=True, markup=False, highlight=False)
-    lives = defaultdict[str, list[Life]](list)
+    given, counts = parser.parse_args(arguments), Counter[tuple[str, str]]()
     for seed in range(given.first, given.first + given.worlds):
-        begin, world = time.process_time(), made(seed)
-        life = lived(world)
-        lives[world.setup].append(life)
-        console.print(
-            f"seed {seed}: {world.setup}, {world.policy}, {world.questions} questions, {world.rated:.0%} rated"
-        )
-        console.print(f"    {len(world.arms)} arms; {time.process_time() - begin:.1f} s; {life.state}; {life.fixes}")
-        for one in life.said if given.all or life.faults() else ():
-            console.print(f"        {one}, truth {life.true(one)}")
-        for fault in life.faults():
-            console.print(f"    {fault}")
-    table = Table("setup", "worlds", "with a verdict", *KINDS, title="worlds with a fault, by what every surface said")
-    for setup, group in {**lives, "all": [life for some in lives.values() for life in some]}.items():
-        known = sum(any(one.verdict != NOT_KNOWN for one in life.said) for life in group)
-        counts = [sum(any(fault.startswith(kind) for fault in life.faults()) for life in group) for kind in KINDS]
-        table.add_row(setup, *map(str, (len(group), known, *counts)))
-    console.print(table)
+        begin, life = time.process_time(), lived(made(seed))
+        world, faults, seconds = life.world, life.faults(), time.process_time() - begin
+        print(f"{seed}: {world.setup}, {world.policy}, {world.questions} questions, {seconds:.1f} s; {life.state}")
+        print(*(f"    {line}\n" for line in (*faults, *(map(str, life.said) if faults else ()))), sep="", end="")
+        known = any(one.verdict != NOT_KNOWN for one in life.said)
+        happened = ["worlds", *["known"] * known, *{fault.split(":")[0] for fault in faults}]
+        counts.update((setup, kind) for setup in (world.setup, "all") for kind in happened)
+    columns = ("worlds", "known", *FAULTS)
+    print(f"{'':10}", *(f"{column:>14}" for column in columns))
+    for setup in (*SETUPS, "all"):
+        print(f"{setup:10}", *(f"{counts[setup, column]:14}" for column in columns))
 
 
 if __name__ == "__main__":

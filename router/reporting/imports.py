@@ -1,7 +1,6 @@
 """Comparisons of fixed arms on imported questions that have the outcomes of several arms: a warm start.
 
-They are paired outcomes. What was served says nothing about them, and they say nothing about what was served; but they
-say which fixed arm is the best before live traffic does.
+These are paired outcomes. They show which fixed arm is the best before live traffic does, and nothing about routing.
 """
 
 from collections import Counter, defaultdict

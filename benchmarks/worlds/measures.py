@@ -22,7 +22,7 @@ from ragbandit.shared.types import Matrix, Vector
 
 #: questions after which rewards while learning are read: of a pass, labelled or not
 READ: Final = (100, 300, 1000)
-WHOLE, AFTER = "whole pass", "after"
+WHOLE, AFTER, CHEAPEST = "whole pass", "after", "cheapest right arm"
 #: smallest gain of full information for a world to count in the share
 WORTH: Final = 0.012
 DRAWS: Final = 400
@@ -71,10 +71,8 @@ class Measured:
     harmed: float
     #: AFTER divided by the gain of full information; None if this gain is too small
     share: float | None
-    #: after the pass, on the rest: share of right answers with its standard error over seeds, and steps per question
-    right: float
-    right_se: float | None
-    steps: float
+    #: the policy, always each arm, CHEAPEST -> (share right, its standard error over seeds, steps) on the rest
+    answers: Mapping[str, tuple[float, float | None, float]]
     #: mean of a pass
     labels: float
 
@@ -101,11 +99,6 @@ def measured(
     )
     best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
     beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
-    answers = [
-        [float((one.shares * values[one.test]).sum(axis=1).mean()) for one in passes]
-        for values in (world.table.correct, world.table.steps)
-    ]
-    right, right_se = mean_and_error(answers[0])
     return Measured(
         world=world.name,
         policy=policy,
@@ -117,11 +110,24 @@ def measured(
         worst_prefix=against.worst_prefix,
         harmed=against.harmed,
         share=best[AFTER].value / possible if possible > WORTH else None,
-        right=right,
-        right_se=right_se,
-        steps=math.fsum(answers[1]) / len(passes),
+        answers=_answers(world, policy=policy, passes=passes),
         labels=against.labels,
     )
+
+
+def _answers(world: World, *, policy: str, passes: Sequence[Judged]) -> dict[str, tuple[float, float | None, float]]:
+    """All ways are judged on the same questions."""
+    right, steps, arms = world.table.correct, world.table.steps, world.table.arms
+    cheapest = np.where(right == right.max(axis=1, keepdims=True), steps, np.inf).argmin(axis=1)
+    every = np.eye(len(arms))
+    ways = {f"always {arm}": [every[[place] * len(one.test)] for one in passes] for place, arm in enumerate(arms)}
+    ways |= {CHEAPEST: [every[cheapest[one.test]] for one in passes], policy: [one.shares for one in passes]}
+    answers = {}
+    for name, shares in ways.items():
+        pairs = [(share, one.test) for share, one in zip(shares, passes, strict=True)]
+        means, of_steps = ([float((s * of[test]).sum()) / len(s) for s, test in pairs] for of in (right, steps))
+        answers[name] = (*mean_and_error(means), mean_and_error(of_steps)[0])
+    return answers
 
 
 def _figures(world: World, *, passes: Sequence[Judged], rewards: Matrix, arm: int) -> dict[str, Estimate]:

@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.worlds.board import Board
-from benchmarks.worlds.measures import AFTER, READ, WHOLE, WORTH, Estimate, Measured, mean_of
+from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, mean_of
 from benchmarks.worlds.passes import COLD, DEAREST
 
 _KEYS: Final = tuple(map(str, READ))
@@ -125,33 +125,21 @@ def _means_table(board: Board) -> Table:
 
 
 def _answers_table(board: Board) -> Table:
-    """Right answers in percent and steps: of each arm, of the cheapest right arm, and of policies after their passes.
+    """Right answers in percent and steps, on the questions that the passes did not ask.
 
-    Above line: less those of a mixture of two arms with the same steps, the cheapest and the dearest arm that search.
+    Above line: difference from a mixture of the cheapest and the most expensive arm that search, at the same steps.
     """
-    table = board.worlds[0].table
-    always = [(100.0 * right, steps) for right, steps in zip(table.correct.mean(0), table.steps.mean(0), strict=True)]
-    searching = sorted((point for point in always if point[1] > 0.0), key=lambda point: point[1])
-    (low, near), (high, far) = searching[0], searching[-1]
+    arms = {name: one for name, one in board.rows[0].answers.items() if name != board.rows[0].policy}
+    ends = sorted((steps, right) for name, (right, _, steps) in arms.items() if name != CHEAPEST and steps > 0.0)
+    (near, low), (far, high) = ends[0], ends[-1]
     shown = _table("answers", "", "right, %", "steps", "above line")
-
-    def add(name: str, way: str, right: float, steps: float, error: float | None = None) -> None:
-        line = low + (steps - near) / ((far - near) or 1.0) * (high - low)
-        shown.add_row(name, way, f"{right:.1f}{_error(error)}", f"{steps:.2f}", f"{right - line:+.1f}{_error(error)}")
-
-    for arm, point in zip(table.arms, always, strict=True):
-        add(f"always {arm}", "", *point)
-    cheapest = np.where(table.correct == table.correct.max(1, keepdims=True), table.steps, np.inf).argmin(1)[:, None]
-    best = [float(np.take_along_axis(values, cheapest, 1).mean()) for values in (table.correct, table.steps)]
-    add("cheapest right arm", "", 100.0 * best[0], best[1])
-    for row in board.rows:
-        error = None if row.right_se is None else 100.0 * row.right_se
-        add(row.policy, _title(row.mode, row.labelled), 100.0 * row.right, row.steps, error)
+    ways = [(name, "", one) for name, one in arms.items()]
+    ways += [(row.policy, _title(row.mode, row.labelled), row.answers[row.policy]) for row in board.rows]
+    for name, way, (right, error, steps) in ways:
+        above = right - low - (steps - near) / ((far - near) or 1.0) * (high - low)
+        spread = "" if error is None else f" ± {100.0 * error:.1f}"
+        shown.add_row(name, way, f"{100.0 * right:.1f}{spread}", f"{steps:.2f}", f"{100.0 * above:+.1f}")
     return shown
-
-
-def _error(error: float | None) -> str:
-    return "" if error is None else f" ± {error:.1f}"
 
 
 def _keys(rows: Sequence[Measured]) -> list[str]:

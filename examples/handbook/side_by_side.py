@@ -69,7 +69,7 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
     everywhere = np.eye(count)
     chosen = {str(arm): np.tile(everywhere[place], (len(table.rows), 1)) for place, arm in enumerate(table.arms)}
     cheapest = np.where(rewards == rewards.max(axis=1, keepdims=True), table.steps, np.inf).argmin(axis=1)
-    chosen["oracle"] = everywhere[cheapest]  # of equal rewards the cheaper
+    chosen["oracle"] = everywhere[cheapest]  # the cheapest arm with the highest reward
     needs = [kinds[row.id] for row in table.rows]
     return [
         {"strategy": name, **_row(shares, table=table, rewards=rewards, needs=needs)} for name, shares in chosen.items()

@@ -108,7 +108,7 @@ def main() -> None:
                 earned = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=None, harm=settings.policy.harm)
                 console.print(
                     f"{name}, {'with' if with_cascades else 'without'} cascades, price {weight:g}: "
-                    f"{earned.reward:.3f} ± {earned.reward_se or 0.0:.3f} while learning, {earned.best_fixed} always "
+                    f"{earned.reward:.3f} while learning, {earned.best_fixed} always "
                     f"{earned.always[earned.best_fixed]:.3f}",
                     soft_wrap=True,
                 )

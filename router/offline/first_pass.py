@@ -34,7 +34,6 @@ class FirstPass:
     incumbent: ArmName
     best_fixed: ArmName
     reward: float
-    reward_se: float | None
     always: Mapping[ArmName, float]  #: reward of each fixed arm
     oracle: float  #: reward if the best arm answers each question
     passes: int
@@ -47,7 +46,6 @@ class FirstPass:
     #: smallest ratio of the policy's sum of rewards to the incumbent's sum, over all prefixes of a pass that have at
     #: least LEAST_PREFIX questions; None if a sum of the incumbent is not above 0
     worst_prefix: float | None
-    worst_after: int | None  #: number of questions in the prefix with the smallest ratio
     #: share of passes with such a prefix in which the policy's sum is below (1 - harm) times the incumbent's sum
     harmed: float
 
@@ -69,13 +67,10 @@ def first_pass(
     first = min(LEAST_PREFIX, questions)
     tails = [(ours[first - 1 :], theirs[first - 1 :]) for ours, theirs in sums]
     ratios = [ours / theirs for ours, theirs in tails] if all((theirs > 0.0).all() for _, theirs in tails) else []
-    worst, after = min(((float(one.min()), int(one.argmin()) + first) for one in ratios), default=(None, None))
-    reward, reward_se = mean_and_error([_mean([run.earned]) for run in passes])
     return FirstPass(
         incumbent=arms[column],
         best_fixed=max(arms, key=lambda arm: always[arm]),
-        reward=reward,
-        reward_se=reward_se,
+        reward=math.fsum(_mean([run.earned]) for run in passes) / len(passes),
         always=always,
         oracle=_mean([one.max(axis=1) for one in known]),
         passes=len(passes),
@@ -83,8 +78,7 @@ def first_pass(
         labels=math.fsum(run.labels for run in passes) / len(passes),
         break_even=even[middle - 1] if len(even) >= middle else None,
         break_even_share=len(even) / len(passes),
-        worst_prefix=worst,
-        worst_after=after,
+        worst_prefix=min((float(one.min()) for one in ratios), default=None),
         harmed=sum(float((ours - (1.0 - harm) * theirs).min()) < -1e-9 for ours, theirs in tails) / len(passes),
     )
 

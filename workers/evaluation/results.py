@@ -24,8 +24,6 @@ TIME_ONE = "single_step"
 
 #: arm -> its answers, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]
-
-
 #: name of a measure of an answer's quality -> its value in [0, 1]
 Measures = Mapping[str, float]
 #: arm -> the measures of its answers, in the order of the questions

@@ -85,12 +85,6 @@ def test_an_incumbent_holds_a_pass_back():
     assert not world("needle").has(DEAREST)
 
 
-# ------------------------------------------------------------------------------------------------------------ figures
-
-
-# -------------------------------------------------------------------------------------------------------------- board
-
-
 @pytest.mark.slow
 def test_a_board_from_the_command(tmp_path, capsys):
     """One world, two policies: the tables and the JSON; processes change nothing."""

@@ -6,8 +6,6 @@ import pytest
 from ragbandit.router.offline.first_pass import first_pass
 from ragbandit.router.offline.simulation import Played
 
-ARMS = ("low", "high")
-
 
 def played(earned):
     """A pass with these rewards."""
@@ -17,7 +15,7 @@ def played(earned):
 def said(*passes, high, low=0.0, incumbent="high", harm=0.05):
     """The summary of these passes, on a table of constant rewards."""
     rewards = np.tile([low, high], (500, 1)).astype(np.float64)
-    return first_pass(passes, arms=ARMS, rewards=rewards, incumbent=incumbent, harm=harm)
+    return first_pass(passes, arms=("low", "high"), rewards=rewards, incumbent=incumbent, harm=harm)
 
 
 def test_break_even_of_the_middle_pass():

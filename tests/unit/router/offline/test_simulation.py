@@ -10,7 +10,6 @@ from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played, rewards_of
 from ragbandit.router.policies import POLICIES
-from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from tests.support.examples import made_table
@@ -23,15 +22,18 @@ def table_of(count):
 
 
 class Spy(Uniform):
-    """Keeps everything that it was given."""
+    """Keeps everything that it was given, and has no pmf for some questions."""
 
     algorithm = "spy"
     needs = frozenset({"text", "features"})
     asked: ClassVar = []
     taught: ClassVar = []
+    breaks: ClassVar = frozenset()
 
     def pmf(self, queries, *, features, arms):
         self.asked.append((tuple(queries), features, tuple(arms)))
+        if self.breaks & {query.text for query in queries}:
+            raise RuntimeError("broken")
         return super().pmf(queries, features=features, arms=arms)
 
     def learn(self, update):
@@ -39,31 +41,19 @@ class Spy(Uniform):
         super().learn(update)
 
 
-class Broken(Uniform):
-    """No pmf for questions with an even number; the first arm for the others."""
-
-    algorithm = "broken"
-    needs = frozenset({"text"})
-
-    def pmf(self, queries, *, features, arms):
-        if any(int(query.text.rstrip("?")) % 2 == 0 for query in queries):
-            raise RuntimeError("even")
-        return [PolicyOutput(pmf=(1.0, 0.0, 0.0)) for _ in queries]
-
-
 @pytest.fixture
 def passed(monkeypatch):
-    """Returns the pass of a policy of this module over a table."""
-
-    def play(policy, *, table, settings=None, **given):
-        monkeypatch.setitem(POLICIES, policy.algorithm, f"{__name__}:{policy.__name__}")
-        features = HashingEncoder(16).encode([row.question for row in table.rows])
-        world = SimulationData(table=table, settings=settings or Settings(), features=features, **given)
-        [found] = played([SimulationRun(policy=policy.algorithm, params={}, weight=0.05, seed=0)], world=world, jobs=1)
-        return found
-
+    """Returns the pass of the spy over a table."""
+    monkeypatch.setitem(POLICIES, "spy", f"{__name__}:Spy")
     monkeypatch.setattr(Spy, "asked", [])
     monkeypatch.setattr(Spy, "taught", [])
+
+    def play(table, **given):
+        features = HashingEncoder(16).encode([row.question for row in table.rows])
+        world = SimulationData(table=table, **{"settings": Settings(), "features": features, **given})
+        [found] = played([SimulationRun(policy="spy", params={}, weight=0.05, seed=0)], world=world, jobs=1)
+        return found
+
     return play
 
 
@@ -72,7 +62,7 @@ def test_only_the_drawn_arm_is_revealed(passed):
     nothing that a policy gets has the id of a row, which may spell its data set.
     """
     table = table_of(30)
-    found = passed(Spy, table=table)
+    found = passed(table)
     assert sorted(found.order) == list(range(30))
     assert [table.arms[arm] for arm in found.drawn] == [update.arm for update in Spy.taught]
     by_text = {row.question: row for row in table.rows}
@@ -90,7 +80,7 @@ def test_few_labels_are_learned_and_all_questions_earn(passed):
     table, found, learned = table_of(200), [], []
     for share in (1.0, 0.3, 0.05):
         Spy.taught.clear()
-        found.append(passed(Spy, table=table, labelled=share))
+        found.append(passed(table, labelled=share))
         learned.append({update.query.text for update in Spy.taught})
     assert [one.labels for one in found] == [len(texts) for texts in learned]
     assert (found[0].labels, 40 <= found[1].labels <= 80) == (200, True)
@@ -98,12 +88,14 @@ def test_few_labels_are_learned_and_all_questions_earn(passed):
     assert np.array_equal(found[0].earned, found[2].earned)  # draws of `uniform` do not depend on what it learned
 
 
-def test_faults_are_counted_and_the_fallback_is_played(passed):
-    """If a policy breaks for half of the questions, the fallback arm answers them, and the first reason is kept."""
-    settings = Settings(policy={"fallback": "multi_step", "floor": 0.0, "cold_start_floor": 0.0})
-    found = passed(Broken, table=table_of(4), settings=settings)
-    assert dict(zip(found.order, found.drawn, strict=True)) == {0: 2, 1: 0, 2: 2, 3: 0}
-    assert (found.faults, found.reason) == (2, "RuntimeError: even")
+def test_faults_are_counted_and_the_fallback_is_played(passed, monkeypatch):
+    """If a policy breaks for some questions, the fallback arm answers them, and the first reason is kept."""
+    monkeypatch.setattr(Spy, "breaks", frozenset({"0?", "2?"}))
+    found = passed(
+        table_of(4), settings=Settings(policy={"fallback": "multi_step", "floor": 0.0, "cold_start_floor": 0.0})
+    )
+    drawn = dict(zip(found.order, found.drawn, strict=True))
+    assert (drawn[0], drawn[2], found.faults, found.reason) == (2, 2, 2, "RuntimeError: broken")
 
 
 def test_rewards_are_those_of_the_learner():

@@ -50,6 +50,8 @@ def print_assessment(
         say(state, style="yellow")
     say(it.sentence, most=_SENTENCE)
     say(f"{it.number}  {it.about}", style=f"bold {style}".strip())
+    if it.facts:
+        say("; ".join(f"{name}: {value}" for name, value in it.facts.items()))
     kept = it.comparisons if show_all else it.comparisons[:_BARS]
     for line in _bars(kept, width=min(console.width, WIDTH) if console.is_terminal else None):
         _put(line, console=console)

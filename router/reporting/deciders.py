@@ -15,7 +15,7 @@ from ragbandit.shared.types import BUDGET_FACTOR, REBUILDING, Json
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 
-#: number of newest questions from which the state is read
+#: number of newest questions that are read: the newer half gives the state, the older half how it changes
 NEWEST: Final = 200
 #: a budget decides if it raises the price of a question at least by this factor
 _RAISED: Final = 2.0
@@ -61,8 +61,9 @@ def state_of(deciders: Sequence[Decider], *, rated: float) -> str | None:
     deciders: of the newest questions, the newest first. rated: share of the questions that are rated
     """
     shares: dict[Kind, float] = {}
-    for decider in deciders:
-        shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(deciders)
+    recent = deciders[: NEWEST // 2]
+    for decider in recent:
+        shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(recent)
     if sum(shares.values()) <= 0.5:
         return None
     kind: Kind = max(shares, key=lambda name: shares[name])

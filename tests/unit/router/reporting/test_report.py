@@ -129,7 +129,7 @@ def test_the_state_is_what_decides_most_draws():
     assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)], rated=1.0) is None
     falling = [Decider("safe start", 0.6 if row < 100 else 0.8, "deep") for row in range(200)]
     assert state_of(falling, rated=0.4) == (
-        "safe start: 70 % of the questions still go to deep; routing is judged after about 20 more ratings"
+        "safe start: 60 % of the questions still go to deep; routing is judged after about 20 more ratings"
     )
     flat = [Decider("safe start", 0.9, "deep")] * 100
     assert "routing is judged when it decides most of them" in state_of(flat, rated=0.4)

@@ -58,19 +58,24 @@ def print_assessment(
     if len(kept) < len(it.comparisons):
         say(f"{len(it.comparisons) - len(kept)} more with --all")
     if it.missing:
-        share = min(max(0.0, it.progress), 1.0)
-        full = round(share * _BAR)
-        bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)
-        _put(bar.append(f"  {percent(round(share, 2))} of the evidence"), console=console)
+        _put(_progress(it.progress, style=style), console=console)
     if missing:
         say(f"Missing for a verdict: {missing}")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}", most=1)
-    for table in it.tables if show_all else ():
-        print_table(table, console=console)
-    for note in it.notes if show_all else ():
-        say(note)
+    if show_all:
+        for table in it.tables:
+            print_table(table, console=console)
+        for note in it.notes:
+            say(note)
     say(f"The page: {page}" if page else f"As a page with pictures: {option}")
+
+
+def _progress(progress: float, *, style: str) -> Text:
+    share = min(max(0.0, progress), 1.0)
+    full = round(share * _BAR)
+    bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)
+    return bar.append(f"  {percent(round(share, 2))} of the evidence")
 
 
 def _print(text: str, *, console: Console, style: str, most: int) -> None:

@@ -6,10 +6,9 @@ Importing this module does not import Jinja, which the extra `replay` installs.
 
 import importlib.util
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.router.comparison import words
 from ragbandit.router.comparison.assessment import Assessment
@@ -20,31 +19,17 @@ from ragbandit.shared.formats import decimal, number, percent, printable
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from ragbandit.router.comparison.plots import ArmSigns, Picture
+    from ragbandit.router.comparison.plots import ArmSigns
 
 #: folder of `page.css`
 STATIC: Final = Path(__file__).parent / "static"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
-    """An assessment and what is drawn of it."""
+def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str, Any]:
+    """Values for the templates: the assessment, its pictures and colour, and what its sentence does not contain.
 
-    assessment: Assessment
-    colour: str
-    """Colour of its verdict."""
-    state: str | None
-    missing: str | None
-    """The state, and what is missing; None if the sentence contains it."""
-    share: float
-    """Share of the evidence that is there, in [0, 1]."""
-    forest: "Picture | None"
-    plots: "tuple[Picture, ...]"
-    sign: "ArmSigns"
-
-
-def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:
-    """Draw the pictures. sign: the colours and shapes of the arms on a page that has more than the assessment."""
+    sign: the colours and shapes of the arms on a page that has more than the assessment
+    """
     from ragbandit.router.comparison import charts, plots
 
     sign = sign or plots.ArmSigns()
@@ -52,16 +37,16 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> Shown:
         charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
         charts.learning(assessment.curves),
     )
-    return Shown(
-        assessment=assessment,
-        colour="" if assessment.verdict is None else words.COLOURS[assessment.verdict],
-        state=words.unsaid(assessment.state, sentence=assessment.sentence),
-        missing=words.unsaid(assessment.missing, sentence=assessment.sentence),
-        share=min(max(0.0, assessment.progress), 1.0),
-        forest=charts.forest(assessment.comparisons) if assessment.comparisons else None,
-        plots=tuple(picture for picture in pictures if picture is not None),
-        sign=sign,
-    )
+    return {
+        "assessment": assessment,
+        "colour": "" if assessment.verdict is None else words.COLOURS[assessment.verdict],
+        "state": words.unsaid(assessment.state, sentence=assessment.sentence),
+        "missing": words.unsaid(assessment.missing, sentence=assessment.sentence),
+        "share": min(max(0.0, assessment.progress), 1.0),
+        "forest": charts.forest(assessment.comparisons) if assessment.comparisons else None,
+        "plots": [picture for picture in pictures if picture is not None],
+        "sign": sign,
+    }
 
 
 def page(assessment: Assessment) -> str:

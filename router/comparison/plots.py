@@ -15,7 +15,6 @@ from ragbandit.router.comparison.assessment import NumberTable
 from ragbandit.router.comparison.axes import Scale, number_scale, time_scale
 from ragbandit.shared.formats import decimal, duration, moment, number, one_line, percent
 
-COLOURS, SHAPES = 8, 8
 #: look of a mark: (index of the colour, index of the shape)
 Look = tuple[int, int]
 #: largest number of marks along a line, of points of a line, and of rows of a table
@@ -91,7 +90,7 @@ class ArmSigns:
     def look(self, arm: str) -> Look:
         """The first 64 arms all look different."""
         rank = self._ranks.setdefault(arm, len(self._ranks))
-        return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
+        return rank % 8, (rank + rank // 8) % 8
 
 
 def drawn(template: str, *values: object) -> Markup:

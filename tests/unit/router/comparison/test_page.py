@@ -98,7 +98,7 @@ def test_every_assessment_has_a_page(assessment):
         for name in ("points", "y", "y1", "y2", "transform", "height"):
             assert not re.search("nan|inf", attributes.get(name) or "")
     drawn = shown(assessment)
-    for picture in (*drawn.plots, *([drawn.forest] if drawn.forest else [])):
+    for picture in (*drawn["plots"], *filter(None, [drawn["forest"]])):
         ElementTree.fromstring(f"<all>{picture.body}</all>")
         assert picture.title
         assert picture.alt

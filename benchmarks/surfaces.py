@@ -30,7 +30,6 @@ from ragbandit.router.offline.warm import learner_of
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
@@ -48,7 +47,6 @@ _SLACK: Final = 0.015
 _TOPICS: Final = ("law", "trade"), ("music", "river")
 _FORMS: Final = "Who wrote about {0} {2}?", "Compare {0} and {1} of case {2}, and explain which came first and why"
 _SENTENCE: Final = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")
-_SERVED: Final = ("routing", "logged", "the logged policy", "what was served", "champion", "main")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,38 +64,10 @@ class World:
     policy: str = "mba"
     labelled: int = 300  #: questions with the outcomes of all arms, if it starts warm
 
-    @property
-    def arms(self) -> tuple[ArmName, ...]:
-        return tuple(map(ArmName, ("fast", "full", "slow", "wide")[: len(self.steps)]))
-
-    @property
-    def means(self) -> Matrix:
-        """Expected reward of each kind and arm."""
-        return np.array(self.chance) - self.weight * np.array(self.steps)
-
-    def arm(self, place: int) -> str:
-        """The arm at this place by its mean reward; 0 for the best arm, -1 for the worst."""
-        return self.arms[np.argsort(-self.means.mean(axis=0), kind="stable")[place]]
-
-    def config(self, folder: Path) -> str:
-        best = self.arm(0)
-        more = {"holdback": f"holdback: {{arm: {best}, share: 0.05}}", "incumbent": f"incumbent: {best}"}
-        soon_spent = 0.001 * self.questions * min(self.steps) if self.setup == "budget" else 1e6
-        return f"""
-            data_dir: {folder}/data
-            encoder: {{model: hashing, dimension: 32}}
-            reward: {{weight: {self.weight}}}
-            arms: {{{", ".join(f"{arm}: {{run_by: caller}}" for arm in self.arms)}}}
-            policy: {{name: {self.policy}, {more.get(self.setup, "")}}}
-            rollout: {{seconds_per_step: 0.0, time_limit_s: 5.0}}
-            server: {{max_wait_s: 60.0}}
-            tenants: {{default: {{dollars_per_day: {soon_spent}}}}}
-        """
-
 
 def made(seed: int) -> World:
     """The world of this seed. The arms differ by kind, one is the best for all kinds, or all are equal."""
-    random, form = np.random.default_rng(seed), seed // len(SETUPS) % 7
+    random, setup, form = np.random.default_rng(seed), SETUPS[seed % 7], seed // 7 % 7
     steps = np.sort(random.choice([0.5, 1.0, 2.0, 3.0, 5.0, 8.0], int(random.integers(2, 5)), replace=False))
     weight, chance = float(random.choice([0.02, 0.05, 0.1])), random.uniform(0.3, 0.95, (4, len(steps)))
     if form in (1, 4):
@@ -108,8 +78,8 @@ def made(seed: int) -> World:
     given = NEWCOMER if form == 5 else given
     questions = int(np.exp(random.uniform(np.log(300), np.log(3_000))))
     rated = float(np.clip(random.uniform(0.1, 1.2), min(150 / questions, 1.0), 1.0))
-    policy = "uniform" if form in (3, 4) else str(random.choice(["linucb", "mba"]))
-    return World(setup=SETUPS[seed % 7], seed=seed, questions=questions, rated=rated, policy=policy, **given)
+    policy = "uniform" if form in (3, 4) and setup != "budget" else str(random.choice(["linucb", "mba"]))
+    return World(setup=setup, seed=seed, questions=questions, rated=rated, policy=policy, **given)
 
 
 class Said(NamedTuple):
@@ -142,30 +112,50 @@ class Said(NamedTuple):
 class Life:
     """A world that was served: what is true of it, and what every surface said."""
 
-    def __init__(self, world: World, *, folder: Path) -> None:
-        self.world, self.config, self.truth = world, folder / "config.yaml", dict[tuple[str, str], float]()
-        #: fixes: "SURFACE: fix: always ARM"; state: as the report has it
-        self.said, self.fixes, self.state = list[Said](), list[str](), None
+    def __init__(self, world: World) -> None:
+        self.world, self.truth, self.said = world, dict[tuple[str, str], float](), list[Said]()
+        self.fixes = list[str]()  #: "SURFACE: fix: always ARM"
+        self.state: str | None = None  #: as the report has it
+        self.arms = tuple(map(ArmName, ("fast", "full", "slow", "wide")[: len(world.steps)]))
+        means = np.array(world.chance) - world.weight * np.array(world.steps)
+        ranked = np.argsort(-means.mean(axis=0), kind="stable")
+        self.best, self.worst = self.arms[ranked[0]], self.arms[ranked[-1]]
         random, count = np.random.default_rng([world.seed, 1]), world.questions
-        old = range(count, count + world.labelled)  # after the served questions those of a warm start
-        self.kinds = random.integers(4, size=old.stop)
-        self.right = random.random((old.stop, len(world.arms))) < np.array(world.chance)[self.kinds]
-        self.rated, self.means = random.random(count) < world.rated, world.means[self.kinds[:count]]
-        kinds = enumerate(self.kinds.tolist())
-        self.texts = [_FORMS[kind // 2].format(*_TOPICS[kind % 2], f"{world.seed}-{at}") for at, kind in kinds]
-        self.config.write_text(world.config(folder))
+        kinds = random.integers(4, size=count + world.labelled)  # after the served questions those of a warm start
+        self.right = random.random((len(kinds), len(self.arms))) < np.array(world.chance)[kinds]
+        self.rated, self.means = random.random(count) < world.rated, means[kinds[:count]]
+        topics = [(_FORMS[kind // 2], _TOPICS[kind % 2]) for kind in kinds.tolist()]
+        self.texts = [form.format(*pair, f"{world.seed}-{at}") for at, (form, pair) in enumerate(topics)]
+        with tempfile.TemporaryDirectory() as folder:
+            self._run(Path(folder))
+
+    def _run(self, folder: Path) -> None:
+        world, count, self.config = self.world, self.world.questions, folder / "config.yaml"
+        part = {"holdback": f"holdback: {{arm: {self.best}, share: 0.05}}", "incumbent": f"incumbent: {self.best}"}
+        budget = 0.001 * count * min(world.steps) if world.setup == "budget" else 1e6
+        self.config.write_text(f"""
+            data_dir: {folder}/data
+            encoder: {{model: hashing, dimension: 32}}
+            reward: {{weight: {world.weight}}}
+            arms: {{{", ".join(f"{arm}: {{run_by: caller}}" for arm in self.arms)}}}
+            policy: {{name: {world.policy}, {part.get(world.setup, "")}}}
+            rollout: {{seconds_per_step: 0.0, time_limit_s: 5.0}}
+            server: {{max_wait_s: 60.0}}
+            tenants: {{default: {{dollars_per_day: {budget}}}}}
+        """)
         if world.setup in ("warm", "applied"):
-            table = folder / "table.jsonl"
-            rows = [dict(zip(world.arms, row, strict=True)) for row in (*self.right.tolist(), world.steps)]
-            lines = [{"question": self.texts[at], "correct": rows[at], "steps": rows[-1]} for at in old]
+            table, how = folder / "table.jsonl", {"warm": "--warm", "applied": "--apply"}[world.setup]
+            steps, *rows = (dict(zip(self.arms, row)) for row in (world.steps, *self.right[count:].tolist()))  # noqa: B905
+            lines = [
+                {"question": self.texts[count + at], "correct": row, "steps": steps} for at, row in enumerate(rows)
+            ]
             table.write_text("\n".join(map(json.dumps, lines)))
-            how = {"warm": "--warm", "applied": "--apply"}[world.setup]
             self._ask("advise --table", "advise", "--table", str(table), how)
         self._live(range(count // 5))
+        self.version = (self.best, self.worst, None)[world.seed // 7 % 3]  #: an arm, or the same policy
         if world.setup == "shadow":
-            name = (f"fixed,{world.arm(0)}", f"fixed,{world.arm(-1)}", world.policy)[world.seed // 7 % 3].split(",")
-            arm = [f"--set=policy.params.arm={arm}" for arm in name[1:]]
-            self._cli("policy", "add", "v1", f"--set=policy.name={name[0]}", *arm)
+            fixed = ["--set=policy.name=fixed", f"--set=policy.params.arm={self.version}"]
+            self._cli("policy", "add", "v1", *(fixed if self.version else [f"--set=policy.name={world.policy}"]))
             self._cli("policy", "shadow", "v1")
         self._live(range(count // 5, count))  # after a restart it knows how much is spent
 
@@ -175,7 +165,8 @@ class Life:
         with TestClient(service, base_url="http://127.0.0.1") as client:
             router: Router = service.state.router
             router.service.secret = bytes(32)  # the same draws each time
-            self.warm = self._learned(router) if rows.start == 0 else self.warm
+            if rows.start == 0:
+                self.warm = self._learned(router)
             size = max(50, self.world.questions // 20)
             for begin in rows[::size]:
                 self._serve(range(begin, min(begin + size, rows.stop)), client=client, router=router)
@@ -186,55 +177,54 @@ class Life:
     def _serve(self, rows: range, *, client: TestClient, router: Router) -> None:
         items = [{"question": self.texts[at], "decision_id": f"new-{at}"} for at in rows]
         replies = client.post("/v1/route/batch", json={"items": items}).raise_for_status().json()["items"]
-        waiting, ratings, now = list[Any](), list[Any](), time.time()
+        waiting, ratings = list[Any](), list[Any]()
         for at, reply in zip(rows, replies, strict=True):
-            key, place = reply["decision_id"], self.world.arms.index(reply["arm"])
+            key = dict[str, Any](decision_id=reply["decision_id"], now=time.time())
+            place = self.arms.index(reply["arm"])
             steps = self.world.steps[place]
-            spent: dict[str, Any] = {"steps": steps, "cost": {"dollars": steps / 100}, "now": now}
-            waiting.append(router.submit_outcome(made_outcome(decision_id=key, status="answered", answer="x", **spent)))
+            spent = dict[str, Any](steps=steps, cost={"dollars": steps / 100})
+            waiting.append(router.submit_outcome(made_outcome(status="answered", answer="x", **key, **spent)))
             if self.rated[at]:
-                given: dict[str, Any] = {"settings": router.settings, "rating": bool(self.right[at, place])}
-                ratings.append(made_feedback(decision_id=key, now=now, **given))
+                ratings.append(made_feedback(settings=router.settings, rating=bool(self.right[at, place]), **key))
         for one in (*waiting, *router.submit_feedback_batch(ratings)):
             one.result(60)
         router.learn()
 
     def _learned(self, router: Router) -> Matrix:
         """Expected reward of the policy as it is now, for each served question."""
-        arms, count = self.world.arms, self.world.questions
-        policy, features = learner_of(router.service.serving.policy), router.encoder.encode(self.texts[:count])
-        outputs = outputs_of(policy, [Query(text="?")] * count, features=features, arms=[arms] * count)
-        floor = router.settings.policy.floor_of(len(arms))
-        pmf = np.array([with_floor(output.pmf, floor=floor) for output in outputs if output is not None])
+        count, policy = self.world.questions, learner_of(router.service.serving.policy)
+        features, floor = router.encoder.encode(self.texts[:count]), router.settings.policy.floor_of(len(self.arms))
+        outputs = outputs_of(policy, [Query(text="?")] * count, features=features, arms=[self.arms] * count)
+        pmf = np.array([with_floor(one.pmf, floor=floor) for one in outputs if not isinstance(one, Exception)])
         return np.asarray((pmf * self.means).sum(axis=1))
 
     def _find_truth(self, router: Router) -> None:
         with router.database.read() as connection:
-            found = connection.execute(select(decisions.c["id", "arm", "pmf", "facts"])).mappings()
-            by_id = {row["id"]: row for row in found}
-        rows = [by_id[f"new-{at}"] for at in range(self.world.questions)]
-        pmf = np.array([json.loads(row["pmf"]) for row in rows])
-        served = np.array([self.means[at, self.world.arms.index(row["arm"])] for at, row in enumerate(rows)])
-        fixed = {f"always {arm}": self.means[:, place] for place, arm in enumerate(self.world.arms)}
-        learned = self._learned(router)
+            columns = decisions.c.id, decisions.c.arm, decisions.c.pmf
+            found = {row.id: row for row in connection.execute(select(*columns))}
+        rows = [found[f"new-{at}"] for at in range(self.world.questions)]
+        pmf = np.array([json.loads(row.pmf) for row in rows])
+        served = np.array([self.means[at, self.arms.index(row.arm)] for at, row in enumerate(rows)])
+        fixed = {f"always {arm}": self.means[:, place] for place, arm in enumerate(self.arms)}
+        ways = {"policy": self._learned(router), "warm policy": self.warm, **fixed}
         for arm, could in zip(fixed, pmf.T > 0.0, strict=True):
             self.truth["served", arm] = float((served - fixed[arm])[could].mean())
-            for way, value in {"policy": learned, "warm policy": self.warm, **fixed}.items():
-                self.truth[way, arm] = float((value - fixed[arm]).mean())
-        notes = [candidate_in(json.loads(row["facts"]), "v1") or {} for row in rows]
-        asked = [at for at, note in enumerate(notes) if note.get("pmf")]
-        if asked:
-            version = np.array([notes[at]["pmf"] for at in asked]) - pmf[asked]
-            self.truth["v1", "served"] = float((version * self.means[asked]).sum(axis=1).mean())
+            self.truth |= {(way, arm): float((value - fixed[arm]).mean()) for way, value in ways.items()}
+        expected = (pmf * self.means).sum(axis=1)
+        version = fixed.get(f"always {self.version}", expected) - expected
+        self.truth["v1", "served"] = float(version[len(version) // 5 :].mean())
         self.truth |= {(second, first): -value for (first, second), value in self.truth.items()}
 
     def _walk(self, client: TestClient, *, router: Router) -> None:
-        report, best = self._ask("report", "report"), f"fixed:{self.world.arm(0)}"
+        report, best = self._ask("report", "report"), f"fixed:{self.best}"
         self.state = report["state"]
         self._note("/v1/report", client.get("/v1/report").raise_for_status().text)
-        self._read("report", report["advice"] or "")
-        self._read("status", self._cli("status"))
-        self._read("overview", client.get("/ui").raise_for_status().text)
+        screens = {"status": self._cli("status"), "overview": client.get("/ui").raise_for_status().text}
+        for surface, text in {"report": report["advice"] or "", **screens}.items():
+            words = re.sub(r"\s+", " ", html.unescape(text))
+            self.fixes += [f"{surface}: {fix}" for fix in re.findall(r"fix: always \w+", words)[:1]]
+            for is_open, verdict, way in _SENTENCE.findall(words):
+                self.said.append(Said(surface, "served", way, NOT_KNOWN if is_open else verdict))
         self._ask("replay", "replay")
         if self.world.policy != "uniform":
             self._ask("replay --policy", "replay", "--policy", f"{self.world.policy},{best}", "--baseline", best)
@@ -242,13 +232,6 @@ class Life:
         if self.world.setup == "shadow":
             Evaluator(router.database, settings=router.settings).evaluate(now=time.time() + 10.0)
             self._ask("policy show", "policy", "show", "v1")
-
-    def _read(self, surface: str, text: str) -> None:
-        """Note the sentences of a screen or page."""
-        words = re.sub(r"\s+", " ", html.unescape(text))
-        self.fixes += [f"{surface}: {fix}" for fix in re.findall(r"fix: always \w+", words)[:1]]
-        for is_open, verdict, way in _SENTENCE.findall(words):
-            self.said.append(Said(surface, "served", way, NOT_KNOWN if is_open else verdict))
 
     def _cli(self, *words: str) -> str:
         done = CliRunner().invoke(app, [*words, "--config", str(self.config)])
@@ -265,16 +248,17 @@ class Life:
     def _note(self, surface: str, text: str) -> Any:
         """Note all comparisons of a JSON reply."""
 
+        def way(name: str) -> str:
+            if " as served" in name or name in ("routing", "what was served", "champion", "main"):
+                return "served"
+            policy = "warm policy" if "table" in surface else "policy"
+            return policy if name.startswith((self.world.policy, "learned")) else name.replace("fixed:", "always ")
+
         def keep(part: dict[str, Any]) -> dict[str, Any]:
             if {"first", "second", "verdict", "design"} <= part.keys():
-                ways, ends = map(way, (part["first"], part["second"])), (part["reward"]["low"], part["reward"]["high"])
-                self.said.append(Said(surface, *ways, part["verdict"], *ends))
+                ends = part["reward"]["low"], part["reward"]["high"]
+                self.said.append(Said(surface, way(part["first"]), way(part["second"]), part["verdict"], *ends))
             return part
-
-        def way(name: str) -> str:
-            if name.startswith((self.world.policy, "learned")) or (name == "routing" and "advise" in surface):
-                return "warm policy" if "table" in surface else "policy"
-            return "served" if name in _SERVED else name.replace("fixed:", "always ")
 
         return json.loads(text, object_hook=keep)
 
@@ -291,11 +275,6 @@ class Life:
         return faults + [f"fix: {fix}, beside the state {self.state}" for fix in early]
 
 
-def lived(world: World) -> Life:
-    with tempfile.TemporaryDirectory() as folder:
-        return Life(world, folder=Path(folder))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print every world, what every surface said of those with a fault, and a table by setup."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -303,17 +282,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
     given, counts = parser.parse_args(arguments), Counter[tuple[str, str]]()
     for seed in range(given.first, given.first + given.worlds):
-        begin, life = time.process_time(), lived(made(seed))
+        begin, life = time.process_time(), Life(made(seed))
         world, faults, seconds = life.world, life.faults(), time.process_time() - begin
         print(f"{seed}: {world.setup}, {world.policy}, {world.questions} questions, {seconds:.1f} s; {life.state}")
         print(*(f"    {line}\n" for line in (*faults, *(map(str, life.said) if faults else ()))), sep="", end="")
-        known = any(one.verdict != NOT_KNOWN for one in life.said)
-        happened = ["worlds", *["known"] * known, *{fault.split(":")[0] for fault in faults}]
+        is_known = any(one.verdict != NOT_KNOWN for one in life.said)
+        happened = ["worlds", *["known"] * is_known, *{fault.split(":")[0] for fault in faults}]
         counts.update((setup, kind) for setup in (world.setup, "all") for kind in happened)
-    columns = ("worlds", "known", *FAULTS)
-    print(f"{'':10}", *(f"{column:>14}" for column in columns))
-    for setup in (*SETUPS, "all"):
-        print(f"{setup:10}", *(f"{counts[setup, column]:14}" for column in columns))
+    for kind in ("worlds", "known", *FAULTS):
+        print(f"{kind:14}", *(f"{setup} {counts[setup, kind]:<4}" for setup in (*SETUPS, "all")))
 
 
 if __name__ == "__main__":

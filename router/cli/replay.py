@@ -134,8 +134,8 @@ def _show(
         print_json(
             {
                 "headline": headline(result),
+                **result.as_json(),  # its count of comparisons gives way to the list
                 "comparisons": finite_json([asdict(one) for one in shown.comparisons]),
-                **result.as_json(),
             }
         )
     else:

@@ -3,13 +3,13 @@
 The arms of a world are right on a kind of question with a known chance, and the code that serves learns them. Then
 every surface compares what was served, the policy after learning, and a version in shadow, with always using one arm.
 
-    python -m benchmarks.surfaces --worlds 100
+    python -m benchmarks.surfaces [seed ...]
 """
 
-import argparse
 import html
 import json
 import re
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -168,8 +168,8 @@ class Life:
             if rows.start == 0:
                 self.warm = self._learned(router)
             size = max(50, self.world.questions // 20)
-            for begin in rows[::size]:
-                self._serve(range(begin, min(begin + size, rows.stop)), client=client, router=router)
+            for begin in range(0, len(rows), size):
+                self._serve(rows[begin : begin + size], client=client, router=router)
             if rows.stop == self.world.questions:
                 self._find_truth(router)
                 self._walk(client, router=router)
@@ -179,11 +179,10 @@ class Life:
         replies = client.post("/v1/route/batch", json={"items": items}).raise_for_status().json()["items"]
         waiting, ratings = list[Any](), list[Any]()
         for at, reply in zip(rows, replies, strict=True):
-            key = dict[str, Any](decision_id=reply["decision_id"], now=time.time())
-            place = self.arms.index(reply["arm"])
-            steps = self.world.steps[place]
-            spent = dict[str, Any](steps=steps, cost={"dollars": steps / 100})
-            waiting.append(router.submit_outcome(made_outcome(status="answered", answer="x", **key, **spent)))
+            place, key = self.arms.index(reply["arm"]), dict[str, Any](decision_id=f"new-{at}", now=time.time())
+            spent = {"dollars": self.world.steps[place] / 100}
+            done = made_outcome(status="answered", answer="x", steps=self.world.steps[place], cost=spent, **key)
+            waiting.append(router.submit_outcome(done))
             if self.rated[at]:
                 ratings.append(made_feedback(settings=router.settings, rating=bool(self.right[at, place]), **key))
         for one in (*waiting, *router.submit_feedback_batch(ratings)):
@@ -275,17 +274,14 @@ class Life:
         return faults + [f"fix: {fix}, beside the state {self.state}" for fix in early]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print every world, what every surface said of those with a fault, and a table by setup."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first world")
-    given, counts = parser.parse_args(arguments), Counter[tuple[str, str]]()
-    for seed in range(given.first, given.first + given.worlds):
+    counts = Counter[tuple[str, str]]()
+    for seed in map(int, sys.argv[1:] or range(100)):
         begin, life = time.process_time(), Life(made(seed))
         world, faults, seconds = life.world, life.faults(), time.process_time() - begin
         print(f"{seed}: {world.setup}, {world.policy}, {world.questions} questions, {seconds:.1f} s; {life.state}")
-        print(*(f"    {line}\n" for line in (*faults, *(map(str, life.said) if faults else ()))), sep="", end="")
+        print(*(f"    {line}\n" for line in (*faults, *(life.said if faults else ()))), sep="", end="")
         is_known = any(one.verdict != NOT_KNOWN for one in life.said)
         happened = ["worlds", *["known"] * is_known, *{fault.split(":")[0] for fault in faults}]
         counts.update((setup, kind) for setup in (world.setup, "all") for kind in happened)

@@ -45,13 +45,16 @@ def print_assessment(
     def say(text: str, *, style: str = "", most: int = _OTHER) -> None:
         _print(text, console=console, style=style, most=len(text) if show_all else most)
 
+    facts = "; ".join(f"{name}: {value}" for name, value in it.facts.items())
     say(it.title, style="bold", most=1)
-    if state:
-        say(state, style="yellow")
-    say(it.sentence, most=_SENTENCE)
-    say(f"{it.number}  {it.about}", style=f"bold {style}".strip())
-    if it.facts:
-        say("; ".join(f"{name}: {value}" for name, value in it.facts.items()))
+    for text, look, most in (
+        (state, "yellow", _OTHER),
+        (it.sentence, "", _SENTENCE),
+        (f"{it.number}  {it.about}", f"bold {style}".strip(), _OTHER),
+        (facts, "", _OTHER),
+    ):
+        if text:
+            say(text, style=look, most=most)
     kept = it.comparisons if show_all else it.comparisons[:_BARS]
     for line in _bars(kept, width=min(console.width, WIDTH) if console.is_terminal else None):
         _put(line, console=console)

@@ -53,8 +53,7 @@ def print_assessment(
         (f"{it.number}  {it.about}", f"bold {style}".strip(), _OTHER),
         (facts, "", _OTHER),
     ):
-        if text:
-            say(text, style=look, most=most)
+        say(text or "", style=look, most=most)
     kept = it.comparisons if show_all else it.comparisons[:_BARS]
     for line in _bars(kept, width=min(console.width, WIDTH) if console.is_terminal else None):
         _put(line, console=console)
@@ -62,8 +61,7 @@ def print_assessment(
         say(f"{len(it.comparisons) - len(kept)} more with --all")
     if it.missing:
         _put(_progress(it.progress, style=style), console=console)
-    if missing:
-        say(f"Missing for a verdict: {missing}")
+        say(f"Missing for a verdict: {missing}" if missing else "")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}", most=1)
     if show_all:
@@ -82,9 +80,9 @@ def _progress(progress: float, *, style: str) -> Text:
 
 
 def _print(text: str, *, console: Console, style: str, most: int) -> None:
-    """Print a text in at most `most` lines of a terminal; whole in a pipe."""
+    """Print a text in at most `most` lines of a terminal, whole in a pipe; an empty text prints nothing."""
     line = Text(one_line(text), style=style)
-    lines = [*line.wrap(console, min(console.width, WIDTH))] if console.is_terminal else [line]
+    lines = [] if not text else [*line.wrap(console, min(console.width, WIDTH))] if console.is_terminal else [line]
     for part in lines[:most]:
         part.rstrip()
     if len(lines) > most:

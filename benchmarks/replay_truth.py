@@ -5,6 +5,7 @@ pmfs move as a live policy's do. What each of the other policies would have earn
 """
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -138,7 +139,7 @@ def lived(
             router.learn()
             progress.update(bar, advance=len(numbers))
         ledger = Ledger(router.store.database, label=PolicyLabel(settings.policy.label))
-        return memory_log(ledger_rows(ledger), ledger=settings.policy.label)
+        return memory_log(ledger_rows(ledger), ledger=settings.policy.label).read()
 
 
 def judged(log: MemoryLog, *, table: LabelledTable, settings: Settings, confidence: float) -> list[Judged]:
@@ -170,7 +171,7 @@ def truth_of(log: MemoryLog, *, table: LabelledTable, settings: Settings) -> Mat
     all_rewards = table_rewards(table, settings=settings)
     places = {row.id: place for place, row in enumerate(table.rows)}
     columns = [table.arms.index(arm) for arm in log.log.arms]
-    rows = [places[str(row.decision.query.context["row"])] for row in log.rows]
+    rows = [places[str(json.loads(context)["row"])] for context in log.log.batch.column("context").to_pylist()]
     return np.asarray(all_rewards[rows][:, columns], dtype=np.float64)
 
 

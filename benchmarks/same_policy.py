@@ -22,15 +22,17 @@ from rich.table import Table
 
 from benchmarks.figures import machine
 from benchmarks.publish import WORLDS_PAGE, fenced, put
+from ragbandit.router.comparison import Difference
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation import Flags
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay
+from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, prepare, replay
+from ragbandit.router.offline.replay.opening import Recorded
 from ragbandit.router.offline.replay.plan import (
     CandidateResult,
-    EstimateWithInterval,
     LoggedPolicy,
     current_candidate,
 )
@@ -41,7 +43,7 @@ from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Matr
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
 #: features of a question; what one more step costs
 WIDTH, PRICE = 16, 0.1
-VERDICTS = ("same policy", "cannot tell", "better", "worse", "cannot be judged")
+VERDICTS = ("same policy", "not known yet", "as good", "better", "worse")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,16 +64,17 @@ class World:
     """A service's log, and what is true of its questions."""
 
     settings: Settings
-    log: MemoryLog
+    log: OpenLog
     #: which arms answer a question right, shape (questions, K), and the question of each decision
     right: Flags
     asked: Mapping[DecisionId, int]
     #: the snapshot that had learned three quarters of the log, where it was kept
     version: str
 
-    def value(self, rows: Sequence[Logged], pmf: Matrix) -> float:
+    def value(self, log: Log, pmf: Matrix) -> float:
         """What a policy with these probabilities truly earns a question on these rows; pmf (n, K)."""
-        worth = self.right[[self.asked[row.decision.id] for row in rows]] - PRICE * np.arange(len(ARMS))
+        ids = log.batch.column("id").to_pylist()
+        worth = self.right[[self.asked[key] for key in ids]] - PRICE * np.arange(len(ARMS))
         return float((worth * pmf).sum(axis=1).mean())
 
 
@@ -101,7 +104,7 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None, keep
             if keep and len(rows) == 3 * total // 4:
                 version = _kept(policy, settings=settings, seq=len(rows))
     made = LoggedPolicy.of(policy.algorithm, params=policy.params)
-    log = memory_log(rows, logged={"main": frozenset({made})})
+    log = memory_log(rows, recorded_elsewhere=Recorded(policies={"main": frozenset({made})}))
     return World(settings=settings, log=log, right=right, asked=asked, version=version)
 
 
@@ -241,13 +244,14 @@ def judged(way: Way, *, seed: int, folder: Path) -> tuple[CandidateResult, float
     specs = parse_candidates([name], params=params)
     result = replay(world.log, candidates=specs, plan=way.plan, settings=settings)
     candidate = result.candidates[0]
-    if candidate.same_policy and candidate.difference == EstimateWithInterval(value=0.0, low=0.0, high=0.0):
+    reward = candidate.comparison.reward if candidate.comparison is not None else Difference()
+    if candidate.same_policy and (reward.low, reward.high) == (0.0, 0.0):
         return candidate, 0.0
     specs += [current_candidate(settings, plan=way.plan)] if way.plan.baseline != "logged" else []
-    ready = prepare(world.log, candidates=specs, plan=way.plan, settings=settings)
+    ready = prepare(world.log.read(), candidates=specs, plan=way.plan, settings=settings)
     mine, theirs = ready.candidate_pmfs[0].pmf, [*ready.candidate_pmfs[1:]]
     rival = theirs[0].pmf if theirs else ready.log.log.pmf
-    truth = world.value(ready.log.rows, mine) - world.value(ready.log.rows, rival)
+    truth = world.value(ready.log.log, mine) - world.value(ready.log.log, rival)
     return candidate, truth
 
 
@@ -258,9 +262,9 @@ def tallied(way: Way, *, worlds: int, progress: Progress | None = None) -> tuple
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             candidate, truth = judged(way, seed=seed, folder=Path(folder))
-        gap = candidate.difference
-        assert gap is not None
-        verdicts[candidate.verdict] += 1
+        assert candidate.comparison is not None
+        gap = candidate.comparison.reward
+        verdicts["same policy" if candidate.same_policy else candidate.comparison.verdict] += 1
         truths.append(truth)
         held += gap.low is not None and gap.high is not None and gap.low - 1e-9 <= truth <= gap.high + 1e-9
     return verdicts, truths, held
@@ -275,10 +279,7 @@ def main(words: Sequence[str]) -> None:
     console = Console(width=150, record=asked.publish)
     names = (
         "the same",
-        "cannot tell",
-        "better",
-        "worse",
-        "cannot be judged",
+        *VERDICTS[1:],
         "interval holds the truth",
         "true difference",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ class Life:
     #: whether it was rated
     rated: npt.NDArray[np.bool_]
 
-    def part(self, rows: npt.NDArray[np.bool_] | slice) -> "Life":
+    def part(self, rows: npt.NDArray[Any] | slice) -> "Life":
         """These decisions alone."""
         return Life(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 

@@ -164,14 +164,14 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
     lines = {line("logged policy"): [_look(found.baseline_reward, values[2])]}
     for name, one, value in zip(("always the rarest", "another policy"), found.candidates, values, strict=False):
         lines[line(f"reward, {name}")] = [_look(one.reward, value)]
-        assert one.difference is not None
-        lines[line(f"difference, {name}")] = [_look(one.difference, value - values[2])]
+        assert one.comparison is not None
+        lines[line(f"difference, {name}")] = [_look(one.comparison.reward, value - values[2])]
         for segment in one.segments.get("half", ()):
             rows = rated.part((rated.features[:, 0] > 0.0) == (segment.name == "upper"))
             policy = rows.candidate if name == "another policy" else always[: len(rows.action)]
             truth = float((rows.value(policy) - rows.value(rows.pmf)).mean())
             lines.setdefault(line(f"segment, {name}"), []).append(_look(segment.difference, truth))
-    lines[line("one against the other")] = [_look(found.pairs[0].difference, values[0] - values[1])]
+    lines[line("one against the other")] = [_look(found.pairs[0].comparison.reward, values[0] - values[1])]
     return lines
 
 
@@ -253,14 +253,24 @@ VERSION: Final = PolicyVersion(
 
 
 def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
-    """`ragbandit warm` on a table of every arm's outcome: means over as many questions as the life has ratings."""
+    """A table of every arm's outcome, by `advise` and by `replay`: as many questions as the life has ratings."""
     lived = life(kind, seed=seed)
     rated = lived.part(lived.rated)
     right = np.random.default_rng([seed, 2]).random(rated.chance.shape) < rated.chance
     ours, always = (rated.candidate * right).sum(axis=1), right[:, 0].astype(float)
     truth = float(rated.value(rated.candidate).mean())
     gain = truth - float(rated.chance[:, 0].mean())
+    each = np.repeat(np.arange(len(right)), 3)
+    table = replace(rated.part(each), action=np.tile(np.arange(3), len(right)), pmf=np.full((len(each), 3), 1 / 3))
+    found = _replayed(replace(table, reward=right.ravel().astype(float)), plan=Plan())
+    rarest = truth - float(rated.chance[:, 2].mean())
     return {
+        Line(name="replay, reward", confidence=CONFIDENCE, every_look=False): [
+            _look(found.candidates[1].reward, truth)
+        ],
+        Line(name="replay, gain on the rarest", confidence=CONFIDENCE, every_look=False): [
+            _look(found.pairs[0].comparison.reward, -rarest)
+        ],
         Line(name="reward", confidence=CONFIDENCE, every_look=False): [
             _look(mean_difference(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)
         ],

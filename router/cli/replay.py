@@ -154,9 +154,9 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
     """Name the candidates whose difference from the baseline may be below `margin`, each with its lower bound."""
     failing = []
     for candidate in result.candidates:
-        gap = candidate.difference
-        if gap is None:
+        if candidate.comparison is None:
             continue
+        gap = candidate.comparison.reward
         if gap.low is None:
             failing.append(f"{candidate.name} (no interval is known)")
         elif not gap.low >= margin:

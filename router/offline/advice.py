@@ -32,12 +32,8 @@ from ragbandit.router.offline.gains import (
     paired_outcomes,
 )
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.candidates import (
-    MemoryLog,
-    crossfitted_policy,
-    held_out_folds,
-    settings_in_force,
-)
+from ragbandit.router.offline.replay.candidates import crossfitted_policy, held_out_folds, settings_in_force
+from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
@@ -149,7 +145,7 @@ class _Adviser:
         questions, folds = int(question.max()) + 1, self.ask.folds
         if questions < folds:
             message = f"{questions} different questions cannot be cut in {folds} folds"
-            raise InvalidInput(message, field=log.described, remedy="give more questions")
+            raise InvalidInput(message, field=log.name, remedy="give more questions")
         parts = held_out_folds(log, question=question, folds=folds)
         common: dict[str, Any] = {"log": log, "folds": parts, "settings": settings, "progress": self.progress}
         pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)

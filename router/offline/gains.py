@@ -17,11 +17,11 @@ from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay_pmfs
+from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
+from ragbandit.router.offline.replay.parts import memory_part, with_candidates
 from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, array_pmf, baselines
 from ragbandit.router.offline.replay.report import comparisons
-from ragbandit.router.offline.replay.sums import memory_part
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -135,18 +135,18 @@ def on_draws(
     progress: Progress,
 ) -> Gains | Sequence[str]:
     """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log."""
-    drawn = log_of(rows, source=log.described)
+    drawn = log_of(rows, source=log.name)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
     fixed = [spec for spec in baselines(drawn.log.arms) if spec.kind == "fixed"]
     candidates = [CandidatePmf(described=ROUTING, pmf=pmfs.pop(ROUTING))]
     candidates += [CandidatePmf(described="", pmf=array_pmf(spec, log=drawn.log, named=str)) for spec in fixed]
     result = estimate_candidates(
-        [memory_part(replace(drawn.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
+        [memory_part(with_candidates(drawn.log, [candidate.pmf for candidate in candidates]))],
         candidates=[CandidateSpec(name=ROUTING, kind="column", what=ROUTING), *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds, baseline=ROUTING),
-        log=log.described,
+        log=log.name,
         progress=progress,
     )
     if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
@@ -161,12 +161,12 @@ def on_draws(
         draws = int(np.count_nonzero(drawn.log.action == column))
         if not draws:
             untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
-        elif candidate.verdict == "cannot be judged" or candidate.missing is not None:
+        elif candidate.unsupported or not candidate.reward.interval:
             untried[arm] = f"cannot be judged: it was drawn {counted(draws, 'time')}, too seldom"
     points = {}
     if pmfs and not is_partial:
         for way in replay_pmfs(drawn, pmfs, folds=folds, progress=progress).candidates:
-            if way.name in pmfs and way.missing is None:
+            if way.name in pmfs and way.comparison is not None and way.comparison.reward.is_known:
                 points[way.name] = way.quality.value, way.cost.value
     return Gains(
         questions=result.rows,
@@ -179,7 +179,7 @@ def on_draws(
 
 
 def log_of(rows: Sequence[Logged], *, source: str) -> MemoryLog:
-    return memory_log(rows, mixed_arms=True, described=source)
+    return memory_log(rows, mixed_arms=True, name=source).read()
 
 
 def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: bool) -> Comparison:
@@ -195,7 +195,7 @@ def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: boo
             ends = {} if one.low is None or one.high is None else {"low": -one.high, "high": -one.low}
             mirrored = replace(one, estimate=-one.estimate, first=one.second, second=one.first, **ends)
         differences[part] = mirrored
-    blocked = _PARTIAL if is_partial else None if comparison.reward.is_known else comparison.missing
+    blocked = _PARTIAL if is_partial else comparison.missing if comparison.progress == 0.0 else None
     common = {name: getattr(comparison, name) for name in ("design", "questions", "rated", "confidence")}
     return compare(ROUTING, second, unit=unit, blocked=blocked, needed=FEWEST_EFFECTIVE, **differences, **common)
 

@@ -36,8 +36,8 @@ def live(tmp_path):
 def test_truth_is_inside(live):
     """On 4,000 live decisions the true values of five other policies are in their 99 % intervals."""
     log, settings = live(decisions=4_000, seed=0)
-    assert len(log.rows) == 4_000
-    assert len({row.decision.version for row in log.rows}) > 10, "the live policy learned while it logged"
+    assert len(log.log) == 4_000
+    assert len(set(log.log.fields["version"])) > 10, "the live policy learned while it logged"
     found = judged(log, table=TABLE, settings=settings, confidence=0.99)
     assert [one.name for one in found] == [*OTHERS]
     assert [one.name for one in found if not one.inside] == []

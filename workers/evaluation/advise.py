@@ -214,12 +214,13 @@ class _Sources:
     def of_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
         opened_log = open_log(path, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
-        log = opened_log.read(self.progress)
-        _print_left_out(log.skipped)
-        if log.undrawn:
-            errors.print(f"left out: {log.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
+        skipped: list[BadRow] = []
+        rows, undrawn = opened_log.drawn_rows(skipped=skipped, progress=self.progress)
+        _print_left_out(skipped)
+        if undrawn:
+            errors.print(f"left out: {undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
-            log.rows,
+            rows,
             source="the store" if path is None else str(path),
             origin=STORE if path is None else form_of(path),
             settings=self.settings,

@@ -3,10 +3,9 @@
 A Matrix has shape (n, K) unless stated otherwise: a row per decision, a column per arm.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -68,30 +67,6 @@ def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn) / np.take(logged, drawn)
     return np.stack([weight, *doubly_robust(weight, share=candidate, arm=action, value=reward, guess=predicted)])
-
-
-DifferenceVerdict = Literal["better", "worse", "cannot tell"]
-
-
-def verdict(interval: Interval) -> DifferenceVerdict:
-    low, high = interval
-    if low > 0.0:
-        return "better"
-    return "worse" if high < 0.0 else "cannot tell"
-
-
-def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
-    """Number of rows that a log needs, in total, so that the interval around `value` excludes 0.
-
-    Assumes that `value` stays the same, and that its distance to the interval's end shrinks like 1 / sqrt(rows). If
-    `value` is the true difference, a log of this size gives a verdict in about half of the cases. Returns None if the
-    interval excludes 0 already, if the value is 0, or if a number is not finite.
-    """
-    if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
-        return None
-    times = (value - interval[0] if value > 0.0 else interval[1] - value) / abs(value)
-    needed = rows * times * times
-    return math.ceil(needed) if math.isfinite(needed) else None
 
 
 #: default penalty of `Ridge`, large because features of a question predict little of its reward

@@ -69,6 +69,8 @@ class Log:
     lines: Choices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
+    #: True if the decision was made elsewhere and imported; None if no row is so
+    imported: Flags | None = None
     #: True if only the drawn arm's probability was logged, and the others share the rest evenly; None if no row is so
     partial: Flags | None = None
     #: True if the request had its own cost weight; None if the log has no such column
@@ -81,6 +83,8 @@ class Log:
     #: column with the pmf of a candidate -> its probabilities
     own: Mapping[str, Matrix] = field(default_factory=dict)
     candidates: tuple[Matrix, ...] = ()
+    #: Arrow record batch with the questions and rewards of the rows; None unless policies read them
+    batch: Any = None
 
     def __len__(self) -> int:
         return len(self.action)
@@ -113,6 +117,7 @@ class Log:
             fields={name: values[rows] for name, values in self.fields.items()},
             own={name: pmf[rows] for name, pmf in self.own.items()},
             candidates=tuple(pmf[rows] for pmf in self.candidates),
+            batch=None if self.batch is None else self.batch.take(np.arange(len(self))[rows]),
         )
 
     def check(self, *, named: Callable[[int], str]) -> None:

@@ -28,7 +28,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
 from ragbandit.router.offline.logs import ONLY_PROPENSITY
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
 
 #: the fields for segments that are columns of a log; every other field for segments is a key of the context
 FIELDS = ("tenant", "version", "policy")
@@ -37,16 +37,18 @@ REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
 #: name of the column that readers add, with the line of each row; no file has a column of this name
 LINE: Final = "#line"
-#: a reader is asked for this column if features are needed only to recognise the questions of rows without a text
-TEXTLESS: Final = "#features_of_textless"
+#: names of columns that only a ledger has: number of decisions of the service, and restarted arms; see `Update`
+DECIDED, RESTARTS = "#decided", "#restarts"
+#: the further columns of a log whose questions are read by policies
+_LESSONS: Final = ("seq", "context", "tenant", "budget", "policy", "version", DECIDED, RESTARTS)
 _TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 _COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
     **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
     **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
     **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
-    **dict.fromkeys(("arms", "allowed", "feedback_ids"), pa.list_(_TEXT)),
-    **dict.fromkeys(("seq", LINE), pa.int64()),
+    **dict.fromkeys(("arms", "allowed", "feedback_ids", RESTARTS), pa.list_(_TEXT)),
+    **dict.fromkeys(("seq", LINE, DECIDED), pa.int64()),
     **dict.fromkeys(("explored", "late"), pa.bool_()),
     "features": pa.list_(pa.float32()),
 }
@@ -60,14 +62,21 @@ def column_type(name: str) -> Any:
 PARTS: Final[Mapping[str, Any]] = {
     part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
 }
+
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
 #: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
+_IMPORTED = rf'"{IMPORTED}" ?:'
 _ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
+
+
+def parts_read(columns: Sequence[str]) -> Sequence[str]:
+    """The parts of a reward in a batch with these columns: all of them only if policies learn from it."""
+    return (*PARTS,) if DECIDED in columns else (*REWARD, *REWARD_WORDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,18 +85,25 @@ class BatchSpec:
     mixed_arms: bool = False
     fields: tuple[str, ...] = ()  #: names for `Log.fields`: tenant, version, policy or keys of the context
     own: tuple[str, ...] = ()
-    features: bool = False
+    questions: bool = False  #: whether policies read the questions; the log then keeps its batch
 
     @property
     def columns(self) -> tuple[str, ...]:
-        fields = dict.fromkeys(column_of(name) for name in self.fields)
-        features = ["features", "encoder_hash"] if self.features else [TEXTLESS]
-        return (
-            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight", "late"),
-            *(name for name in fields if name not in ("id", "text")),
-            *self.own,
-            *features,
-        )
+        columns = [
+            "id",
+            "arms",
+            "pmf",
+            "arm",
+            "reward",
+            "propensity",
+            "made_at",
+            "facts",
+            "text",
+            "cost_weight",
+            "late",
+        ]
+        columns += ["features", "encoder_hash", *(_LESSONS if self.questions else ())]
+        return tuple(dict.fromkeys([*columns, *map(column_of, self.fields), *self.own]))
 
 
 class LogSource(Protocol):
@@ -137,6 +153,17 @@ def _has_fact(batch: Any, pattern: str) -> Flags:
 def drawn_rows(batch: Any) -> Any:
     was_drawn = drawn(batch)
     return batch if was_drawn.all() else batch.filter(pa.array(was_drawn))
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """One batch of the rows of all, without dictionaries. Returns None if there are none."""
+    plain = []
+    for batch in batches:
+        kinds = {field.name: column_type(field.name) for field in batch.schema}
+        if "reward" in kinds:
+            kinds["reward"] = pa.struct([(part.name, PARTS[part.name]) for part in batch.schema.field("reward").type])
+        plain.append(batch.cast(pa.schema(kinds.items())))
+    return pa.concat_batches(plain) if plain else None
 
 
 def offered_arms(batch: Any) -> dict[ArmName, None]:
@@ -195,14 +222,13 @@ class _DecodedBatch:
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
         texts = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
-        ids, lengths = _bytes_of(self._whole("id"))
-        keys = keys_of_bytes(ids, lengths=lengths)
+        keys = id_keys(self._whole("id"))
         questions, known_by = self._questions(keys)
-        features = self._features() if spec.features else None
+        features = self._features()
         priced = None
         if "cost_weight" in names:
             priced = np.asarray(batch.column("cost_weight").is_valid().to_numpy(zero_copy_only=False))
-        lines = self._optional(LINE, otherwise=np.zeros(0, dtype=np.intp))
+        lines = _optional(batch, LINE, otherwise=np.zeros(0, dtype=np.intp))
         return Log(
             arms=spec.arms,
             keys=keys,
@@ -219,15 +245,17 @@ class _DecodedBatch:
             raw=_equals(texts["preset"], "reward") | _equals(texts["preset"], "default"),
             defaulted=_equals(texts["source"], "default"),
             priced=priced,
-            late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
-            made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
+            late=_optional(batch, "late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
+            made_at=times_of(batch),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
             partial=_has_fact(batch, _ONLY_PROPENSITY),
+            imported=_has_fact(batch, _IMPORTED),
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,
             fields={name: self.texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
+            batch=batch if spec.questions else None,
         )
 
     def _check_offers(self, offers: Any) -> None:
@@ -363,12 +391,6 @@ class _DecodedBatch:
 
         return _looked_up(self.batch.column(name), convert, null="")
 
-    def _optional(self, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if name not in self.batch.schema.names:
-            return otherwise
-        column = self.batch.column(name)
-        return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
-
     def _whole(self, name: str) -> Any:
         if name not in self.batch.schema.names:
             raise self._wrong(0, name, "the column is missing", "log this column")
@@ -408,6 +430,23 @@ def _offsets(column: Any) -> Choices:
     """Offset of each row's list in the flattened column, and the end of the last list; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)
+
+
+def _optional(batch: Any, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if name not in batch.schema.names:
+        return otherwise
+    column = batch.column(name)
+    return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
+
+
+def times_of(batch: Any) -> Vector:
+    """The time of each decision, seconds since the epoch; 0 if it is not known."""
+    return _optional(batch, "made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64)
+
+
+def id_keys(ids: Any) -> Keys:
+    text, lengths = _bytes_of(ids)
+    return keys_of_bytes(text, lengths=lengths)
 
 
 def normalised(column: Any) -> Any:

@@ -10,13 +10,14 @@ import pyarrow as pa
 from sqlalchemy import ColumnElement, case, func, or_, select
 
 from ragbandit.router.offline.logs import parquet
-from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, TEXTLESS
+from ragbandit.router.offline.logs.batches import DECIDED, PARTS, RESTARTS, parts_read
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
 from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import IMPORTED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ class LedgerSource:
     def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
         names = [name for name in columns if name not in ("reward", "late")]
         if "reward" in columns:
-            names += [*REWARD, *REWARD_WORDS]
+            names += parts_read(columns)
         query = select(*(_column(name) for name in names))
         query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
         query = query.where(updates.c.policy == self.ledger.label, updates.c.seq.between(start, stop))
@@ -78,25 +79,28 @@ class LedgerSource:
 
 
 def _column(name: str) -> ColumnElement[Any]:
-    if name in REWARD or name in REWARD_WORDS:
+    if name in PARTS or name == "seq":
         return updates.c[name]
-    if name == TEXTLESS:
-        return case((decisions.c.text == "", decisions.c.features)).label(name)
-    if name == "facts":  # facts may be long, and `drawn` needs them only for the few rows that it may leave out
-        may_be_left_out = or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE)
-        return case((may_be_left_out, decisions.c.facts), else_="{}").label(name)
+    if name in (DECIDED, RESTARTS):
+        return updates.c[name.removeprefix("#")].label(name)
+    if name == "facts":  # facts may be long, and few rows have one that replay reads
+        imported = decisions.c.facts.contains(f'"{IMPORTED}":')
+        return case(
+            (or_(decisions.c.propensity == 1.0, CHOSEN_FOR_USE, imported), decisions.c.facts), else_="{}"
+        ).label(name)
     return decisions.c[name]
 
 
 def _columns(values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    parts = {name: values[name] for name in (*REWARD, *REWARD_WORDS) if name in values}
+    parts = {name: values[name] for name in PARTS if name in values}
     columns: dict[str, Any] = {name: cells for name, cells in values.items() if name not in parts}
     columns["arms"] = _lists_of(values["arms"])
     if "pmf" in values:
         columns["pmf"] = json.loads(f"[{','.join(values['pmf'])}]")
-    for name in ("features", TEXTLESS):
-        if name in columns:
-            columns["features"] = _features_column(columns.pop(name))
+    if "features" in columns:
+        columns["features"] = _features_column(columns["features"])
+    if RESTARTS in columns:
+        columns[RESTARTS] = [None if text is None else json.loads(text) for text in columns[RESTARTS]]
     if parts:
         columns["reward"] = parquet.reward_column(parts)
     return columns

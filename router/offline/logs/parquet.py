@@ -18,7 +18,16 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
-from ragbandit.router.offline.logs.batches import LINE, PARTS, REWARD, REWARD_WORDS, TEXTLESS, column_type, row_named
+from ragbandit.router.offline.logs.batches import (
+    DECIDED,
+    LINE,
+    PARTS,
+    RESTARTS,
+    REWARD,
+    column_type,
+    parts_read,
+    row_named,
+)
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
@@ -34,6 +43,8 @@ PIECE = 2048
 _OPEN = ("context", "budget", "aim", "facts")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
 _TYPES = pa.types
+#: column -> attribute of a row
+_OF_ROWS = {LINE: "line", DECIDED: "decided", RESTARTS: "restarts"}
 
 
 def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) -> None:
@@ -42,7 +53,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) 
         if name not in names:
             remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
             raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
-    elsewhere = {*columns} - {*names, TEXTLESS} - ({*KEYS} - {"arms", "pmf"})
+    elsewhere = {*columns} - {*names, DECIDED, RESTARTS} - ({*KEYS} - {"arms", "pmf"})
     if elsewhere:
         raise pa.ArrowInvalid(f"no columns {elsewhere}")
 
@@ -206,16 +217,14 @@ def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
     return record_batch(columns)
 
 
-def rows_batch(
-    rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
-) -> Any:
-    names = ["features" if name == TEXTLESS else name for name in columns]
-    return record_batch({name: _column(rows, name, parts=parts) for name in names})
+def rows_batch(rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] | None = None) -> Any:
+    parts = parts_read(columns) if parts is None else parts
+    return record_batch({name: _column(rows, name, parts=parts) for name in columns})
 
 
 def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
-    if name == LINE:
-        return [row.line for row in rows]
+    if name in _OF_ROWS:
+        return [getattr(row, _OF_ROWS[name]) for row in rows]
     if name == "reward":
         values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
         for part in values.keys() & {"terms", "surrogates"}:
@@ -275,10 +284,7 @@ class ParquetSource:
             _check_names(file.schema_arrow, place=shown(self.path))
             _check_columns(known, columns, place=shown(self.path))
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
-            textless = TEXTLESS in columns and _may_lack_text(file.metadata, leaves)
             wanted = [name for name in columns if name in known]
-            if textless and "features" in known:
-                wanted.append("features")
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
@@ -307,15 +313,6 @@ class ParquetSource:
     @property
     def place(self) -> str:
         return f"{shown(self.path)} row"
-
-
-def _may_lack_text(metadata: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a row may have no text or only spaces, judged by the smallest text in the file's statistics."""
-    at = next((at for at, leaf in enumerate(leaves) if leaf.path == "text"), None)
-    if at is None:
-        return True
-    groups = (metadata.row_group(group).column(at).statistics for group in range(metadata.num_row_groups))
-    return not all(group and group.has_min_max and group.null_count == 0 and group.min >= "!" for group in groups)
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

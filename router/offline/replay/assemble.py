@@ -1,23 +1,23 @@
 """Builds the results of a replay from its sums."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, compare
+from ragbandit.router.comparison.intervals import PARTS
 from ragbandit.router.offline.estimation import (
-    Interval,
     Moments,
     corrected,
     cressie_read,
     extreme_rows,
     heavy_weight,
-    rows_needed,
-    verdict,
 )
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
@@ -27,7 +27,6 @@ from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateResult,
     CandidateSpec,
-    CandidateVerdict,
     EstimateWithInterval,
     ImportanceWeights,
     LoggedPolicies,
@@ -38,22 +37,24 @@ from ragbandit.router.offline.replay.plan import (
     SegmentResult,
     Skipped,
     deciders,
+    side,
 )
-from ragbandit.router.offline.replay.sums import LogSummary, Scores, ScoreSums, ranked
-from ragbandit.shared.confidence_sequences import Tried
+from ragbandit.router.offline.replay.sums import Evidence, LogSummary, ranked
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
+from ragbandit.shared.formats import one_line, percent
 from ragbandit.shared.types import ArmName, Vector, effective_rows
 
 #: largest number of versions, and of unusable rows, that the result names
 MOST_VERSIONS, MOST_NAMED = 4, 20
+_SAME: Final = "nothing: both are the same policy, which differ in what they have learned"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultAssembler:
     plan: Plan
     candidates: Sequence[CandidateSpec]
-    columns: Scores
-    summary: LogSummary
-    sums: ScoreSums
+    #: of the log, then of its imported questions with the outcomes of every arm, if there are both
+    evidence: Sequence[Evidence]
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
@@ -62,17 +63,20 @@ class ResultAssembler:
         summary = self.summary
         versions: Mapping[str, int] = summary.fields.get("version", {})
         policies = deciders(logged, versions)
-        reward, quality, cost = (self._shown(self.baseline, target=target) for target in range(3))
-        has_times = summary.least[3] <= summary.most[3]
+        against = self._against(candidate_pmfs, logged=policies, learning=len([name for name in versions if name]) > 1)
         default = summary.marked["defaulted"]
         sources = {"explicit": summary.rows - default, "default": default, "late": summary.marked["late"]}
+        reward, quality, cost = (self._shown(self._main, self.baseline, target=target) for target in range(3))
+        begin, end = self._times or (None, None)
         return ReplayResult(
             **about,
             rows=summary.rows,
-            begin=float(summary.least[3]) if has_times else None,
-            end=float(summary.most[3]) if has_times else None,
+            questions=self._main.whole.rows,
+            begin=begin,
+            end=end,
             plan=self.plan,
             baseline="the logged policy" if self.baseline is None else self.candidates[self.baseline].name,
+            against=against,
             baseline_reward=reward,
             baseline_quality=quality,
             baseline_cost=cost,
@@ -82,15 +86,29 @@ class ResultAssembler:
             versions=others_largest({name: rows for name, rows in versions.items() if name}),
             logged=policies,
             candidates=tuple(
-                self._judged(index, described=pmf, logged=policies) for index, pmf in enumerate(candidate_pmfs)
+                self._candidate(index, described=pmf, logged=policies, against=against)
+                for index, pmf in enumerate(candidate_pmfs)
             ),
-            pairs=self._pairs(),
+            pairs=self._pairs(candidate_pmfs),
             faults=self.faults,
             skipped_rows=len(skipped),
             skipped=tuple(
                 Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in skipped[:MOST_NAMED]
             ),
         )
+
+    @property
+    def _main(self) -> Evidence:
+        return self.evidence[0]
+
+    @property
+    def summary(self) -> LogSummary:
+        return self._main.summary
+
+    @property
+    def _times(self) -> tuple[float, float] | None:
+        first, last = float(self.summary.least[3]), float(self.summary.most[3])
+        return (first, last) if first <= last else None
 
     @property
     def _alpha(self) -> float:
@@ -101,31 +119,39 @@ class ResultAssembler:
     def _comparisons(self) -> int:
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def _candidate(self, index: int, *, described: CandidatePmf) -> CandidateResult:
+    def _against(self, described: Sequence[CandidatePmf], *, logged: Sequence[LoggedPolicy], learning: bool) -> str:
+        """The baseline in words."""
+        if self.baseline is not None:
+            return side(self.candidates[self.baseline].name, learned=described[self.baseline].learned)
+        names = sorted({one_line(policy.name) for policy in logged})
+        return f"{' and '.join(names) or 'the logged policy'} as served{' while learning' if learning else ''}"
+
+    def _candidate(
+        self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy], against: str
+    ) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
-        reward, quality, cost = (self._shown(index, target=target) for target in range(3))
-        gaps: list[EstimateWithInterval] | list[None] = [None] * 3
-        if index != self.baseline:
-            confidence = corrected(self.plan.confidence, comparisons=self._comparisons)
-            gaps = [self._shown(index, self.baseline, target=target, confidence=confidence) for target in range(3)]
-        gap = gaps[0]
-        verdict = _verdict(gap, unsupported_mass=weights.unsupported_mass)
+        reward, quality, cost = (self._shown(self._main, index, target=target) for target in range(3))
         low, high = weights.mean_interval(alpha=self._alpha)
-        needed = None
-        if gap is not None and gap.interval is not None and verdict == "cannot tell":
-            needed = rows_needed(gap.interval, rows=self.summary.rows, value=gap.value)
+        same = self._is_same(index, described=described, logged=logged)
+        comparison = None
+        if index != self.baseline:
+            first = side(spec.name, learned=described.learned)
+            comparison = self._compared(index, self.baseline, names=(first, against), comparisons=self._comparisons)
+            if self.summary.apart[index] <= SUM_TOLERANCE:
+                means = {"first": reward.value, "second": reward.value}
+                zero = Difference(estimate=0.0, low=0.0, high=0.0, effective_rows=float(self.summary.rows), **means)
+                comparison = replace(
+                    comparison, reward=zero, quality=zero, cost=zero, verdict="as good", missing=None, progress=1.0
+                )
+            elif same and comparison.verdict != NOT_KNOWN:
+                comparison = replace(comparison, verdict=NOT_KNOWN, missing=_SAME, progress=0.0)
         return CandidateResult(
             name=spec.name,
             described=described.described,
             reward=reward,
             quality=quality,
             cost=cost,
-            difference=gap,
-            quality_difference=gaps[1],
-            cost_difference=gaps[2],
-            verdict=verdict,
-            missing=self._missing(index),
-            rows_needed=needed,
+            comparison=comparison,
             weights=ImportanceWeights(
                 effective_rows=weights.effective_rows,
                 largest=weights.largest,
@@ -141,35 +167,27 @@ class ResultAssembler:
             shares={arm: float(share) / weights.rows for arm, share in zip(names, weights.shares, strict=True)},
             segments={
                 name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
-                for name, groups in self.sums.segments.items()
+                for name, groups in self._main.segments.items()
             },
             notes=(*self._not_offered(spec), *described.notes),
             learned=described.learned,
+            same_policy=same,
         )
 
-    def _judged(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> CandidateResult:
-        """The candidate's result. A policy that is compared with itself gets neither the verdict better nor worse.
+    def _is_same(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> bool:
+        """Whether candidate and baseline are the same policy, which may differ in what they have learned.
 
         logged: the policies that served the log. The candidate is the same policy if all of them have its name; if it
         learns along the log, they must also have its params, and the plan must not change the cost weight.
         """
-        candidate = self._candidate(index, described=described)
         if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
-            zero = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-            return replace(
-                candidate, difference=zero, same_policy=True, verdict="same policy", missing=None, rows_needed=None
-            )
+            return True
         policy, plan = described.policy, self.plan
         if policy is None or plan.baseline != LOGGED or not logged:
-            return candidate
+            return False
         if plan.learn:
-            same = set(logged) == {policy} and plan.weight is None
-        else:
-            same = {served.name for served in logged} == {policy.name}
-        if not same:
-            return candidate
-        verdict = "same policy" if candidate.verdict in ("better", "worse") else candidate.verdict
-        return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
+            return set(logged) == {policy} and plan.weight is None
+        return {served.name for served in logged} == {policy.name}
 
     def _not_offered(self, spec: CandidateSpec) -> list[str]:
         summary = self.summary
@@ -180,35 +198,98 @@ class ResultAssembler:
             return []
         return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"]
 
-    def _pairs(self) -> tuple[Pair, ...]:
+    def _pairs(self, described: Sequence[CandidatePmf]) -> tuple[Pair, ...]:
         indices = [index for index, spec in enumerate(self.candidates) if not spec.current]
         pairs = list(itertools.combinations(indices, 2))
-        confidence = corrected(self.plan.confidence, comparisons=max(1, len(pairs)))
         return tuple(
             Pair(
-                first=self.candidates[first].name,
-                second=self.candidates[second].name,
-                difference=self._shown(first, second, confidence=confidence),
+                first=self.candidates[pair[0]].name,
+                second=self.candidates[pair[1]].name,
+                comparison=self._compared(
+                    *pair,
+                    names=tuple(side(self.candidates[at].name, learned=described[at].learned) for at in pair),
+                    comparisons=max(1, len(pairs)),
+                ),
             )
-            for first, second in pairs
+            for pair in pairs
         )
 
-    def _shown(self, *sides: int | None, target: int = 0, confidence: float | None = None) -> EstimateWithInterval:
-        """`_measured` on the whole log, without an interval if the log has too few rows.
+    def _compared(self, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
+        """The first of two sides compared with the second, by the evidence that gives the narrowest interval.
+
+        What was served is not known for questions that were imported, so these compare candidates only.
+        """
+        usable = [one for one in self.evidence if None not in sides or one is self._main]
+        found = [self._by_evidence(one, *sides, names=names, comparisons=comparisons) for one in usable]
+        return min(found, key=lambda one: _width(one.reward))
+
+    def _by_evidence(
+        self, evidence: Evidence, *sides: int | None, names: Sequence[str], comparisons: int
+    ) -> Comparison:
+        confidence = corrected(self.plan.confidence, comparisons=comparisons)
+        tried, parts = self._tried(evidence, *sides), dict[str, Any]()
+        for target, part in enumerate(PARTS):
+            gap = self._shown(evidence, *sides, target=target, confidence=confidence)
+            first, second = (self._shown(evidence, one, target=target).value for one in sides)
+            parts[part] = Difference(
+                estimate=gap.value,
+                low=gap.low,
+                high=gap.high,
+                effective_rows=tried.effective,
+                first=first,
+                second=second,
+            )
+        times = self._times if evidence.design == "logged draws" else None
+        return compare(
+            *names,
+            design=evidence.design,
+            questions=evidence.whole.rows,
+            rated=evidence.whole.rows,
+            confidence=self.plan.confidence,
+            seconds=None if times is None else times[1] - times[0],
+            needed=FEWEST_EFFECTIVE,
+            blocked=self._blocked(evidence, *sides, reward=parts["reward"]),
+            **parts,
+        )
+
+    def _blocked(self, evidence: Evidence, *sides: int | None, reward: Difference) -> str | None:
+        """Why there is no verdict, unless more rows like these give one."""
+        if self.faults:
+            return "a log that does not contradict its own probabilities"
+        missing = self._tried(evidence, *sides).missing
+        if missing:
+            known = [index for index in sides if index is not None]
+            worst = min(known, key=lambda index: self._tried(evidence, index).effective)
+            remedy = "a larger policy.floor or policy.harm draws its arms more often"
+            return f"{missing}. They are missing for {self.candidates[worst].name}: {remedy}"
+        for index in sides:
+            mass = 0.0 if index is None else evidence.summary.weights[index].unsupported_mass
+            if index is not None and mass and reward.verdict() == NOT_KNOWN:
+                weights = evidence.summary.weights[index]
+                arms = [arm for arm, one in zip(evidence.summary.names, weights.unsupported, strict=True) if one > 0.0]
+                share, name = percent(round(mass, 3)), one_line(self.candidates[index].name)
+                listed = ", ".join(map(one_line, arms))
+                return f"rows in which {listed} could be drawn: {share} of the decisions of {name} are for these arms"
+        return None
+
+    def _shown(
+        self, evidence: Evidence, *sides: int | None, target: int = 0, confidence: float | None = None
+    ) -> EstimateWithInterval:
+        """`_measured` on all questions, without an interval if there are too few rows.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
         of these decisions; quality and cost then get no interval.
         """
-        measured = self._measured(self.sums.whole, *sides, target=target, confidence=confidence)
-        mass = sum(self.summary.weights[side].unsupported_mass for side in sides if side is not None)
-        tried = self._tried(*sides)
+        measured = self._measured(evidence, evidence.whole, *sides, target=target, confidence=confidence)
+        mass = sum(evidence.summary.weights[index].unsupported_mass for index in sides if index is not None)
+        tried = self._tried(evidence, *sides)
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
         if self.faults or not enough_rows or (mass and target):
             return _without_interval(measured)
         if not mass or measured.interval is None:
             return measured
         low, high = measured.interval
-        least, most = self.summary.bounds(0)
+        least, most = evidence.summary.bounds(0)
         span = mass * (most - least) / 2.0
         if len(sides) == 2:
             least, most = least - most, most - least
@@ -216,6 +297,7 @@ class ResultAssembler:
 
     def _measured(
         self,
+        evidence: Evidence,
         moments: Moments,
         *sides: int | None,
         target: int = 0,
@@ -223,84 +305,72 @@ class ResultAssembler:
     ) -> EstimateWithInterval:
         """Estimate one side, or the first of two sides minus the second, from the moments of all scores.
 
-        sides: indices of candidates; the last may be None for the logged policy.
+        The estimate is the mean over the rows; its interval counts the questions. Let S be the sum of a question's
+        scores, n its number of rows, and m the mean of n. The interval is that of the mean over the questions of
+        (S - estimate x n) / m + estimate, the linearised ratio of two means.
+
+        sides: indices of candidates; None for the logged policy.
         target: 0 for reward, 1 for quality, 2 for cost.
         """
         confidence = self.plan.confidence if confidence is None else confidence
-        bounds = self.summary.bounds(target)
-        if sides == (None,):
-            return _mean(moments.combined(self.columns.logged(target)[None]), possible=bounds, confidence=confidence)
-        value, score = 0.0, np.zeros(len(moments.mean))
-        weights = list[Vector]()
+        bounds, columns = evidence.summary.bounds(target), evidence.measure.columns
+        ones = np.eye(columns.width)[-1]
+        each = float(moments.mean @ ones)  # rows per question
+        score, weights = np.zeros(columns.width), list[Vector]()
         heavy, predicted = list[float](), list[float]()
-        for sign, side in zip((1.0, -1.0), sides, strict=False):
-            if side is None:
-                logged = self.columns.logged(target)
-                value += sign * float(moments.mean @ logged)
-                score += sign * logged
+        for sign, index in zip((1.0, -1.0), sides, strict=False):
+            if index is None:
+                score = score + sign * columns.logged(target)
                 continue
-            weight, correction, baseline = self.columns.of(side, target=target)
-            value += sign * float(moments.mean @ (correction + baseline))
-            score += sign * (correction + baseline)
+            weight, correction, baseline = columns.of(index, target=target)
+            score = score + sign * (correction + baseline)
             weights.append(weight)
-            heavy.append(heavy_weight(self.summary.weights[side].powers))
-            predicted.append(float(moments.mean @ baseline))
-        extremes = extreme_rows(
-            heavy,
-            rewards=bounds,
-            baseline=fmean(predicted),
-            minus_logged=None in sides,
-        )
-        scored = moments.combined(np.stack([score, *weights]))
+            # A heavy weight of one row is spread over the rows of its question.
+            heavy.append(1.0 + (heavy_weight(evidence.summary.weights[index].powers) - 1.0) / each)
+            predicted.append(float(moments.mean @ baseline) / each)
+        value = float(moments.mean @ score) / each
+        if evidence.design == "paired outcomes" or not weights:  # the value of every question is known: no weights
+            low, high = bounds if len(sides) == 1 else (bounds[0] - bounds[1], bounds[1] - bounds[0])
+            weights, extremes = [ones], extreme_rows([1.0], rewards=(low, high))
+        else:
+            extremes = extreme_rows(heavy, rewards=bounds, baseline=fmean(predicted), minus_logged=None in sides)
+        rows = np.stack([(score - value * ones) / each, *((weight - ones) / each for weight in weights)])
+        scored = moments.combined(rows)
+        scored = replace(scored, mean=scored.mean + np.array([value, *[1.0] * len(weights)]))
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
     def _segment(self, name: str, moments: Moments, *, index: int) -> SegmentResult:
-        value = self._measured(moments, index)
+        main = self._main
+        value = self._measured(main, moments, index)
         gap = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
         if index != self.baseline:
-            gap = self._measured(moments, index, self.baseline)
+            gap = self._measured(main, moments, index, self.baseline)
         sides = [index] if self.baseline is None else [index, self.baseline]
-        effective = [self._effective_rows(moments, index=side) for side in sides]
-        rows = moments.rows
-        tried = Tried(draws=rows, judged=rows, effective=min(*effective, rows), questions=rows)
+        effective = [self._effective_questions(moments, index=one) for one in sides]
+        rows = round(moments.rows * float(moments.mean[-1]))
+        tried = Tried(draws=rows, judged=rows, effective=min(*effective, moments.rows), questions=moments.rows)
         # The unsupported mass is not known per segment.
-        if self.faults or not tried.enough or any(self.summary.weights[side].unsupported_mass for side in sides):
+        if self.faults or not tried.enough or any(self.summary.weights[one].unsupported_mass for one in sides):
             value, gap = _without_interval(value), _without_interval(gap)
-        return SegmentResult(
-            name=name,
-            rows=rows,
-            effective_rows=effective[0],
-            baseline=value.value - gap.value,
-            value=value,
-            difference=gap,
-        )
+        means = {"first": value.value, "second": value.value - gap.value}
+        difference = Difference(estimate=gap.value, low=gap.low, high=gap.high, effective_rows=effective[0], **means)
+        return SegmentResult(name=name, rows=rows, effective_rows=effective[0], value=value, difference=difference)
 
-    def _effective_rows(self, moments: Moments, *, index: int) -> float:
-        weight = moments.combined(self.columns.of(index, target=0)[:1])
+    def _effective_questions(self, moments: Moments, *, index: int) -> float:
+        weight = moments.combined(self._main.measure.columns.of(index, target=0)[:1])
         total = moments.rows * float(weight.mean[0])
         return effective_rows(total, squares=float(weight.scatter[0, 0]) + total * float(weight.mean[0]))
 
-    def _tried(self, *sides: int | None) -> Tried:
-        """Row counts of the side with the fewest effective rows. None stands for the logged policy."""
-        rows = self.summary.rows
-        tried = [Tried(draws=rows, judged=rows, effective=rows, questions=rows)]
-        for weights in (self.summary.weights[side] for side in sides if side is not None):
-            draws = weights.draws
-            tried.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
+    def _tried(self, evidence: Evidence, *sides: int | None) -> Tried:
+        """Counts of the side with the fewest effective rows. None stands for the logged policy."""
+        rows, questions = evidence.summary.rows, evidence.whole.rows
+        tried = [Tried(draws=rows, judged=rows, effective=questions, questions=questions)]
+        if evidence.design == "logged draws":
+            for weights in (evidence.summary.weights[index] for index in sides if index is not None):
+                effective = min(weights.surely_effective_rows, questions)
+                tried.append(Tried(draws=weights.draws, judged=weights.draws, effective=effective, questions=questions))
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
-
-    def _missing(self, index: int) -> str | None:
-        """Why the log gives no interval for the difference: it has faults, or too few rows; None if neither is true."""
-        if self.faults:
-            return "the log contradicts its own probabilities, so that no interval holds"
-        missing = self._tried(index, self.baseline).missing
-        if not missing:
-            return None
-        sides = [side for side in (index, self.baseline) if side is not None]
-        name = self.candidates[min(sides, key=lambda side: self._tried(side).effective)].name
-        remedy = f"They are missing for {name}: a larger policy.floor or policy.harm draws its arms more often"
-        return f"{missing}. {remedy}"
 
     def _arms(self) -> tuple[Arm, ...]:
         tally = self.summary.arms
@@ -315,7 +385,7 @@ class ResultAssembler:
                 plausible=bool(plausible[index]),
                 **{
                     name: None if np.isnan(mean) else float(mean)
-                    for name, mean in zip(("reward", "quality", "cost"), means[index], strict=True)
+                    for name, mean in zip(PARTS, means[index], strict=True)
                 },
             )
             for index, arm in enumerate(self.summary.names)
@@ -349,32 +419,12 @@ class ResultAssembler:
         return tuple(faults)
 
 
-def mean_of(values: Vector, *, possible: Interval, confidence: float) -> EstimateWithInterval:
-    """Mean of values, shape (n,), with an interval if there are enough values. possible: range of a value."""
-    rows, mean = len(values), _mean(Moments.of(values), possible=possible, confidence=confidence)
-    enough = Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough
-    return mean if enough else _without_interval(mean)
-
-
-def _mean(moments: Moments, *, possible: Interval, confidence: float) -> EstimateWithInterval:
-    value = float(moments.mean[0])
-    scored = Moments(
-        rows=moments.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(moments.scatter[0, 0]), 0.0])
-    )
-    extremes = extreme_rows([1.0], rewards=possible)
-    low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
-    return EstimateWithInterval(value=value, low=low, high=high)
+def _width(difference: Difference) -> float:
+    return math.inf if difference.low is None or difference.high is None else difference.high - difference.low
 
 
 def _without_interval(measured: EstimateWithInterval) -> EstimateWithInterval:
     return replace(measured, low=None, high=None)
-
-
-def _verdict(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:
-    if gap is None:
-        return "baseline"
-    by_interval = "cannot tell" if gap.interval is None else verdict(gap.interval)
-    return "cannot be judged" if unsupported_mass and by_interval == "cannot tell" else by_interval
 
 
 def others_largest(counts: Mapping[str, int]) -> dict[str, int]:

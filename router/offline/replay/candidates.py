@@ -1,84 +1,90 @@
 """Candidates of a replay that learn or read questions: their settings, and their probabilities on every row."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import compress
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from ragbandit.router.config.settings import FLOORS, Settings
-from ragbandit.router.learning.examples import made_update, policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
-from ragbandit.router.offline.logs import BadRow, Logged
-from ragbandit.router.offline.logs.batches import LINE, BatchSpec, check_choice, decoded, drawn, offered_arms
-from ragbandit.router.offline.logs.parquet import rows_batch
-from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, CandidateSpec, LoggedPolicies, ResolvedPlan
+from ragbandit.router.offline.logs.batches import DECIDED, LINE, PARTS, RESTARTS, row_named
+from ragbandit.router.offline.logs.values import converted, mapping
+from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.router.offline.replay.parts import imported
+from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, CandidateSpec, ResolvedPlan
 from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
+from ragbandit.router.storage.rows.conversion import of_known
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, PolicyLabel, SnapshotInfo, Update
+from ragbandit.shared.types import (
+    ArmName,
+    Budget,
+    FeatureRows,
+    Matrix,
+    PolicyLabel,
+    Query,
+    Reward,
+    SnapshotInfo,
+    Update,
+)
 
 #: maximum number of questions in one call of a policy
 ASKED_AT_ONCE = 256
 PROGRESS_STEP = 64
+#: columns that policies read, besides the features
+_READ: Final = ("id", "text", "context", "tenant", "budget", "arm", "arms", "pmf", "cost_weight", "reward", "made_at")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryLog:
-    rows: Sequence[Logged]
-    log: Log
-    #: label of the ledger that learned the rows; None if only the decisions name a ledger
-    ledger: str | None = None
-    described: str = "a log in memory"
-    since: float | None = None
-    skipped: Sequence[BadRow] = ()
-    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
-    logged: LoggedPolicies = field(default_factory=dict)
-    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
-    serving: Settings | None = None
-    share: float = 1.0  #: share of the log's rows that are in memory; below 1 for a sample
-
-    @property
-    def sampled_from(self) -> int | None:
-        return round((len(self.rows) + self.undrawn) / self.share) if self.share < 1.0 else None
-
-    def with_columns(self, *, fields: Sequence[str], own: Sequence[str]) -> "MemoryLog":
-        """Add fields for segments, and columns with candidates' pmfs. Raises InvalidInput if a row lacks a pmf."""
-        if not fields and not own:
-            return self
-        spec = BatchSpec(
-            arms=self.log.arms, mixed_arms=True, fields=("version", *fields), own=tuple(own), features=True
+def lessons(log: Log, *, place: str) -> list[Update]:
+    """The update that each row teaches, at the cost weight of its decision. Raises InvalidInput for a bad context."""
+    batch, propensity, updates = log.batch, log.propensity, list[Update]()
+    cells = batch.select([name for name in (*_READ, DECIDED, RESTARTS) if name in batch.schema.names]).to_pylist()
+    for index, row in enumerate(cells):
+        objects = {
+            name: converted(mapping, row.get(name) or {}, field=f"{row_named(batch, index, place=place)} {name}")
+            for name in ("context", "budget")
+        }
+        query = Query(
+            text=row.get("text") or "",
+            id=row["id"],
+            context=objects["context"],
+            budget=of_known(Budget, objects["budget"]),
+            tenant=row.get("tenant") or "default",
+            cost_weight=row.get("cost_weight"),
         )
-        return replace(self, log=decoded(rows_batch(self.rows, [*spec.columns, LINE]), spec=spec))
+        updates.append(
+            Update(
+                policy=PolicyLabel("replay"),
+                seq=index + 1,
+                decision_id=row["id"],
+                query=query,
+                arm=row["arm"],
+                arms=tuple(row["arms"]),
+                pmf=tuple(row["pmf"]),
+                scores=None,
+                propensity=float(propensity[index]),
+                reward=_reward(row["reward"]),
+                feedback_ids=(),
+                features=None if log.features is None else log.features[index],
+                made_at=row.get("made_at") or 0.0,
+                imported=log.imported is not None and bool(log.imported[index]),
+                decided=row.get(DECIDED),
+                restarts=tuple(row.get(RESTARTS) or ()),
+            )
+        )
+    return updates
 
 
-def memory_log(rows: Iterable[Logged], *, mixed_arms: bool = False, **about: Any) -> MemoryLog:
-    """Check rows and keep them in memory, also as arrays. Decisions whose arm was not drawn are left out.
-
-    mixed_arms: True if rows may offer different arms. about: other fields of MemoryLog. Raises InvalidInput.
-    """
-    all_rows = list(rows)
-    spec = BatchSpec(arms=(), mixed_arms=mixed_arms, fields=("version",), features=True)
-    batch = rows_batch(all_rows, [*spec.columns, LINE])
-    was_drawn = drawn(batch)
-    batch = batch.filter(pa.array(was_drawn))
-    if not batch.num_rows:
-        remedy = "feedback must have been learned before it can be replayed"
-        raise InvalidInput("the log has no rows", field="log", remedy=remedy)
-    spec = replace(spec, arms=tuple(offered_arms(batch if mixed_arms else batch.slice(0, 1))))
-    check_choice(spec.arms)
-    return MemoryLog(
-        rows=list(compress(all_rows, was_drawn)),
-        log=decoded(batch, spec=spec),
-        undrawn=int(np.count_nonzero(~was_drawn)),
-        **about,
-    )
+def _reward(parts: Mapping[str, Any]) -> Reward:
+    known = {name: value for name, value in parts.items() if value is not None and name in PARTS}
+    objects = {name: converted(mapping, known.get(name) or {}, field=name) for name in ("terms", "surrogates")}
+    return Reward(**{**known, **objects})
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
@@ -95,63 +101,47 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 
 
-def update_of(
-    row: Logged, *, features: FeatureRows | None, index: int, weight: float | None, share: float = 1.0
-) -> Update:
-    """Make the update that a policy learns from a row.
-
-    features: features of all rows; None for the features stored in the decision.
-    weight: cost weight; None for the row's own.
-    share: share of the log's rows that this policy learns, in (0, 1].
-    """
-    decision, reward = priced(row.decision, weight=weight), row.reward
-    if features is not None:
-        decision = replace(decision, features=features[index])
-    reward = reward if weight is None else reward.at(weight)
-    decided = None if row.decided is None else round(row.decided * share)
-    label, now = PolicyLabel("replay"), decision.made_at
-    return made_update(decision, reward, label=label, seq=index + 1, now=now, decided=decided, restarts=row.restarts)
-
-
-def priced(decision: Decision, *, weight: float | None) -> Decision:
-    return decision if weight is None else replace(decision, cost_weight=weight)
-
-
 class CandidatePolicy:
     """A policy under evaluation: gives probabilities for rows, learns rows, and counts its faults."""
 
     def __init__(
-        self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings, weight: float | None
+        self,
+        policy: Policy,
+        *,
+        log: Log,
+        updates: Sequence[Update],
+        features: FeatureRows | None,
+        settings: Settings,
+        weight: float | None,
+        share: float = 1.0,
     ) -> None:
-        self.policy, self.log = policy, log
+        """weight: cost weight; None for each row's own. share: share of the log's rows that the policy learns."""
+        self.policy, self.log, self.updates = policy, log, updates
         self.features = features if "features" in policy.needs else None
         self._settings, self._weight = settings, weight
-        self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
+        self._columns = {arm: index for index, arm in enumerate(log.arms)}
         self.faults = 0
         self.reason: str | None = None
-        self.share = log.share
+        self.share = share
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices, *, weight: float | None = None) -> Matrix:
         """Probabilities as served now, with floors, shape (len(rows), K). weight: None for the constructor's weight."""
         weight = self._weight if weight is None else weight
-        pmf = np.zeros((len(rows), len(self.log.log.arms)))
+        pmf = np.zeros((len(rows), len(self.log.arms)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
             for number, draw in enumerate(self._drawn(batch, weight=weight), start=start):
-                arms = self.log.rows[rows[number]].decision.arms
-                pmf[number, [self._columns[arm] for arm in arms]] = draw.pmf
+                pmf[number, [self._columns[arm] for arm in self.updates[rows[number]].arms]] = draw.pmf
         return pmf
 
     def _drawn(self, batch: Choices, *, weight: float | None) -> list[Drawn]:
-        decisions = [priced(self.log.rows[index].decision, weight=weight) for index in batch]
-        arms = [decision.arms for decision in decisions]
-        outputs = outputs_of(
-            self.policy,
-            [decision.served for decision in decisions],
-            features=None if self.features is None else self.features[batch],
-            arms=arms,
-        )
+        queries = [self.updates[index].query for index in batch]
+        if weight is not None:
+            queries = [replace(query, cost_weight=weight) for query in queries]
+        arms = [self.updates[index].arms for index in batch]
+        features = None if self.features is None else self.features[batch]
+        outputs = outputs_of(self.policy, queries, features=features, arms=arms)
         draws = drawn_by_arms(
             outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings, seen=self.policy.seen
         )
@@ -162,9 +152,15 @@ class CandidatePolicy:
         return draws
 
     def learn(self, index: int) -> None:
-        row = self.log.rows[index]
-        update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
-        if not apply(self.policy, update):
+        update, changes = self.updates[index], dict[str, Any]()
+        if self.features is not None:
+            changes["features"] = self.features[index]
+        if self._weight is not None:
+            changes["query"] = replace(update.query, cost_weight=self._weight)
+            changes["reward"] = update.reward.at(self._weight)
+        if update.decided is not None:
+            changes["decided"] = round(update.decided * self.share)
+        if not apply(self.policy, replace(update, **changes)):
             self.refused.add(index)
 
 
@@ -247,10 +243,14 @@ def crossfitted_policy(
 
     The probabilities, shape (n, K), have the key `name` at the served cost weight, and its label at each of `weights`.
     """
+    updates = lessons(log.log, place=log.place)
 
     def make() -> CandidatePolicy:
         copy = make_policy(policy.algorithm, params=policy.params)
-        return CandidatePolicy(copy, log=log, features=log.log.features, settings=settings, weight=None)
+        features = log.log.features
+        return CandidatePolicy(
+            copy, log=log.log, updates=updates, features=features, settings=settings, weight=None, share=log.share
+        )
 
     pmfs, notes = crossfitted(
         [None, *weights], name=name, make=make, folds_of_rows=folds, folds=int(folds.max()) + 1, progress=progress
@@ -296,14 +296,22 @@ def learned_before(log: MemoryLog) -> Choices:
 
     The seq in the row's version gives the number. If the row was decided from another ledger, its index is the number.
     """
-    counts = np.arange(len(log.rows))
-    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # a file need not be sorted by seq
-    for at, row in enumerate(log.rows):
-        label, _, suffix = row.decision.version.partition("-")
+    counts = np.arange(len(log.log))
+    seqs = np.maximum.accumulate(seqs_of(log.log))  # a file need not be sorted by seq
+    for at, (version, policy) in enumerate(zip(log.log.fields["version"], log.log.fields["policy"], strict=True)):
+        label, _, suffix = version.partition("-")
         seq = suffix.partition("-")[0]
-        if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
+        if label == (log.ledger or policy) == policy and seq.isdecimal():
             counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
     return counts
+
+
+def seqs_of(log: Log) -> Choices:
+    """The position of each row in its ledger; the line number if the file has no seqs, shape (n,)."""
+    for name in ("seq", LINE):
+        if name in log.batch.schema.names and not log.batch.column(name).null_count:
+            return np.asarray(log.batch.column(name).to_numpy(), dtype=np.intp)
+    return np.arange(1, len(log) + 1)
 
 
 def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
@@ -338,32 +346,33 @@ def service_note(settings: Settings) -> str:
 
 def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
     """The settings of the serving policy if this policy is the baseline (see `Plan.baseline`), else None."""
-    if resolved.plan.baseline not in (CURRENT, None) or not resolved.reads_text:
+    if resolved.plan.baseline not in (CURRENT, None):
         return None
-    if log.serving is not None or resolved.plan.baseline == CURRENT:
-        return log.serving or settings
-    label = settings.policy.label
-    served = any(row.decision.policy == label and IMPORTED not in row.decision.facts for row in log.rows)
-    return settings if served else None
+    if log.recorded.serving is not None or resolved.plan.baseline == CURRENT:
+        return log.recorded.serving or settings
+    served = (log.log.fields["policy"] == settings.policy.label) & ~imported(log.log)
+    return settings if served.any() else None
 
 
-def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
+def rows_to_judge(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], learn: bool) -> tuple[Flags, list[str]]:
     """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
-    Three kinds of rows are not judged: decisions before `log.since`; imported rows, if the service decided other rows;
-    and questions that a snapshot has learned, because an estimate on them would be too optimistic.
+    Three kinds of rows are not judged: decisions before `log.since`; questions that a snapshot has learned, because an
+    estimate on them would be too optimistic; and, if policies learn along the log (`learn`), imported rows beside other
+    rows, because the policy has learned other rows of the same question.
     """
-    judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
-    if log.since is not None:
-        judged &= log.log.made_at >= log.since
-    imported = judged & np.array([IMPORTED in row.decision.facts for row in log.rows], dtype=np.bool_)
-    if imported.any() and (judged & ~imported).any():
-        judged &= ~imported
-        notes.append(f"{np.count_nonzero(imported):,} rows were imported: policies learn them, none is judged on them")
-    seen = np.zeros(len(log.rows), dtype=np.bool_)
+    array, notes = log.log, list[str]()
+    judged = np.ones(len(array), dtype=np.bool_) if log.since is None else array.made_at >= log.since
+    elsewhere = judged & imported(array)
+    if learn and elsewhere.any() and (judged & ~elsewhere).any():
+        judged &= ~elsewhere
+        notes.append(f"{np.count_nonzero(elsewhere):,} rows were imported: policies learn them, none is judged on them")
+    seen = np.zeros(len(array), dtype=np.bool_)
     for info in snapshots:
-        learned = np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows], dtype=np.bool_)
-        seen |= judged & np.isin(log.log.questions, log.log.questions[learned])
+        # A new ledger learns all earlier decisions of its store.
+        is_own = np.array([(log.ledger or policy) == info.policy for policy in array.fields["policy"]], dtype=np.bool_)
+        learned = np.where(is_own, seqs_of(array) <= info.last_seq, array.made_at <= info.made_at)
+        seen |= judged & np.isin(array.questions, array.questions[learned])
     if not seen.any():
         return judged, notes
     count = int(np.count_nonzero(seen))
@@ -373,9 +382,3 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[F
         raise InvalidInput(message, field="policy", remedy=remedy)
     reason = "a snapshot has learned them, or may have, or has learned their question"
     return judged & ~seen, [*notes, f"{count} rows are left out: {reason}"]
-
-
-def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    if (ledger or row.decision.policy) == info.policy:
-        return row.seq <= info.last_seq
-    return row.decision.made_at <= info.made_at  # a new ledger learns all earlier decisions of its store

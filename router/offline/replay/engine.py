@@ -3,23 +3,25 @@
 A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, Tally, no_progress
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
+from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import MemoryLog, current_settings
-from ragbandit.router.offline.replay.opening import OpenLog
+from ragbandit.router.offline.replay.candidates import current_settings
+from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
+from ragbandit.router.offline.replay.parts import LogPart, certain_start, check_times, memory_part, with_candidates
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -35,16 +37,14 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.prepare import MakeEncoder, prepare
 from ragbandit.router.offline.replay.sums import (
-    LogPart,
+    Evidence,
+    FirstPass,
     LogSummary,
+    Measure,
     Scores,
-    ScoreSums,
-    SourcePart,
-    certain_start,
-    check_times,
+    SecondPass,
     learn_part,
     measure_part,
-    memory_part,
     shown_segments,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
@@ -61,7 +61,7 @@ _ONE_FILE: Final = "replay one file"
 
 
 def replay(
-    log: OpenLog | MemoryLog,
+    log: OpenLog,
     *,
     candidates: Sequence[str | CandidateSpec] | None = None,
     plan: Plan | None = None,
@@ -72,44 +72,42 @@ def replay(
 ) -> ReplayResult:
     """Judge candidates on a log.
 
-    log: from `open_log`, or rows in memory from `memory_log`. An opened log is read in batches, so it need not fit in
-    memory, unless a candidate or the baseline reads questions.
+    log: from `open_log`, or `memory_log`. It is read in batches, so it need not fit in memory, unless a candidate or
+    the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
     settings: settings of the service. They give floors, cold start, incumbent, fallback of policies and snapshots, and
     folders of snapshots and cached features. Default: the settings of the opened log.
-    encoder: makes the encoder for rows without usable features; default for an opened log: the configured encoder.
+    encoder: makes the encoder for rows without usable features; default: the configured encoder, but none for rows in
+    memory.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError if the candidates cannot be judged.
     """
-    if isinstance(log, OpenLog):
-        settings = settings or log.settings
-        encoder = encoder or partial(encoder_of, settings)
-    settings = settings or Settings()
+    settings = settings or log.settings
     resolved = ResolvedPlan.of(candidates, plan=replace(plan or Plan(), usual_weight=settings.reward.weight))
-    judging = partial(estimate_candidates, executor=executor, progress=progress)
-    if isinstance(log, OpenLog):
-        check_spread(log, resolved=resolved)
-        if not resolved.reads_text:
-            return _replay_sources(log, resolved=resolved, judging=judging)
-        # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
-        frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
-        log = log.read(progress, older=frozen, sample=0 if frozen else resolved.plan.sample)
-    current = current_settings(log, resolved=resolved, settings=settings)
-    resolved = resolved.completed(arms=log.log.arms, current=current)
+    check_spread(log, resolved=resolved)
+    judging = partial(estimate_candidates, log=log.described, since=log.since, executor=executor, progress=progress)
+    if not resolved.reads_text:
+        return _replay_sources(log, resolved=resolved, judging=judging)
+    encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
+    # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
+    frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
+    sample = 0 if frozen else resolved.plan.sample
+    fields, own = resolved.plan.segments, resolved.columns
+    whole = log.read(fields=fields, own=own, older=frozen, sample=sample, progress=progress)
+    current = current_settings(whole, resolved=resolved, settings=settings)
+    resolved = resolved.completed(arms=whole.log.arms, current=current)
     plan, specs = resolved.plan, resolved.candidates or ()
-    ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    ready = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     return judging(
         [ready.part()],
         plan=plan,
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
-        log=log.described,
-        logged=log.logged,
-        since=log.since,
+        logged=whole.recorded.policies,
         notes=ready.notes,
-        skipped=log.skipped,
-        sampled_from=log.sampled_from,
+        skipped=whole.skipped,
+        sampled_from=whole.sampled_from,
     )
 
 
@@ -119,17 +117,16 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
         arms = log.arms(sources)
         resolved = resolved.completed(arms=arms)
         plan, specs = resolved.plan, resolved.candidates or ()
-        common: dict[str, Any] = {"candidates": specs, "plan": plan, "arms": arms, "mixed_arms": log.mixed_arms}
-        parts = [SourcePart(source=source, since=log.since, **common) for source in sources]
+        fields = tuple(dict.fromkeys(["version", *plan.segments]))
+        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=fields, own=resolved.columns)
+        parts = [LogPart(source=source, spec=spec, candidates=specs, plan=plan, since=log.since) for source in sources]
         starts = certain_start([part.read() for part in parts])
         return judging(
             [replace(part, early=early) for part, early in zip(parts, starts, strict=True)],
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
-            log=log.described,
-            logged=log.policies(),
-            since=log.since,
+            logged=log.recorded().policies,
             skipped=skipped,
         )
 
@@ -174,31 +171,51 @@ def estimate_candidates(
         parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
     learn = partial(learn_part, plan=plan, candidates=len(candidates), baseline=baseline)
-    summary: LogSummary = merged("summarized", learn)
-    check_summary(summary, since=since, log=log)
-    check_ids(summary, parts=parts)
-    summary.model.solve()
-    middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
-    columns = Scores(candidates=len(candidates), middles=middles)
-    segments = {name: shown_segments(summary.fields[name]) for name in plan.segments}
-    measure = partial(measure_part, model=summary.model, columns=columns, segments=segments, rows=summary.rows)
-    sums: ScoreSums = merged("judged", measure)
-    assembler = ResultAssembler(
-        plan=plan, candidates=candidates, columns=columns, summary=summary, sums=sums, baseline=baseline
-    )
+    first: FirstPass = merged("summarized", learn)
+    summaries = first.by_origin
+    # The decisions of the service are the log, if there are any. Imported rows are another population of questions.
+    main = False not in summaries
+    check_log(first, main=main, plan=plan, since=since, log=log)
+    check_ids(summaries.values(), parts=parts)
+    measures = {
+        origin: _measure(summary, candidates=len(candidates), segments=plan.segments if origin == main else ())
+        for origin, summary in summaries.items()
+        if origin == main or summary.may_be_paired
+    }
+    rows = sum(summary.rows for summary in summaries.values())
+    second: SecondPass = merged("judged", partial(measure_part, measures=measures, rows=rows))
+    found = [
+        Evidence.of(summaries[origin], measure=measure, sums=second.by_origin[origin], only_paired=origin != main)
+        for origin, measure in sorted(measures.items())
+    ]
+    evidence = [one for one in found if one is not None]
+    assembler = ResultAssembler(plan=plan, candidates=candidates, evidence=evidence, baseline=baseline)
     return assembler.result(
         candidate_pmfs,
         log=log,
         logged=logged or {},
         since=since,
-        notes=(*notes, *notes_on(summary)),
+        notes=(*notes, *notes_on(first, evidence=evidence)),
         skipped=skipped,
         sampled_from=sampled_from,
     )
 
 
-def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
-    keys = np.sort(np.concatenate(summary.keys))
+def _measure(summary: LogSummary, *, candidates: int, segments: Sequence[str]) -> Measure:
+    summary.model.solve()
+    keys, counts = summary.occurrences
+    middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
+    arms = len(summary.names) if summary.may_be_paired else 0
+    return Measure(
+        model=summary.model,
+        columns=Scores(candidates=candidates, middles=middles, arms=arms),
+        repeats=keys[counts > 1],
+        segments={name: shown_segments(summary.fields[name]) for name in segments},
+    )
+
+
+def check_ids(summaries: Iterable[LogSummary], *, parts: Sequence[LogPart]) -> None:
+    keys = np.sort(np.concatenate([keys for summary in summaries for keys in summary.keys]))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
         names = [name for part in parts for name in part.names_of(repeated[0])]
@@ -207,52 +224,56 @@ def check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
         raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
 
 
-def check_summary(summary: LogSummary, *, since: float | None, log: str) -> None:
-    left_out = summary.left_out
-    check_times(kept=summary.rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
-    if not summary.rows:
+def check_log(first: FirstPass, *, main: bool, plan: Plan, since: float | None, log: str) -> None:
+    left_out, rows = first.left_out, sum(summary.rows for summary in first.by_origin.values())
+    check_times(kept=rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
+    if not rows:
         remedy = "feedback must have been learned before it can be replayed"
         raise InvalidInput("the log has no rows", field="log", remedy=remedy)
-    for name in summary.model.plan.segments:
-        if not any(summary.fields[name]):
+    for name in plan.segments:
+        if not any(first.by_origin[main].fields[name]):
             remedy = "use tenant, version, policy or a key of the context"
             raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
-def notes_on(summary: LogSummary) -> list[str]:
-    plan, rows, marked = summary.model.plan, summary.rows, summary.marked
-    reason = "the draws are not checked, and an arm counts as possible in every row that offers it"
-    partial = f"{marked['partial']:,} rows have the probability of the drawn arm only: {reason}"
-    notes = [partial] * (marked["partial"] > 0)
-    if summary.left_out.undrawn:
+def notes_on(first: FirstPass, *, evidence: Sequence[Evidence]) -> list[str]:
+    """Notes on rows that are not judged, or judged apart, then notes on the rows of the log."""
+    summary, left_out, notes = evidence[0].summary, first.left_out, list[str]()
+    for one in evidence[1:]:
+        reason = "candidates are compared with each other on them, too, if that is narrower"
+        notes.append(f"{one.whole.rows:,} imported questions have the outcomes of every arm: {reason}")
+    if len(first.by_origin) > len(evidence):
+        count = first.by_origin[True].rows
+        notes.append(f"{count:,} rows were imported: policies learn them, none is judged on them")
+    if left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
-        notes.append(f"{summary.left_out.undrawn:,} decisions are left out: {reason}")
-    if summary.left_out.early:
-        notes.append(f"{summary.left_out.early:,} rows before the first exploration are left out: one arm was certain")
-    texts, different = int(summary.known_by[BY_TEXT]), len(np.unique(np.concatenate(summary.texts)))
-    if texts and different <= FRESH * texts:
-        reason = "the intervals hold for more traffic with these questions, not with new ones"
-        notes.append(f"{different} different questions in {texts} rows: {reason}")
-    if marked["judged"]:
-        notes.append(
-            f"{marked['judged']:,} of {rows:,} rewards are a judge's, taken as they were learned: the intervals "
-            "do not count what the judge gets wrong"
-        )
-    if summary.known_by[BY_FEATURES]:
-        reason = "those with the same features count as the same question in the folds"
-        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {reason}")
-    if summary.known_by[BY_ID]:
-        reason = "a question that occurs several times is not recognised, and may lie in several folds"
-        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
-    if not summary.model.has_features:
-        notes.append("the rows have no features: the reward model knows the arms' means only")
-    if plan.weight is not None and marked["raw"]:
-        notes.append(
-            f"{marked['raw']} rewards have no quality and cost: they keep their value whatever the weight of cost"
-        )
-    if marked["defaulted"]:
-        notes.append(f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers")
-    return notes
+        notes.append(f"{left_out.undrawn:,} decisions are left out: {reason}")
+    if left_out.early:
+        notes.append(f"{left_out.early:,} rows before the first exploration are left out: one arm was certain")
+    if evidence[0].design == "logged draws" and summary.different <= FRESH * summary.rows:
+        reason = "the rows of a question count together, so that the intervals hold for new questions"
+        notes.append(f"{summary.different:,} different questions in {summary.rows:,} rows: {reason}")
+    return [*notes, *notes_on_rows(summary)]
+
+
+def notes_on_rows(summary: LogSummary) -> list[str]:
+    plan, rows, marked, known_by = summary.model.plan, summary.rows, summary.marked, summary.known_by
+    unjudged = "the draws are not checked, and an arm counts as possible in every row that offers it"
+    by_judge = "taken as they were learned: the intervals do not count what the judge gets wrong"
+    featured = "those with the same features count as the same question"
+    unknown = "a question that occurs several times is not recognised, and counts as several"
+    notes = {
+        f"{marked['partial']:,} rows have the probability of the drawn arm only: {unjudged}": marked["partial"],
+        f"{marked['judged']:,} of {rows:,} rewards are a judge's, {by_judge}": marked["judged"],
+        f"{known_by[BY_FEATURES]:,} rows have no text: {featured}": known_by[BY_FEATURES],
+        f"{known_by[BY_ID]:,} rows have neither text nor features: {unknown}": known_by[BY_ID],
+        "the rows have no features: the reward model knows the arms' means only": not summary.model.has_features,
+        f"{marked['raw']} rewards have no quality and cost: they keep their value whatever the weight of cost": (
+            plan.weight is not None and marked["raw"]
+        ),
+        f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers": marked["defaulted"],
+    }
+    return [note for note, applies in notes.items() if applies]
 
 
 def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
@@ -264,11 +285,11 @@ def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progr
         *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
     ]
     return estimate_candidates(
-        [memory_part(replace(log.log, candidates=tuple(candidate.pmf for candidate in candidates)))],
+        [memory_part(with_candidates(log.log, [candidate.pmf for candidate in candidates]))],
         candidates=[*specs, *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds),
-        log=log.described,
+        log="a log in memory",
         progress=progress,
     )
 

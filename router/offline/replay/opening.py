@@ -1,17 +1,21 @@
-"""Logs for a replay: a file, several files or the ledger of the store, read in batches or into memory."""
+"""Logs for a replay: files, the ledger of the store or rows in memory, read in batches."""
 
-import hashlib
-import heapq
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import itemgetter
+from itertools import compress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, no_progress
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import (
     BadRow,
     Defaults,
@@ -26,18 +30,30 @@ from ragbandit.router.offline.logs import (
     usable_rows,
     with_progress,
 )
-from ragbandit.router.offline.logs.batches import LogSource, arms_of, check_choice
+from ragbandit.router.offline.logs.batches import (
+    BatchSpec,
+    LogSource,
+    arms_of,
+    check_choice,
+    decoded,
+    drawn,
+    id_keys,
+    joined,
+    offered_arms,
+)
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource
-from ragbandit.router.offline.replay.candidates import MemoryLog, memory_log
-from ragbandit.router.offline.replay.plan import LoggedPolicies, instant
-from ragbandit.router.offline.replay.prepare import logged_policies, serving_settings
-from ragbandit.router.offline.replay.sums import check_times
+from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
+from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged_rows
+from ragbandit.router.offline.replay.plan import LoggedPolicies, LoggedPolicy, instant
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
 
 def open_log(
@@ -67,7 +83,7 @@ def open_log(
     return OpenLog(
         path=None if path is None else place_of(path),
         settings=settings,
-        label=label or settings.policy.label,
+        ledger=label or settings.policy.label if path is None else None,
         defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
         since=since,
         mixed_arms=mixed_arms,
@@ -75,19 +91,75 @@ def open_log(
     )
 
 
+def memory_log(rows: Iterable[Logged], **about: Any) -> "OpenLog":
+    """Make a log of rows in memory. about: fields of OpenLog."""
+    return OpenLog(rows=list(rows), **about)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What a store records about the policies of a log."""
+
+    policies: LoggedPolicies = field(default_factory=dict)
+    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
+    serving: Settings | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLog:
+    """A log whose questions policies read: all of its rows in memory."""
+
+    log: Log
+    name: str  #: the log in words
+    place: str  #: prefix of a row's name in messages
+    #: label of the ledger that learned the rows; None if only the decisions name a ledger
+    ledger: str | None = None
+    since: float | None = None
+    recorded: Recorded = field(default_factory=Recorded)
+    skipped: Sequence[BadRow] = ()
+    undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
+    total: int = 0  #: number of rows that the rows in memory were drawn from
+
+    @property
+    def share(self) -> float:
+        return len(self.log) / self.total
+
+    @property
+    def sampled_from(self) -> int | None:
+        return self.total if len(self.log) < self.total else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
-    path: Place | None  #: the file, folder, pattern or URL; None for the ledger of the store
-    settings: Settings
-    label: str
-    defaults: Defaults
+    path: Place | None = None  #: the file, folder, pattern or URL; None for rows in memory or the ledger of the store
+    rows: Sequence[Logged] | None = None  #: rows in memory; None for files and for the ledger of the store
+    ledger: str | None = None  #: label of the ledger that learned the rows; None if only the decisions name a ledger
+    settings: Settings = field(default_factory=Settings)
+    defaults: Defaults = field(default_factory=Defaults)
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
+    name: str = "a log in memory"
+    recorded_elsewhere: Recorded = field(default_factory=Recorded)  #: for rows in memory
+
+    @contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        with ledger_of(self.settings, label=self.ledger or self.settings.policy.label) as ledger:
+            yield ledger
+
+    @property
+    def in_store(self) -> bool:
+        return self.path is None and self.rows is None
 
     @property
     def several(self) -> bool:
         return self.path is not None and is_several(self.path)
+
+    @property
+    def described(self) -> str:
+        if self.path is not None:
+            return shown(self.path)
+        return f"the ledger {self.ledger}" if self.in_store else self.name
 
     def files(self) -> Sequence[Place]:
         assert self.path is not None
@@ -102,29 +174,26 @@ class OpenLog:
         return files
 
     @contextmanager
-    def sources(self, *, skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
-        """Open the log as sources of batches. skipped: receives unusable rows.
+    def sources(self, *, skipped: list[BadRow], older: bool = False) -> Iterator[Sequence[LogSource]]:
+        """Open the log as sources of batches. skipped: receives unusable rows. older: read a ledger before `since` too.
 
-        Raises InvalidInput for a ledger without rows, StoreError if the ledger cannot be read.
+        Raises InvalidInput for files that cannot be listed, StoreError if the ledger cannot be read.
         """
+        if self.in_store:
+            with self._ledger() as ledger:
+                yield [LedgerSource.of(ledger, since=None if older else self.since)]
+        elif self.several:
+            yield [ParquetSource(path=file, defaults=self.defaults) for file in self.files()]
+        elif self.path is not None and form_of(self.path) == "parquet" and not self.skip_bad:
+            yield [ParquetSource(path=self.path, defaults=self.defaults)]
+        else:  # a file whose unusable rows are left out is read row by row
+            yield [RowsSource(rows=partial(self._usable, skipped=skipped))]
+
+    def _usable(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterable[Logged]:
         if self.path is None:
-            with ledger_of(self.settings, label=self.label) as ledger:
-                yield [LedgerSource.of(ledger, since=self.since)]
-            return
-        if self.several:
-            yield [self._parquet(file) for file in self.files()]
-            return
-        # A file whose unusable rows are left out is read row by row, not as columns.
-        as_columns = form_of(self.path) == "parquet" and not self.skip_bad
-        rows = partial(self._usable, self.path, skipped=skipped)
-        yield [self._parquet(self.path) if as_columns else RowsSource(rows=rows)]
-
-    def _parquet(self, path: Place) -> ParquetSource:
-        return ParquetSource(path=path, defaults=self.defaults)
-
-    def _usable(self, path: Place, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterator[Logged]:
-        rows = read_rows(path, defaults=self.defaults)
-        return usable_rows(with_progress(rows, progress), path=path, skip=self.skip_bad, bad=skipped)
+            return self.rows or ()
+        rows = with_progress(read_rows(self.path, defaults=self.defaults), progress)
+        return usable_rows(rows, path=self.path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
         """The arms of the first row, or of all rows if mixed arms are allowed. Raises InvalidInput."""
@@ -133,88 +202,102 @@ class OpenLog:
             names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
             if names and not self.mixed_arms:
                 break
-        if not names and self.path is None:
-            raise self._no_rows()
         if not names:
-            no_rows = "the log has no rows whose arm was drawn"
-            message = f"none of {len(sources)} files has rows" if self.several else no_rows
-            raise InvalidInput(message, field="log", remedy="give a log with at least one decision")
+            raise self._no_rows(files=len(sources))
         check_choice(tuple(names))
         return tuple(names)
 
-    def _no_rows(self) -> InvalidInput:
+    def _no_rows(self, *, files: int = 1) -> InvalidInput:
+        if not self.in_store:
+            no_rows = "the log has no rows whose arm was drawn"
+            message = f"none of {files} files has rows" if self.several else no_rows
+            return InvalidInput(message, field="log", remedy="give a log with at least one decision")
         later = "" if self.since is None else f" decided since {instant(self.since)}"
         remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
-        return InvalidInput(f"the ledger {self.label!r} has no rows{later}", field="log", remedy=remedy)
+        return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
 
-    @property
-    def described(self) -> str:
-        return f"the ledger {self.label}" if self.path is None else shown(self.path)
+    def recorded(self) -> Recorded:
+        if not self.in_store:
+            return self.recorded_elsewhere
+        settings, by_name = self.settings, dict[str, frozenset[LoggedPolicy]]()
+        made = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
+        registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
+        with self._ledger() as ledger, ledger.database.read() as connection:
+            for label, version, algorithm, params in [*connection.execute(made), *connection.execute(registered)]:
+                policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
+                by_name[label] = by_name.get(label, frozenset()) | policy
+                by_name[version] = by_name[label] if version == label else policy
+            versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+            row = ledger.registered()
+        champion = next((version for version in versions if version.state == "champion" and version.changes), None)
+        in_use = settings if champion is None else settings_of(settings, champion)
+        imported = row is None or row["algorithm"] == IMPORTED
+        return Recorded(policies=by_name, serving=None if imported else in_use)
 
-    def policies(self) -> LoggedPolicies:
-        if self.path is not None:
-            return {}
-        with ledger_of(self.settings, label=self.label) as ledger:
-            return logged_policies(ledger)
+    def read(
+        self,
+        *,
+        fields: Sequence[str] = (),
+        own: Sequence[str] = (),
+        older: bool = False,
+        sample: int = 0,
+        progress: Progress = no_progress,
+    ) -> MemoryLog:
+        """Read the rows into memory, with their questions. Raises InvalidInput, or StoreError for an unreadable store.
 
-    def read(self, progress: Progress = no_progress, *, older: bool = False, sample: int = 0) -> MemoryLog:
-        """Read rows into memory. Raises InvalidInput, or StoreError if the store cannot be read.
-
+        fields, own: see `BatchSpec`.
         older: True also reads the rows of a ledger that were decided before `since`, for policies to learn.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
         """
-        skipped: list[BadRow] = []
-        logged: LoggedPolicies = {}
-        serving = None
-        if self.path is not None:
-            usable = self._usable(self.path, skipped=skipped, progress=progress)
-            rows, total = sampled(self._later(usable), most=sample)
-        else:
-            with ledger_of(self.settings, label=self.label) as ledger:
-                stored = ledger_rows(ledger, since=None if older else self.since)
-                rows, total = sampled(with_progress(stored, progress, total=ledger.last_seq()), most=sample)
-                logged = logged_policies(ledger)
-                serving = serving_settings(ledger, settings=self.settings)
-            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
-                raise self._no_rows()
-        return memory_log(
-            rows,
-            mixed_arms=self.mixed_arms,
-            ledger=self.label if self.path is None else None,
-            described=self.described,
+        skipped, left_out = list[BadRow](), LeftOut()
+        fields = ("version", "policy", *fields)
+        spec = BatchSpec(arms=(), mixed_arms=self.mixed_arms, fields=fields, own=tuple(own), questions=True)
+        batches, total = list[Any](), 0
+        with self.sources(skipped=skipped, older=older) as sources:
+            for batch in (batch for source in sources for batch in source.batches(spec.columns)):
+                batches.append(judged_rows(batch, since=None if self.in_store else self.since, left_out=left_out))
+                total += batches[-1].num_rows
+                progress("rows read", total, 0)
+                if sample and sum(kept.num_rows for kept in batches) > 2 * sample:
+                    batches = [_sampled(joined(batches), most=sample)]
+        counts = {"older": left_out.older, "timeless": left_out.timeless}
+        check_times(kept=total, since=self.since, log=self.described, **counts)
+        whole = _sampled(joined(batches), most=sample) if total else None
+        if whole is None:
+            raise self._no_rows()
+        spec = replace(spec, arms=tuple(offered_arms(whole if self.mixed_arms else whole.slice(0, 1))))
+        check_choice(spec.arms)
+        log = decoded(whole, spec=spec, place=sources[0].place)
+        if self.since is not None and not (log.made_at >= self.since).any():
+            raise self._no_rows()
+        return MemoryLog(
+            log=log,
+            name=self.described,
+            place=sources[0].place,
+            ledger=self.ledger,
             since=self.since,
+            recorded=self.recorded(),
             skipped=skipped,
-            logged=logged,
-            serving=serving,
-            share=len(rows) / max(total, 1),
+            undrawn=left_out.undrawn,
+            total=total,
         )
 
-    def _later(self, rows: Iterable[Logged]) -> Iterator[Logged]:
-        """The rows decided since `since`. Raises InvalidInput at the end if rows have no time, or all are older."""
-        recent = older = timeless = 0
-        for row in rows:
-            timeless += row.decision.made_at == 0.0
-            if self.since is None or row.decision.made_at >= self.since:
-                recent += 1
-                yield row
-            else:
-                older += 1
-        if self.since is not None:
-            check_times(kept=recent, older=older, timeless=timeless, since=self.since, log=self.described)
+    def drawn_rows(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> tuple[list[Logged], int]:
+        """Returns (the rows whose arm was drawn, number of other rows). skipped: receives unusable rows."""
+        if self.in_store:
+            with self._ledger() as ledger:
+                stored = ledger_rows(ledger, since=self.since)
+                rows = list(with_progress(stored, progress, total=ledger.last_seq()))
+        else:
+            rows = list(self._usable(skipped=skipped, progress=progress))
+        if not rows:
+            raise self._no_rows()
+        was_drawn = drawn(rows_batch(rows, ["facts", "reward"]))
+        return list(compress(rows, was_drawn)), int(np.count_nonzero(~was_drawn))
 
 
-def sampled(rows: Iterable[Logged], *, most: int) -> tuple[list[Logged], int]:
-    """Draw at most `most` rows by the hash of their id; 0 keeps all. Returns (rows in order, number of all rows)."""
-    total = 0
-
-    def numbered() -> Iterator[tuple[int, Logged]]:
-        nonlocal total
-        for row in rows:
-            total += 1
-            yield total, row
-
-    def id_hash(pair: tuple[int, Logged]) -> bytes:
-        return hashlib.blake2b(pair[1].decision.id.encode(), digest_size=8).digest()
-
-    pairs = heapq.nsmallest(most, numbered(), key=id_hash) if most else list(numbered())
-    return [row for _, row in sorted(pairs, key=itemgetter(0))], total
+def _sampled(batch: Any, *, most: int) -> Any:
+    """At most `most` rows in their order, drawn by the hash of their id; 0 keeps all."""
+    if not most or batch.num_rows <= most:
+        return batch
+    return batch.take(np.sort(np.argpartition(id_keys(batch.column("id").fill_null("")), most)[:most]))

@@ -15,13 +15,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, DifferenceVerdict, Interval
+from ragbandit.router.offline.estimation import Choices, Interval
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import iso_time
+from ragbandit.shared.formats import iso_time, one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "snapshot", "policy"]
@@ -134,6 +135,11 @@ class ResolvedPlan:
         """Whether a candidate or the baseline reads questions. Then the rows must be in memory."""
         return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns with pmfs of candidates."""
+        return tuple(spec.what for spec in self.candidates or () if spec.kind == "column")
+
     def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
         """Fill in candidates and baseline. current: settings of the serving policy if it is the baseline."""
         candidates = baselines(arms) if self.candidates is None else self.candidates
@@ -226,9 +232,16 @@ class CandidatePmf:
     policy: LoggedPolicy | None = None
 
 
-#: verdict on a candidate. "cannot be judged": unsupported decisions prevent a verdict. "same policy": candidate and
-#: baseline are the same policy, so "better" or "worse" would mislead
-CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]
+_LEARNED: Final = {
+    "folds": "learned from this log",
+    "along": "learning along this log",
+    "before": "as it was then",
+}
+
+
+def side(name: str, *, learned: Learned) -> str:
+    """A candidate in the words of a comparison."""
+    return one_line(name) if learned is None else f"{one_line(name)} ({_LEARNED[learned]})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,9 +274,8 @@ class SegmentResult:
     name: str
     rows: int
     effective_rows: float
-    baseline: float
     value: EstimateWithInterval
-    difference: EstimateWithInterval  #: value minus the baseline's value on the same rows
+    difference: Difference  #: reward of the candidate minus reward of the baseline on the same rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,13 +285,8 @@ class CandidateResult:
     reward: EstimateWithInterval
     quality: EstimateWithInterval
     cost: EstimateWithInterval
-    #: reward minus the baseline's reward, paired, corrected for the number of candidates; None for the baseline itself
-    difference: EstimateWithInterval | None
-    quality_difference: EstimateWithInterval | None
-    cost_difference: EstimateWithInterval | None
-    verdict: CandidateVerdict
-    #: total rows that detect the estimated difference with 50 % power; None after a verdict or without a forecast
-    rows_needed: int | None
+    #: the candidate compared with the baseline, corrected for the number of candidates; None for the baseline itself
+    comparison: Comparison | None
     weights: ImportanceWeights
     #: arm -> share of the candidate's probability on rows where the logged probability of the arm is 0
     unsupported: Mapping[ArmName, float]
@@ -291,7 +298,6 @@ class CandidateResult:
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
     same_policy: bool = False
-    missing: str | None = None  #: why the difference has no interval and no verdict; None if it has them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -310,8 +316,7 @@ class Arm:
 class Pair:
     first: str
     second: str
-    #: reward of the first minus the reward of the second, paired, corrected for the number of pairs
-    difference: EstimateWithInterval
+    comparison: Comparison  #: corrected for the number of pairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,11 +329,13 @@ class Skipped:
 class ReplayResult:
     log: str
     rows: int
+    questions: int  #: number of different questions
     begin: float | None  #: time of the first decision, seconds since the epoch; None if not known
     end: float | None  #: time of the last decision, seconds since the epoch; None if not known
     since: float | None
     plan: Plan
     baseline: str
+    against: str  #: the baseline in the words of a comparison
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval

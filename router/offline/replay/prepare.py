@@ -1,73 +1,44 @@
 """Prepares a log in memory for a replay: computes the probabilities of every candidate on its rows."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Flags, Progress, no_progress
-from ragbandit.router.offline.logs.parquet import row_name
+from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.replay.candidates import (
     CandidatePolicy,
-    MemoryLog,
     check_candidate,
     crossfitted,
-    judged_rows,
+    lessons,
     load,
     notes_of,
     progressive_validation,
+    rows_to_judge,
     served_policy,
     service_note,
     settings_in_force,
 )
+from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.router.offline.replay.parts import LogPart, certain_start, first_rows, memory_part
 from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateSpec,
-    LoggedPolicies,
     LoggedPolicy,
     Plan,
     array_pmf,
     described,
 )
-from ragbandit.router.offline.replay.sums import LogPart, certain_start, memory_part
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.router.rollouts.overview import settings_of
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, FeatureRows, PolicyLabel, SnapshotInfo
+from ragbandit.shared.types import FeatureRows, SnapshotInfo, Update
 
 MakeEncoder = Callable[[], Encoder]
-
-
-def logged_policies(ledger: Ledger) -> LoggedPolicies:
-    """The policies that the ledger's store records, by version and label. Raises StoreError."""
-    by_name: dict[str, frozenset[LoggedPolicy]] = {}
-    recorded = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
-    registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
-    with ledger.database.read() as connection:
-        for label, version, algorithm, params in [*connection.execute(recorded), *connection.execute(registered)]:
-            policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
-            by_name[label] = by_name.get(label, frozenset()) | policy
-            by_name[version] = by_name[label] if version == label else policy
-    return by_name
-
-
-def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
-    """The settings of the service, with the changes of a promoted version; None if only imports wrote the ledger."""
-    registered = ledger.registered()
-    if registered is None or registered["algorithm"] == IMPORTED:
-        return None
-    with ledger.database.read() as connection:
-        versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
-    champion = next((version for version in versions if version.state == "champion" and version.changes), None)
-    return settings if champion is None else settings_of(settings, champion)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +49,7 @@ class PreparedLog:
     early: int = 0  #: rows before the first exploration, which are not judged
 
     def part(self) -> LogPart:
-        log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs))
+        log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs), batch=None)
         return memory_part(log, undrawn=self.log.undrawn, early=self.early)
 
 
@@ -106,14 +77,16 @@ def prepare(
             served[spec.name] = served_policy(spec, settings=in_force)
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
-    judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
-    early = certain_start([[log.log.part(judged)]])[0]
-    judged[np.flatnonzero(judged)[:early]] = False
-    pmf_columns = [spec.what for spec in candidates if spec.kind == "column"]
-    log = log.with_columns(fields=plan.segments, own=pmf_columns)
+    judged, notes = rows_to_judge(log, snapshots=[info for _, info in snapshots.values()], learn=plan.learn)
+    shown = np.flatnonzero(judged)
+    early = first_rows(log.log.part(shown), counts=certain_start([[log.log.part(shown)]])[0])
+    judged[shown[early]] = False
     log = replace(log, log=plan.read_at_weight(log.log))
-    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
-    log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
+    if log.log.features is None and any("features" in policy.needs for policy in served.values()):
+        features, encoder_hash = encoded(log.log, encoder=encoder, settings=settings, progress=progress)
+        log = replace(log, log=replace(log.log, features=features, encoder_hash=encoder_hash))
+    updates = lessons(log.log, place=log.place) if served or snapshots else []
+    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, updates=updates, progress=progress)
     pmfs = []
     for spec in candidates:
         with_settings = replace(preparation, settings=settings_by_name.get(spec.name, settings))
@@ -127,9 +100,26 @@ def prepare(
         pmfs.append(pmf)
     if served or snapshots:
         notes.append(service_note(settings))
-    rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
-    judged_log = replace(log, rows=rows, log=log.log.part(judged))
-    return PreparedLog(log=judged_log, candidate_pmfs=pmfs, notes=notes, early=early)
+    judged_log = replace(log, log=log.log.part(judged))
+    return PreparedLog(log=judged_log, candidate_pmfs=pmfs, notes=notes, early=len(early))
+
+
+def encoded(
+    log: Log, *, encoder: MakeEncoder | None, settings: Settings, progress: Progress
+) -> tuple[FeatureRows, str]:
+    """Encode the questions. Returns (features, hash of the configured encoder)."""
+    texts = log.batch.column("text").fill_null("").to_pylist() if "text" in log.batch.schema.names else [""] * len(log)
+    for index, text in enumerate(texts):
+        if not text.strip():
+            key = log.batch.column("id")[index]
+            message = f"{key} has no question, and its features are missing or another encoder's"
+            remedy = "log questions or features, or judge candidates that read neither, with --baseline logged"
+            raise InvalidInput(message, field="text", remedy=remedy)
+    if encoder is None:
+        remedy = "pass encoder=, a function that makes an encoder"
+        raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
+    made = encoder()
+    return embedded(texts, encoder=made, data_dir=settings.data_dir, progress=progress), made.hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,37 +127,15 @@ class _Preparation:
     plan: Plan
     settings: Settings
     encoder: MakeEncoder | None
+    updates: Sequence[Update]
     progress: Progress
-
-    def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
-        """The log with features of one encoder. Questions are encoded only if `needed`, else features may be None."""
-        hashes = {row.decision.encoder_hash for row in log.rows}
-        if log.log.features is not None and len(hashes) == 1:
-            return log
-        # A reward model must not mix the features of several encoders.
-        return replace(log, log=replace(log.log, features=self.encoded(log)[0] if needed else None))
-
-    def encoded(self, log: MemoryLog) -> tuple[FeatureRows, str]:
-        """Encode the questions. Returns (features, hash of the configured encoder)."""
-        for row in log.rows:
-            if not row.decision.query.text.strip():
-                message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
-                remedy = "log questions or features, or judge candidates that read neither, with --baseline logged"
-                raise InvalidInput(message, field="text", remedy=remedy)
-        if self.encoder is None:
-            remedy = "pass encoder=, a function that makes an encoder"
-            raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
-        encoder = self.encoder()
-        texts = [row.decision.query.text for row in log.rows]
-        features = embedded(texts, encoder=encoder, data_dir=self.settings.data_dir, progress=self.progress)
-        return features, encoder.hash
 
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None
     ) -> CandidatePmf:
         """Probabilities of a candidate, 0 outside of the judged rows. A policy learns the other rows too."""
         if not spec.needs_rows:
-            pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
+            pmf = array_pmf(spec, log=log.log, named=lambda row: row_named(log.log.batch, row, place=log.place))
             return CandidatePmf(described=described(spec), pmf=pmf)
         if snapshot is not None:
             policy, info = snapshot
@@ -202,13 +170,21 @@ class _Preparation:
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         if "features" not in policy.needs:
             return None
-        if log.log.features is not None and {row.decision.encoder_hash for row in log.rows} == {info.encoder_hash}:
+        if log.log.features is not None and log.log.encoder_hash == info.encoder_hash:
             return log.log.features
-        features, encoder_hash = self.encoded(log)
+        features, encoder_hash = encoded(log.log, encoder=self.encoder, settings=self.settings, progress=self.progress)
         if encoder_hash != info.encoder_hash:
             message = f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}"
             raise InvalidInput(message, field="encoder", remedy="configure the encoder that the snapshot was made with")
         return features
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
-        return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
+        return CandidatePolicy(
+            policy,
+            log=log.log,
+            updates=self.updates,
+            features=features,
+            settings=self.settings,
+            weight=self.plan.weight,
+            share=log.share,
+        )

@@ -1,18 +1,11 @@
 """What a replay shows: a comparison of each candidate with the baseline, and facts about the log."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, compare, words
+from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
-from ragbandit.router.offline.replay.plan import (
-    CandidateResult,
-    EstimateWithInterval,
-    ReplayResult,
-    SegmentResult,
-    instant,
-)
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
+from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, SegmentResult, instant
 from ragbandit.shared.formats import NOTHING, decimal, number, one_line, percent
 
 _SOURCES: Final = {
@@ -20,68 +13,17 @@ _SOURCES: Final = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
-_LEARNED: Final = {
-    "folds": "learned from this log",
-    "along": "learning along this log",
-    "before": "as it was then",
-}
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6
 
 
 def comparisons(replayed: ReplayResult) -> list[Comparison]:
     """Each candidate, except the baseline, compared with the baseline."""
-    return [_comparison(candidate, replayed=replayed) for candidate in judged(replayed)]
+    return [candidate.comparison for candidate in replayed.candidates if candidate.comparison is not None]
 
 
 def judged(replayed: ReplayResult) -> list[CandidateResult]:
-    return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
-
-
-def _comparison(candidate: CandidateResult, *, replayed: ReplayResult) -> Comparison:
-    blocked = candidate.missing
-    if replayed.faults:
-        blocked = "a log that does not contradict its own probabilities"
-    elif candidate.verdict == "cannot be judged":
-        blocked = (
-            f"rows in which {', '.join(map(one_line, candidate.unsupported))} could be drawn: {_unsupported(candidate)}"
-        )
-    elif candidate.difference is not None and candidate.difference.low is None:
-        blocked = blocked or "an interval"
-    baseline = {
-        "reward": replayed.baseline_reward,
-        "quality": replayed.baseline_quality,
-        "cost": replayed.baseline_cost,
-    }
-    pairs = {
-        "reward": (candidate.difference, candidate.reward),
-        "quality": (candidate.quality_difference, candidate.quality),
-        "cost": (candidate.cost_difference, candidate.cost),
-    }
-    parts: dict[str, Any] = {
-        name: _difference(gap, first=mean, second=baseline[name], effective=candidate.weights.effective_rows)
-        for name, (gap, mean) in pairs.items()
-    }
-    return compare(
-        side(candidate),
-        _baseline_side(replayed),
-        design="logged draws",
-        questions=replayed.rows,
-        rated=replayed.rows,
-        confidence=replayed.plan.confidence,
-        needed=FEWEST_EFFECTIVE,
-        blocked=blocked,
-        **parts,
-    )
-
-
-def _difference(
-    gap: EstimateWithInterval | None, *, first: EstimateWithInterval, second: EstimateWithInterval, effective: float
-) -> Difference:
-    if gap is None:
-        return Difference()
-    means = {"first": first.value, "second": second.value}
-    return Difference(estimate=gap.value, low=gap.low, high=gap.high, effective_rows=effective, **means)
+    return [candidate for candidate in replayed.candidates if candidate.comparison is not None]
 
 
 def headline(replayed: ReplayResult) -> list[str]:
@@ -96,7 +38,7 @@ def headline(replayed: ReplayResult) -> list[str]:
 def _sentence(candidate: CandidateResult, comparison: Comparison) -> str:
     if candidate.same_policy:
         reward = comparison.reward
-        if reward.low == reward.high or comparison.verdict == NOT_KNOWN:
+        if reward.low == reward.high or reward.verdict() == NOT_KNOWN:
             return f"{comparison.first} and {comparison.second} are the same policy"
         learned = "having learned" if (reward.estimate or 0.0) > 0.0 else "not having seen these questions"
         return (
@@ -110,21 +52,6 @@ def _sentence(candidate: CandidateResult, comparison: Comparison) -> str:
         low, high = map(decimal, candidate.bounds)
         text += f"; its reward may lie anywhere from {low} to {high}"
     return text
-
-
-def side(candidate: CandidateResult) -> str:
-    name = one_line(candidate.name)
-    return name if candidate.learned is None else f"{name} ({_LEARNED[candidate.learned]})"
-
-
-def _baseline_side(replayed: ReplayResult) -> str:
-    for candidate in replayed.candidates:
-        if candidate.verdict == "baseline":
-            return side(candidate)
-    names = sorted({one_line(policy.name) for policy in replayed.logged})
-    who = " and ".join(names) or one_line(replayed.baseline)
-    learning = " while learning" if len(replayed.versions) > 1 else ""
-    return f"{who} as served{learning}"
 
 
 def _unsupported(candidate: CandidateResult) -> str:
@@ -167,7 +94,7 @@ def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[Fr
             quality, cost = candidate.quality.value, candidate.cost.value
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)
     quality, cost = replayed.baseline_quality.value, replayed.baseline_cost.value
-    yield FrontierPoint(name=_baseline_side(replayed), quality=quality, cost=cost, kind="served")
+    yield FrontierPoint(name=replayed.against, quality=quality, cost=cost, kind="served")
 
 
 def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
@@ -212,17 +139,17 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
         for candidate, comparison in zip(judged(replayed), comparisons(replayed), strict=True)
     ]
     rows += [
-        (f"{one_line(pair.first)} - {one_line(pair.second)}", _ends(pair.difference), NOTHING, NOTHING, NOTHING)
+        (
+            f"{one_line(pair.first)} - {one_line(pair.second)}",
+            words.difference(pair.comparison.reward),
+            NOTHING,
+            NOTHING,
+            NOTHING,
+        )
         for pair in replayed.pairs
     ]
     columns = ("candidate", "reward", "quality", "cost", "verdict")
-    return NumberTable(
-        title=f"difference a question from {_baseline_side(replayed)}", columns=columns, rows=tuple(rows)
-    )
-
-
-def _ends(measured: EstimateWithInterval) -> str:
-    return words.difference(Difference(estimate=measured.value, low=measured.low, high=measured.high))
+    return NumberTable(title=f"difference a question from {replayed.against}", columns=columns, rows=tuple(rows))
 
 
 def _weights(replayed: ReplayResult) -> NumberTable:
@@ -266,4 +193,4 @@ def _segments(replayed: ReplayResult) -> Iterator[NumberTable]:
 
 def _segment(segment: SegmentResult, *, of: CandidateResult) -> tuple[str, ...]:
     counts = number(segment.rows), f"{segment.effective_rows:,.0f}"
-    return one_line(segment.name), one_line(of.name), *counts, _ends(segment.difference)
+    return one_line(segment.name), one_line(of.name), *counts, words.difference(segment.difference)

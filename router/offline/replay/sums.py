@@ -5,15 +5,17 @@ every paired difference with its error.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Final
 
 import numpy as np
 
+from ragbandit.router.comparison import Design
 from ragbandit.router.offline.estimation import (
     Choices,
+    Flags,
     Keys,
     Moments,
     Progress,
@@ -23,132 +25,16 @@ from ragbandit.router.offline.estimation import (
     scores,
 )
 from ragbandit.router.offline.estimation.bandit_log import (
-    BY_TEXT,
+    BY_ID,
     SUM_TOLERANCE,
     ArmTally,
     Log,
     WeightTally,
     unsupported,
 )
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named
-from ragbandit.router.offline.logs.parquet import BATCH
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.router.offline.replay.parts import LeftOut, LogPart, by_origin
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
-
-#: the first exploration is searched for in this number of first rows
-EARLIEST: Final = 100_000
-
-
-@dataclass(kw_only=True, slots=True)
-class LeftOut(Tally):
-    undrawn: int = 0  #: rows whose arm was not drawn
-    timeless: int = 0  #: rows without a time, counted if `since` is set
-    older: int = 0  #: rows decided before `since`
-    early: int = 0  #: rows before the first exploration
-
-
-@dataclass(kw_only=True)
-class LogPart:
-    """A log or a part of it. The batches have the same order each time they are read."""
-
-    place: str = "row"  #: prefix of a row's name in messages
-    kept: list[Log] | None = None  #: all batches if they are in memory, else None
-    room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
-    left_out: LeftOut = field(default_factory=LeftOut)
-    stopped: bool = False  #: True ends a pass after its current batch
-
-    def batches(self) -> Iterator[Log]:
-        if self.kept is not None:
-            yield from self.kept
-            return
-        cached: list[Log] = []
-        used = 0
-        for log in self.read():
-            if self.stopped:
-                return
-            used += log.nbytes
-            cached = [*cached, log] if used <= self.room else []
-            yield log
-        self.kept = cached if used <= self.room else None
-
-    def read(self) -> Iterator[Log]:
-        raise NotImplementedError
-
-    def names_of(self, key: np.uint64) -> list[str]:
-        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
-        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
-
-
-def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
-    batches = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
-    return LogPart(kept=batches, left_out=LeftOut(undrawn=undrawn, early=early))
-
-
-def certain_start(parts: Sequence[Iterable[Log]]) -> list[int]:
-    """Number of rows in each part before the first exploration of the log: until then the same arm was always certain.
-
-    All numbers are 0 if no row explores, or if more than EARLIEST rows precede the first exploration.
-    """
-    counts = [0] * len(parts)
-    first_arm = -1
-    for index, part in enumerate(parts):
-        for log in part:
-            first_arm = int(log.action[0]) if first_arm < 0 else first_arm
-            explores = (np.count_nonzero(log.pmf, axis=1) > 1) | (log.action != first_arm)
-            if explores.any():
-                counts[index] += int(np.argmax(explores))
-                return counts
-            counts[index] += len(log)
-            if sum(counts) > EARLIEST:
-                return [0] * len(parts)
-    return [0] * len(parts)
-
-
-@dataclass(kw_only=True)
-class SourcePart(LogPart):
-    """The rows of a source, for candidates that read no questions. It can be pickled if the source can."""
-
-    source: LogSource
-    candidates: Sequence[CandidateSpec]
-    plan: Plan
-    arms: tuple[ArmName, ...]
-    mixed_arms: bool = False
-    #: decisions made before this time are not judged, seconds since the epoch; None to judge all
-    since: float | None = None
-    early: int = 0  #: number of first rows to leave out, since they precede the first exploration
-
-    def __post_init__(self) -> None:
-        self.place = self.source.place
-
-    def read(self) -> Iterator[Log]:
-        self.left_out = left_out = LeftOut()
-        spec = BatchSpec(
-            arms=self.arms,
-            mixed_arms=self.mixed_arms,
-            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
-            own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
-            features=True,
-        )
-        for batch in self.source.batches(spec.columns):
-            rows = drawn_rows(batch)
-            left_out.undrawn += batch.num_rows - rows.num_rows
-            if not rows.num_rows:
-                continue
-            log = self.plan.read_at_weight(decoded(rows, spec=spec, place=self.place))
-            named = partial(row_named, rows, place=self.place)
-            log = replace(log, candidates=tuple(array_pmf(spec, log=log, named=named) for spec in self.candidates))
-            if self.since is not None:
-                recent = log.made_at >= self.since
-                left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
-                left_out.older += int(np.count_nonzero(~recent))
-                log = log.part(recent)
-            early = min(self.early - left_out.early, len(log))
-            if early:
-                left_out.early += early
-                log = log.part(slice(early, None))
-            if len(log):
-                yield log
 
 
 @dataclass(kw_only=True)
@@ -206,7 +92,6 @@ class LogSummary(Tally):
     baseline: int | None = field(default=None, metadata={"merge": lambda first, _: first})
     #: largest difference of each candidate's probabilities from the baseline's, shape (candidates,)
     apart: Vector = field(default_factory=lambda: np.zeros(0), metadata={"merge": np.maximum})
-    left_out: LeftOut = field(default_factory=LeftOut)
     rows: int = 0
     names: tuple[ArmName, ...] = field(default=(), metadata={"merge": lambda first, second: first or second})
     #: four minima: of rewards and their declared bounds, of qualities and 0, of costs and 0, and of known times
@@ -220,8 +105,10 @@ class LogSummary(Tally):
     offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
     marked: Counter[str] = field(default_factory=Counter)  #: name in _FLAGS -> number of rows
     keys: list[Keys] = field(default_factory=list)
-    #: hashes of the different texts of questions, an array per batch
-    texts: list[Keys] = field(default_factory=list)
+    #: hashes of the questions that may occur again, an array per batch
+    questions: list[Keys] = field(default_factory=list)
+    #: whether every arm that was offered had the same logged probability, in all rows
+    uniform: bool = field(default=True, metadata={"merge": lambda first, second: first and second})
     #: number of rows for each way of recognising the question (BY_TEXT, BY_FEATURES, BY_ID), shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     fields: dict[str, Counter[str]] = field(default_factory=dict)
@@ -243,10 +130,28 @@ class LogSummary(Tally):
         self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _FLAGS})
         self.offered = self.offered + log.offered.sum(axis=0)
         self.keys.append(log.keys)
-        self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
+        self.questions.append(log.questions[log.known_by != BY_ID])
+        even = log.offered / log.offered.sum(axis=1, keepdims=True)
+        self.uniform = self.uniform and bool(np.abs(log.pmf - even).max(initial=0.0) <= SUM_TOLERANCE)
         self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
+
+    @cached_property
+    def occurrences(self) -> tuple[Keys, Choices]:
+        """Returns (hashes of the different questions that may occur again, number of rows of each)."""
+        keys, counts = np.unique(np.concatenate(self.questions), return_counts=True)
+        return keys, counts
+
+    @property
+    def different(self) -> int:
+        """The number of different questions."""
+        return len(self.occurrences[0]) + int(self.known_by[BY_ID])
+
+    @property
+    def may_be_paired(self) -> bool:
+        """Whether the questions may have the outcomes of every arm."""
+        return self.uniform and self.rows >= 2 * self.different
 
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (target 0), the quality (1) or the cost (2)."""
@@ -259,10 +164,19 @@ _WIDTH: Final = 1 + 2 * 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """The columns of a row's scores: _WIDTH for each candidate, then the logged reward, quality and cost."""
+    """The columns of a row's scores: _WIDTH for each candidate, the logged reward, quality and cost, and a 1.
+
+    If `arms` is not 0, further columns show whether a question has the outcomes of every arm: for each arm whether it
+    was drawn, and 1 / number of offered arms.
+    """
 
     candidates: int
     middles: Sequence[float]  #: midpoints of the ranges of reward, quality and cost
+    arms: int = 0
+
+    @property
+    def width(self) -> int:
+        return self.candidates * _WIDTH + 4
 
     def of(self, candidate: int, *, target: int) -> Matrix:
         """Combinations of the columns that give (weight, correction, baseline), shape (3, columns).
@@ -271,19 +185,17 @@ class Scores:
         range, so the bias is at most half of the range x share of unsupported decisions.
         """
         first = candidate * _WIDTH
-        rows = np.zeros((3, self.candidates * _WIDTH + 3))
-        rows[[0, 1, 2], [first, first + 1 + 2 * target, first + 2 + 2 * target]] = 1.0
-        return rows
+        return np.asarray(np.eye(self.width)[[first, first + 1 + 2 * target, first + 2 + 2 * target]])
 
     def logged(self, target: int) -> Vector:
         """The combination of the columns that gives the logged value of this target, shape (columns,)."""
-        return np.asarray(np.eye(1, self.candidates * _WIDTH + 3, self.candidates * _WIDTH + target)[0])
+        return np.asarray(np.eye(self.width)[self.candidates * _WIDTH + target])
 
     def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
         """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
         predicted = model.predicted(log)
         targets = log.reward, log.quality, log.cost
-        columns = np.empty((self.candidates * _WIDTH + 3, len(log)))
+        columns = np.ones((self.width, len(log)))
         for index, pmf in enumerate(log.candidates):
             block, guess = columns[index * _WIDTH :], predicted
             missing = unsupported(log.pmf, candidate=pmf)
@@ -294,8 +206,53 @@ class Scores:
                     reward=values, action=log.action, logged=log.pmf, candidate=pmf, predicted=of_arms
                 )
             block[0] += np.where(missing, pmf, 0.0).sum(axis=1)
-        columns[-3:] = targets
-        return columns
+        columns[self.width - 4 : self.width - 1] = targets
+        if not self.arms:
+            return columns
+        drawn = np.arange(self.arms)[:, None] == log.action
+        return np.concatenate([columns, drawn, 1.0 / log.offered.sum(axis=1)[None]])
+
+    def complete(self, sums: Matrix) -> Flags:
+        """Whether questions have the outcomes of every arm equally often. sums: of their rows, (columns, questions)."""
+        drawn, often = sums[self.width : -1], sums[-1]
+        return np.asarray(((drawn == 0.0) | (np.abs(drawn - often) < SUM_TOLERANCE)).all(axis=0))
+
+
+@dataclass(kw_only=True)
+class QuestionSums(Tally):
+    """Sums of the scores over the rows of each question: the rows of one question are not independent."""
+
+    once: Moments  #: moments over the questions that have one row
+    #: (hashes of questions that have several rows, sums over some of their rows: (columns, questions))
+    repeated: list[tuple[Keys, Matrix]] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls) -> "QuestionSums":
+        return cls(once=Moments.of(*np.empty((1, 0))))
+
+    def add(self, scores: Matrix, *, questions: Keys, repeats: Keys) -> None:
+        """scores: (columns, n). questions: (n,). repeats: hashes of the log's repeated questions, sorted."""
+        if not scores.shape[1]:
+            return
+        again = np.zeros(len(questions), dtype=np.bool_)
+        if len(repeats):
+            again = repeats[np.minimum(np.searchsorted(repeats, questions), len(repeats) - 1)] == questions
+        self.once = self.once.merged(Moments.of(*(scores[:, ~again] if again.any() else scores)))
+        if again.any():
+            self.repeated.append(_by_question(questions[again], scores[:, again]))
+        # Doubling keeps the number of sums below twice the number of questions, without sorting them at each batch.
+        if len(self.repeated) > 1 and sum(len(keys) for keys, _ in self.repeated[1:]) > len(self.repeated[0][0]):
+            self.repeated = [self.joined()]
+
+    def joined(self) -> tuple[Keys, Matrix]:
+        keys, sums = zip(*self.repeated, strict=True)
+        return _by_question(np.concatenate(keys), np.concatenate(sums, axis=1))
+
+
+def _by_question(keys: Keys, scores: Matrix) -> tuple[Keys, Matrix]:
+    order = np.argsort(keys, kind="stable")
+    different, starts = np.unique(keys[order], return_index=True)
+    return different, np.add.reduceat(scores[:, order], starts, axis=1)
 
 
 MOST_SEGMENTS = 12
@@ -305,22 +262,23 @@ OTHERS = "others"
 
 @dataclass(kw_only=True)
 class ScoreSums(Tally):
-    whole: Moments
-    segments: dict[str, dict[str, Moments]]
+    whole: QuestionSums
+    segments: dict[str, dict[str, QuestionSums]]
 
     @classmethod
     def empty(cls, segments: Mapping[str, Sequence[str]]) -> "ScoreSums":
         """Sums before any row. segments: field -> names of its segments, including OTHERS."""
-        nothing = Moments.of(*np.empty((1, 0)))
-        return cls(whole=nothing, segments={name: dict.fromkeys(values, nothing) for name, values in segments.items()})
+        nothing = {name: {value: QuestionSums.empty() for value in values} for name, values in segments.items()}
+        return cls(whole=QuestionSums.empty(), segments=nothing)
 
-    def add(self, log: Log, *, scores: Matrix) -> None:
-        self.whole = self.whole.merged(Moments.of(*scores))
+    def add(self, log: Log, *, scores: Matrix, repeats: Keys) -> None:
+        self.whole.add(scores, questions=log.questions, repeats=repeats)
         for name, groups in self.segments.items():
             values, named = log.fields[name], np.array([value for value in groups if value != OTHERS])
-            for value, moments in groups.items():
+            for value, sums in groups.items():
                 selected = values == value if value != OTHERS else ~np.isin(values.astype(str), named)
-                groups[value] = moments.merged(Moments.of(*scores[:, np.flatnonzero(selected)]))
+                rows = np.flatnonzero(selected)
+                sums.add(scores[:, rows], questions=log.questions[rows], repeats=repeats)
 
 
 def ranked(counts: Mapping[str, int]) -> list[str]:
@@ -332,42 +290,106 @@ def shown_segments(counts: Mapping[str, int]) -> list[str]:
     return common if len(counts) <= MOST_SEGMENTS else [*common[:-1], OTHERS]
 
 
+#: imported rows (True) and decisions of the service (False) -> their summary
+Summaries = dict[bool, LogSummary]
+
+
+@dataclass(kw_only=True)
+class FirstPass(Tally):
+    by_origin: Summaries = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+
+@dataclass(kw_only=True)
+class SecondPass(Tally):
+    by_origin: dict[bool, ScoreSums]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """What the second pass needs to know of the rows of one origin."""
+
+    model: RewardModel
+    columns: Scores
+    repeats: Keys  #: hashes of the questions with several rows, sorted
+    segments: Mapping[str, Sequence[str]]
+
+
 def learn_part(
     part: LogPart, *, plan: Plan, candidates: int, baseline: int | None = None, progress: Progress = no_progress
-) -> LogSummary:
+) -> FirstPass:
     """Make the first pass over a part. baseline: index of a candidate; None for the logged policy."""
-    tallies = [WeightTally() for _ in range(candidates)]
-    summary = LogSummary(model=RewardModel(plan=plan), weights=tallies, baseline=baseline, apart=np.zeros(candidates))
+    first, done = FirstPass(), 0
     for log in part.batches():
-        summary.add(log)
-        progress("rows summarized", summary.rows, 0)
-    summary.left_out = part.left_out
-    return summary
+        for origin, rows in by_origin(log):
+            if origin not in first.by_origin:
+                tallies = [WeightTally() for _ in range(candidates)]
+                first.by_origin[origin] = LogSummary(
+                    model=RewardModel(plan=plan), weights=tallies, baseline=baseline, apart=np.zeros(candidates)
+                )
+            first.by_origin[origin].add(rows)
+        done += len(log)
+        progress("rows summarized", done, 0)
+    first.left_out = part.left_out
+    return first
 
 
 def measure_part(
-    part: LogPart,
-    *,
-    model: RewardModel,
-    columns: Scores,
-    segments: Mapping[str, Sequence[str]],
-    rows: int,
-    progress: Progress = no_progress,
-) -> ScoreSums:
+    part: LogPart, *, measures: Mapping[bool, Measure], rows: int, progress: Progress = no_progress
+) -> SecondPass:
     """Make the second pass over a part. rows: number of rows of the whole log, for progress."""
-    done, sums = 0, ScoreSums.empty(segments)
+    done = 0
+    second = SecondPass(by_origin={kind: ScoreSums.empty(measure.segments) for kind, measure in measures.items()})
     for log in part.batches():
-        sums.add(log, scores=columns.matrix(log, model=model))
+        for origin, own in by_origin(log):
+            if origin in measures:
+                measure = measures[origin]
+                matrix = measure.columns.matrix(own, model=measure.model)
+                second.by_origin[origin].add(own, scores=matrix, repeats=measure.repeats)
         done += len(log)
         progress("rows judged", done, rows)
-    return sums
+    return second
 
 
-def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
-    """Raise InvalidInput if `since` is set, and rows have no time or all are older. kept: rows decided since then."""
-    if timeless:
-        message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
-        raise InvalidInput(message, field=f"{log} since", remedy=remedy)
-    if older and not kept and since is not None:
-        message = f"has no rows decided since {instant(since)}: all {older} are older"
-        raise InvalidInput(message, field=log, remedy="give an earlier --since")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Moments over the questions of a log, or of the imported part of a log, and the design that they come from."""
+
+    design: Design
+    summary: LogSummary
+    measure: Measure
+    whole: Moments
+    segments: Mapping[str, Mapping[str, Moments]]
+
+    @classmethod
+    def of(
+        cls, summary: LogSummary, *, measure: Measure, sums: ScoreSums, only_paired: bool = False
+    ) -> "Evidence | None":
+        """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm.
+
+        only_paired: leave out the questions without. Returns None if these are half of the questions, or more.
+        """
+        width = measure.columns.width
+        whole, design = _moments(sums.whole, width=width), "logged draws"
+        if measure.columns.arms and sums.whole.repeated:
+            _, of_questions = sums.whole.joined()
+            complete = measure.columns.complete(of_questions)
+            if only_paired and 2 * int(complete.sum()) > whole.rows:
+                whole, design = Moments.of(*of_questions[:width, complete]), "paired outcomes"
+            elif complete.all() and not sums.whole.once.rows:
+                design = "paired outcomes"
+        if only_paired and design == "logged draws":
+            return None
+        segments = {
+            name: {value: _moments(of_value, width=width) for value, of_value in groups.items()}
+            for name, groups in sums.segments.items()
+        }
+        return cls(design=design, summary=summary, measure=measure, whole=whole, segments=segments)  # type: ignore[arg-type]
+
+
+def _moments(sums: QuestionSums, *, width: int) -> Moments:
+    """The moments of the first `width` columns over all questions."""
+    moments = sums.once
+    if sums.repeated:
+        moments = moments.merged(Moments.of(*sums.joined()[1]))
+    return Moments(rows=moments.rows, mean=moments.mean[:width], scatter=moments.scatter[:width, :width])

@@ -96,20 +96,20 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
     said = found(run("--policy", "linucb,fixed:single_step", "--json"))
     assert said["logged"] == ["linucb"]
     linucb, single, current = said["candidates"]
-    assert (current["verdict"], said["plan"]["baseline"]) == ("baseline", "linucb as it is now")
-    assert (linucb["same_policy"], linucb["learned"], linucb["verdict"]) == (True, "folds", "same policy")
+    assert (current["comparison"], said["plan"]["baseline"]) == (None, "linucb as it is now")
+    assert (linucb["same_policy"], linucb["learned"]) == (True, "folds")
     assert (single["same_policy"], single["learned"]) == (False, None)
     now = "linucb as it is now"
     assert said["headline"][0] == f"linucb (learned from this log) and {now} are the same policy"
     assert "fixed:single_step is " in said["headline"][1]
     assert now in said["headline"][1]
     along = found(run("--policy", "linucb", "--learn", "--json"))
-    assert (along["candidates"][0]["verdict"], along["candidates"][0]["learned"]) == ("same policy", "along")
+    assert (along["candidates"][0]["same_policy"], along["candidates"][0]["learned"]) == (True, "along")
     still = found(run("--policy", "fixed:single_step", "--json"))
     assert still["plan"]["baseline"] == "logged", "nothing is learned unless a candidate learns or it is asked for"
     served = found(run("--policy", "linucb,fixed:single_step", "--baseline", "logged", "--json"))
     assert "linucb as served while learning" in served["headline"][1]
-    assert served["candidates"][0]["verdict"] in ("cannot tell", "same policy")
+    assert served["candidates"][0]["comparison"]["verdict"] == "not known yet"
 
 
 def test_prices(store, run, tmp_path):
@@ -229,14 +229,15 @@ def test_fail_below(run):
     write_rows("log.jsonl", candidate_rows())
     words = ("--log", "log.jsonl", "--policy", "column:new,uniform", "--json")
     said = found(run(*words))
-    lows = [candidate["difference"]["low"] for candidate in said["candidates"]]
+    lows = [candidate["comparison"]["reward"]["low"] for candidate in said["candidates"]]
     assert run(*words, "--fail-below", str(min(lows))).exit_code == 0
     done = run(*words, "--fail-below", str(min(lows) + 1e-6))
     assert done.exit_code == 1
-    least = [one for one in said["candidates"] if one["difference"]["low"] == min(lows)]
+    least = [one for one in said["candidates"] if one["comparison"]["reward"]["low"] == min(lows)]
     assert "not surely at least " in done.stderr
     for one in said["candidates"]:
-        assert (f"{one['name']} ({one['difference']['low']:+.4g} at the least)" in done.stderr) == (one in least)
+        low = one["comparison"]["reward"]["low"]
+        assert (f"{one['name']} ({low:+.4g} at the least)" in done.stderr) == (one in least)
     assert json.loads(done.stdout) == said
     assert run(*words, "--fail-below", "-0.9", "--baseline", "uniform").exit_code == 0
 

@@ -50,7 +50,7 @@ def test_replay_takes_the_uniform_part(make_world, tmp_path):
     kept = [number for number in range(40) if number % 4 != 2]
     assert replay(open_log(config=world.settings), candidates=["uniform"]).rows == len(kept)
     in_memory = open_log(config=world.settings).read()
-    assert (len(in_memory.rows), in_memory.undrawn) == (len(kept), 10)
+    assert (len(in_memory.log), in_memory.undrawn) == (len(kept), 10)
     for kind in ("jsonl", "parquet"):
         file = tmp_path / f"log.{kind}"
         write_rows(file, ledger_rows(world.ledger))

@@ -9,8 +9,7 @@ from sqlalchemy import update
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs.ledger_transfer import take_in
-from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
-from ragbandit.router.offline.replay.sums import SourcePart
+from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError
@@ -34,17 +33,22 @@ def ledger_of_rows(database, monkeypatch):
     return fill
 
 
+def in_memory_of(log, rows):
+    """The same rows in memory, with what the store records of its policies."""
+    return memory_log(rows, name=log.described, mixed_arms=log.mixed_arms, recorded_elsewhere=log.recorded())
+
+
 def test_pages_and_memory_agree(ledger_of_rows, monkeypatch):
     """Reward, segments, versions, late feedback and notes are those of the rows in memory."""
     rows = [replace(row, late=number % 9 == 0) for number, row in enumerate(lived_rows(150))]
     log = ledger_of_rows(rows, since=1.7e9 + 20)
     plan = Plan(segments=("device", "tenant"), weight=0.1)
-    in_memory = replay(log.read(), candidates=CANDIDATES, plan=plan)
+    in_memory = replay(in_memory_of(log, rows[20:]), candidates=CANDIDATES, plan=plan)
     monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole ledger is read"))
     in_pages = replay(log, candidates=CANDIDATES, plan=plan)
     assert (in_pages.rows, in_pages.sources["late"]) == (130, 14)
     assert "different questions" in in_pages.notes[0]
-    close(in_pages, in_memory)
+    close(replace(in_pages, since=None), in_memory)
 
 
 @on_sqlite
@@ -55,21 +59,22 @@ def test_rows_of_two_encoders(ledger_of_rows):
     log = ledger_of_rows(rows)
     in_pages = replay(log, candidates=CANDIDATES)
     assert any("no features" in note for note in in_pages.notes)
-    close(in_pages, replay(log.read(), candidates=CANDIDATES, settings=log.settings))
+    close(in_pages, replay(in_memory_of(log, rows), candidates=CANDIDATES))
 
 
 def test_mixed_arms(ledger_of_rows):
     """Rows with other arms are refused with the decision's id, or judged among their own arms if requested."""
     rows = lived_rows(80)
     fewer = {"id": "fewer", "arms": ["slow", "fast"], "pmf": [0.5, 0.5], "arm": "slow", "reward": 0.5, "text": "why?"}
-    log = ledger_of_rows([*rows, *rows_from([fewer])])
+    rows += rows_from([fewer])
+    log = ledger_of_rows(rows)
     with pytest.raises(InvalidInput, match=r"offers slow, fast; .*fast, deep, slow") as caught:
         replay(log, candidates=CANDIDATES)
     assert caught.value.field == "decision fewer arms"
     log = replace(log, mixed_arms=True)
     in_pages = replay(log, candidates=CANDIDATES)
     assert in_pages.candidates[0].notes == ("deep was not offered in 1 rows: there all offered arms alike",)
-    close(in_pages, replay(log.read(), candidates=CANDIDATES, settings=log.settings))
+    close(in_pages, replay(in_memory_of(log, rows), candidates=CANDIDATES))
 
 
 @pytest.mark.parametrize("change", [{"pmf": "[0.5,"}, {"arms": "fast"}, {"pmf": '[0.5,"x",0.2]'}])
@@ -91,13 +96,10 @@ def test_folds_are_those_of_memory(ledger_of_rows):
         features = np.full(4, number % 7, dtype=np.float32) if number % 3 == 1 else None
         rows.append(replace(row, decision=replace(row.decision, query=query, features=features)))
     log = ledger_of_rows(rows)
-    expected = log.read().log
-    with log.sources(skipped=[]) as sources:
-        part = SourcePart(source=sources[0], candidates=(), plan=Plan(), arms=log.arms(sources))
-        found = list(part.batches())
-    assert found[0].arms == expected.arms
-    assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
-    assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
+    found, expected = log.read().log, memory_log(rows).read().log
+    assert found.arms == expected.arms
+    assert np.array_equal(found.questions, expected.questions)
+    assert np.array_equal(found.known_by, expected.known_by)
     assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}
 
 
@@ -109,8 +111,4 @@ def test_features_are_those_of_the_rows(ledger_of_rows, every):
     for number, row in enumerate(lived_rows(90)):
         kept = row.decision.features.astype(np.float16 if number % every == 0 else np.float32).astype(np.float32)
         rows.append(replace(row, decision=replace(row.decision, features=kept)))
-    log = ledger_of_rows(rows)
-    with log.sources(skipped=[]) as sources:
-        part = SourcePart(source=sources[0], candidates=(), plan=Plan(), arms=log.arms(sources))
-        columns = np.concatenate([batch.features for batch in part.batches()])
-    assert np.array_equal(columns, log.read().log.features)
+    assert np.array_equal(ledger_of_rows(rows).read().log.features, memory_log(rows).read().log.features)

@@ -170,11 +170,11 @@ def write_json(path, rows):
     return path
 
 
-def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, defaults=None):
+def read_log(path, *, fields=(), own=(), batch_rows=1 << 16, defaults=None):
     """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
     source = ParquetSource(path=path, defaults=defaults or Defaults())
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
-        spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own, features=features)
+        spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own)
         for batch in source.batches(spec.columns):
             yield decoded(drawn_rows(batch), spec=spec, place=source.place)
 

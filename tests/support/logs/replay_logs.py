@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log
 from ragbandit.router.offline.logs import Defaults
 from ragbandit.router.offline.logs.jsonl import rows_of
-from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
+from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, replay
 from tests.support.logs.log_rows import keys_of
 
 ARMS = ("fast", "deep", "slow")
@@ -91,7 +91,7 @@ def array_log(pmf, *, action, reward=None, **changes):
 
 def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=None, **plan):
     """The replay of these candidates."""
-    log = memory_log(rows, mixed_arms=mixed_arms, ledger=ledger)
+    log = rows if isinstance(rows, OpenLog) else memory_log(rows, mixed_arms=mixed_arms, ledger=ledger)
     return replay(log, candidates=parse_candidates(names), plan=Plan(**plan), settings=settings, encoder=encoder)
 
 

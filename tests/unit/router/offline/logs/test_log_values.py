@@ -108,7 +108,7 @@ def test_both_readers_take_it(tmp_path, case):
     file = file_of(tmp_path, TAKEN[case])
     rows = list(read_rows(file))
     assert not [row for row in rows if isinstance(row, BadRow)], rows
-    (log,) = read_log(file, fields=("plan",), features=True)
+    (log,) = read_log(file, fields=("plan",))
     assert [row.decision.made_at for row in rows] == log.made_at.tolist() == [SECONDS] * 2
     assert [row.reward.value for row in rows] == log.reward.tolist() == [1.0, 0.0]
     assert [list(row.decision.pmf) for row in rows] == log.pmf.tolist()

@@ -109,13 +109,11 @@ def test_candidates_follow_the_arms(tmp_path):
 
 
 def test_features_and_fields(tmp_path):
-    """Features and fields come where they are asked for, and only there."""
+    """Features come with their rows, and fields where they are asked for."""
     rows = plain_rows(20)
     write_rows(tmp_path / "log.parquet", rows)
-    (plain,) = read_log(tmp_path / "log.parquet")
-    assert (plain.features, plain.fields) == (None, {})
     fields = ("tenant", "version", "device", "missing")
-    (log,) = read_log(tmp_path / "log.parquet", features=True, fields=fields)
+    (log,) = read_log(tmp_path / "log.parquet", fields=fields)
     assert np.array_equal(log.features, np.stack([row.decision.features for row in rows]))
     assert log.fields["device"].tolist() == [row.decision.query.context["device"] for row in rows]
     assert set(log.fields["tenant"]) == {"default"}
@@ -178,7 +176,7 @@ def test_uneven_features(tmp_path, change):
     """Features that are missing in a row, of another width or by another encoder are no features at all."""
     good = LEAST | {"features": [1.0, 2.0], "encoder_hash": "one"}
     pq.write_table(pa.Table.from_pylist([good, good | {"id": "q2"} | change]), tmp_path / "log.parquet")
-    (log,) = read_log(tmp_path / "log.parquet", features=True)
+    (log,) = read_log(tmp_path / "log.parquet")
     assert (len(log), log.features, log.encoder_hash) == (2, None, "")
 
 

@@ -10,8 +10,8 @@ import pytest
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import OpenLog
-from ragbandit.router.offline.replay.sums import SourcePart
+from ragbandit.router.offline.replay import OpenLog, memory_log
+from ragbandit.router.offline.replay.parts import LogPart
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import write_json
 from tests.support.logs.replay_logs import close, lived_rows
@@ -33,14 +33,14 @@ def parquet(tmp_path, monkeypatch):
 def sizes(monkeypatch):
     """Rows of every piece that is read; reading the whole file is an error."""
     seen = []
-    read = SourcePart.read
+    read = LogPart.read
 
     def counted(self):
         for log in read(self):
             seen.append(len(log))
             yield log
 
-    monkeypatch.setattr(SourcePart, "read", counted)
+    monkeypatch.setattr(LogPart, "read", counted)
     monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole file is read"))
     return seen
 
@@ -69,7 +69,7 @@ def test_without_candidates(parquet):
     """Without names each arm of the log is judged, and uniform: of a Parquet file and of rows in memory."""
     log = open_log(parquet, config=Settings())
     names = ["fixed:fast", "fixed:deep", "fixed:slow", "uniform"]
-    for source in (log, log.read()):
+    for source in (log, memory_log(lived_rows(200))):
         assert [candidate.name for candidate in replay(source).candidates] == names
 
 
@@ -133,7 +133,7 @@ def test_fixed_arms_are_judged_by_propensities(tmp_path, name, offers):
 def test_two_arms_need_no_pmf(tmp_path):
     """With two arms, the propensity gives the pmf, so the draws are checked and every policy can be judged."""
     log = open_log(_with_propensities(tmp_path / "log.jsonl", pmf=(0.7, 0.3, 0.0)), config=Settings())
-    assert [row.decision.pmf for row in log.read().rows[:1]] == [pytest.approx((0.7, 0.3))]
+    assert log.read().log.pmf[0] == pytest.approx([0.7, 0.3])
     assert not any("drawn arm only" in note for note in replay(log, candidates=["uniform"]).notes)
 
 

@@ -1,4 +1,4 @@
-"""A log in parts gives the same numbers as the whole log to 1e-9; what is no sum over rows is refused."""
+"""A log in parts gives the same numbers as the whole log to 1e-9; policies that learn are refused."""
 
 import os
 import threading

@@ -27,7 +27,7 @@ def test_weights_by_hand():
 def test_dr_by_hand():
     """DR of the arms' means: every row is predicted by the other folds, shrunk to their mean by one row's worth."""
     rows = hand_rows()
-    fold = folds_of(memory_log(rows).log.questions, folds=2)
+    fold = folds_of(memory_log(rows).read().log.questions, folds=2)
     assert len(set(fold)) == 2
     scores = []
     for place, (share, arm, reward) in enumerate(HAND):
@@ -39,7 +39,7 @@ def test_dr_by_hand():
         scores.append(model + weight * (reward - model))
     (found,) = judged(rows, "fixed:deep", folds=2).candidates
     assert found.reward.value == pytest.approx(np.mean(scores))
-    assert found.difference.value == pytest.approx(np.mean(scores) - 1.75 / 5)
+    assert found.comparison.reward.estimate == pytest.approx(np.mean(scores) - 1.75 / 5)
 
 
 def test_log_by_hand():
@@ -70,10 +70,10 @@ def mixed_rows():
 def test_mixed_arms_are_refused_unless_asked_for():
     """Rows with different arms are refused by line, arms and remedy; with mixed_arms each is judged among its own."""
     with pytest.raises(InvalidInput, match="offers deep, fast; the first row offers fast, deep, slow") as caught:
-        memory_log(mixed_rows())
+        memory_log(mixed_rows()).read()
     assert caught.value.field == "line 2 arms"
     assert "--mixed-arms" in caught.value.remedy
-    log = memory_log(mixed_rows(), mixed_arms=True).log
+    log = memory_log(mixed_rows(), mixed_arms=True).read().log
     assert log.arms == ("fast", "deep", "slow")
     assert log.pmf.tolist() == [[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]
     assert log.offered.tolist() == [[True] * 3, [True, True, False]]
@@ -85,7 +85,7 @@ def test_wrong_row_is_named():
     wrong = replace(rows[1], decision=replace(rows[1].decision, pmf=(0.5, 0.3, 0.3)))
     for row, place in ((wrong, "line 2 pmf"), (replace(wrong, line=0), f"decision {wrong.decision.id} pmf")):
         with pytest.raises(InvalidInput, match=r"sums to 1\.1") as caught:
-            memory_log([rows[0], row, rows[2]])
+            memory_log([rows[0], row, rows[2]]).read()
         assert caught.value.field == place
 
 

@@ -17,9 +17,10 @@ def test_better_and_worse():
     rows = with_extra(lived_rows(2000, weight=0.0), "near", [[0.49, 0.31, 0.2]] * 2000)
     found = judged(rows, "fixed:slow", "fixed:fast", "column:near")
     best, worst, near = found.candidates
-    assert (best.verdict, worst.verdict, near.verdict) == ("better", "worse", "cannot tell")
-    assert (best.rows_needed, worst.rows_needed) == (None, None)
-    assert near.rows_needed > 2000
+    compared = [one.comparison for one in (best, worst, near)]
+    assert [one.verdict for one in compared] == ["better", "worse", "as good"]
+    assert [one.missing for one in compared] == [None] * 3
+    assert {(one.design, one.rated) for one in compared} == {("logged draws", 77)}, "the questions come again and again"
     assert best.reward.low < 0.8 < best.reward.high
     assert worst.reward.low < 0.2 < worst.reward.high
 
@@ -31,11 +32,12 @@ def test_logged_probabilities_are_the_same_policy():
     """A candidate with the probabilities of what it is compared with, in every row, differs by nothing at all."""
     even = lived_rows(60, pmf=(1 / 3,) * 3)
     same, other = judged(even, "uniform", "fixed:deep").candidates
-    assert (same.verdict, same.same_policy, same.difference.interval) == ("same policy", True, (0.0, 0.0))
-    assert (other.same_policy, other.verdict == "same policy") == (False, False)
+    reward = same.comparison.reward
+    assert (same.same_policy, reward.low, reward.high) == (True, 0.0, 0.0)
+    assert not other.same_policy
     rows = with_extra(even, "mine", [[0.0, 1.0, 0.0]] * 60)
     beside = judged(rows, "fixed:deep", "column:mine", baseline="fixed:deep").candidates[1]
-    assert beside.verdict == "same policy"
+    assert beside.same_policy
 
 
 @pytest.mark.parametrize("field", ["device", "number", "version"])
@@ -45,10 +47,12 @@ def test_segments_sum_to_the_whole(field):
     segments = found.segments[field]
     assert len(segments) == {"device": 2, "number": 12, "version": 3}[field]
     assert sum(segment.rows for segment in segments) == 300
-    for name in ("value", "difference"):
-        parts = sum(segment.rows * getattr(segment, name).value for segment in segments)
-        whole = found.reward if name == "value" else found.difference
-        assert parts / 300 == pytest.approx(whole.value)
+    for rewards, whole in (
+        ([segment.value.value for segment in segments], found.reward.value),
+        ([segment.difference.estimate for segment in segments], found.comparison.reward.estimate),
+    ):
+        parts = sum(segment.rows * reward for segment, reward in zip(segments, rewards, strict=True))
+        assert parts / 300 == pytest.approx(whole)
     assert [segment.name for segment in segments][-1] == ("others" if field == "number" else segments[-1].name)
 
 
@@ -79,9 +83,8 @@ def test_hole_is_named_and_bounded():
         assert found.bounds == (found.reward.low, found.reward.high)
         low, high = found.bounds
         assert -1.0 <= low <= found.reward.value <= high <= 1.0
-        assert found.rows_needed is None
         assert found.reward.value == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
-        assert 1.0 < found.difference.high - found.difference.low < 1.5
+        assert 1.0 < found.comparison.reward.high - found.comparison.reward.low < 1.5
         inside += low <= truth <= high
     assert inside == 6
     assert judged(rows, "fixed:deep").candidates[0].bounds is None
@@ -105,7 +108,7 @@ def test_holes_are_bounded_by_the_worst_case(least):
     assert low <= 0.5 * worth + 0.5 * least
     assert high >= 0.5 * worth + 0.5
     assert found.reward.value == pytest.approx(0.5 * worth + 0.5 * half, abs=0.03 * (1.0 - least))
-    assert found.verdict == "cannot be judged"
+    assert found.comparison.missing.startswith("rows in which slow could be drawn: 50 % of the decisions of fixed:slow")
     assert found.quality.low is None
 
 
@@ -137,8 +140,8 @@ def test_few_effective_rows_give_no_verdict():
     ]
     (found,) = judged(rows_from(records), f"fixed:{ARMS[1]}").candidates
     assert found.weights.effective_rows == pytest.approx(6.0)
-    assert (found.verdict, found.difference.low) == ("cannot tell", None)
-    assert found.missing == (
+    assert (found.comparison.verdict, found.comparison.reward.low) == ("not known yet", None)
+    assert found.comparison.missing == (
         "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 more questions at this rate. "
         "They are missing for fixed:deep: a larger policy.floor or policy.harm draws its arms more often"
     )

@@ -32,7 +32,7 @@ def mixed_rows(count=120):
 
 def test_a_question_is_known_by_its_text_else_its_features_else_its_decision():
     """Equal texts are one question whatever the features, and so are equal features without text; ids never are."""
-    log = memory_log(mixed_rows()).log
+    log = memory_log(mixed_rows()).read().log
     assert log.known_by.reshape(-1, 4).tolist() == [[(BY_TEXT, BY_FEATURES, BY_ID)[at % 3]] * 4 for at in range(30)]
     sizes = [len(np.unique(group)) for group in log.questions.reshape(-1, 4)]
     assert sizes == [(1, 1, 4)[at % 3] for at in range(30)]
@@ -43,7 +43,7 @@ def test_every_reader_has_the_same_questions(tmp_path):
     """A Parquet file gives the rows the same questions as memory, whatever the batch and whether features are read."""
     rows = mixed_rows()
     rows = [with_text(row, row.decision.query.text or " ") for row in rows]
-    expected = memory_log(rows).log
+    expected = memory_log(rows).read().log
     write_rows(tmp_path / "log.parquet", rows)
     for batch in (7, 1 << 16):
         pieces = list(read_log(tmp_path / "log.parquet", batch_rows=batch))

@@ -14,7 +14,7 @@ from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.candidates import update_of
+from ragbandit.router.offline.replay.candidates import lessons
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.kinds.fixed import Uniform
@@ -29,9 +29,8 @@ from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows
 def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linucb"):
     """A snapshot of a policy that learned these rows, in the folder of these settings; its version."""
     policy = make_policy(name, params={})
-    features = np.stack([row.decision.features for row in rows])
-    for index, row in enumerate(rows):
-        assert apply(policy, update_of(row, features=features, index=index, weight=None))
+    for update in lessons(memory_log(rows).read().log, place="line"):
+        assert apply(policy, update)
     info, tensors, facts = pack(
         policy, label=PolicyLabel(label), last_seq=rows[-1].seq, encoder_hash=encoder_hash, now=0.0
     )
@@ -159,7 +158,7 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
     rows = lived_rows(60)
     ids = [row.decision.id for row in rows]
     judged(rows, "spy", folds=folds)
-    fold = dict(zip(ids, folds_of(memory_log(rows).log.questions, folds=folds), strict=True))
+    fold = dict(zip(ids, folds_of(memory_log(rows).read().log.questions, folds=folds), strict=True))
     assert sorted(asked for _, asked, _ in spy.heard) == sorted(ids)
     for _, asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]

@@ -17,7 +17,7 @@ def test_sources_of_rewards():
     found = judged(rows, "uniform")
     assert found.sources == {"explicit": 5, "default": 1, "late": 1}
     assert found.notes == ("1 of 6 rewards are the default: nobody judged those answers",)
-    unknown = "a question that occurs several times is not recognised, and may lie in several folds"
+    unknown = "a question that occurs several times is not recognised, and counts as several"
     assert judged(hand_rows(), "uniform").notes == (
         f"5 rows have neither text nor features: {unknown}",
         "the rows have no features: the reward model knows the arms' means only",

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidateResult,
@@ -14,9 +15,11 @@ from ragbandit.router.offline.replay.plan import (
     ReplayResult,
     SegmentResult,
     Skipped,
+    side,
 )
 from ragbandit.router.offline.replay.report import assessment, headline
 
+SERVED = "the logged policy as served while learning"
 BEGIN, DAY = 1_770_000_000.0, 86_400.0
 WEIGHTS = ImportanceWeights(
     effective_rows=2310.4, largest=28.04, possible=30.0, mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04)
@@ -28,19 +31,35 @@ def measured(value, half=None):
     return EstimateWithInterval(value=value, **ends)
 
 
-def candidate(name="linucb", gain=0.042, half=0.031, **changes):
-    verdict = "better" if gain > half else "worse" if gain < -half else "cannot tell"
+def compared(name, gain, half, *, blocked=None):
+    """A comparison on 12,000 questions. half: None for no interval."""
+    parts = {
+        part: Difference(
+            estimate=estimate,
+            low=None if width is None else estimate - width,
+            high=None if width is None else estimate + width,
+            effective_rows=2310.4,
+            first=second + estimate,
+            second=second,
+        )
+        for part, estimate, width, second in (
+            ("reward", gain, half, 0.512),
+            ("quality", 0.05, 0.02, 0.58),
+            ("cost", 0.95, 0.1, 1.36),
+        )
+    }
+    return compare(name, SERVED, design="logged draws", questions=12_000, rated=12_000, blocked=blocked, **parts)
+
+
+def candidate(name="linucb", gain=0.042, half=0.031, *, blocked=None, **changes):
+    first = side(name, learned=changes.get("learned"))
     result = CandidateResult(
         name=name,
         described=f"{name}, learned from the other folds",
         reward=measured(0.512 + gain, half),
         quality=measured(0.63, 0.02),
         cost=measured(2.31, 0.1),
-        difference=measured(gain, half),
-        quality_difference=measured(0.05, 0.02),
-        cost_difference=measured(0.95, 0.1),
-        verdict=verdict,
-        rows_needed=None,
+        comparison=compared(first, gain, half, blocked=blocked),
         weights=WEIGHTS,
         unsupported={},
         bounds=None,
@@ -50,7 +69,7 @@ def candidate(name="linucb", gain=0.042, half=0.031, **changes):
     return replace(result, **changes)
 
 
-BASELINE = candidate("random", difference=None, verdict="baseline", quality_difference=None, cost_difference=None)
+BASELINE = candidate("random", comparison=None)
 
 
 def replayed(*candidates, **changes):
@@ -58,11 +77,13 @@ def replayed(*candidates, **changes):
     result = ReplayResult(
         log="the ledger main",
         rows=12_000,
+        questions=12_000,
         begin=BEGIN,
         end=BEGIN + 5 * DAY,
         since=None,
         plan=Plan(),
         baseline="the logged policy",
+        against=SERVED,
         baseline_reward=measured(0.512, 0.014),
         baseline_quality=measured(0.58, 0.01),
         baseline_cost=measured(1.36, 0.05),
@@ -75,7 +96,6 @@ def replayed(*candidates, **changes):
     return replace(result, **changes)
 
 
-SERVED = "the logged policy as served while learning"
 NEVER_TRIED = "{} of the decisions of {} are for arms that the log never tried there (deep)"
 PARTS = "; quality better (0.630 against 0.580); 70 % more cost"
 
@@ -93,20 +113,20 @@ PARTS = "; quality better (0.630 against 0.580); 70 % more cost"
             f"(reward -0.093 to +0.107 a question); missing: tens of thousands more rated questions{PARTS}",
         ),
         (
-            candidate("mba", -0.01, 0.2, verdict="cannot be judged", unsupported={"deep": 0.123}, bounds=(0.31, 0.66)),
-            f"{NEVER_TRIED.format('12.3 %', 'mba')}{PARTS}; its reward may lie anywhere from 0.310 to 0.660",
+            candidate("mba", -0.01, 0.2, blocked="draws of deep", unsupported={"deep": 0.123}, bounds=(0.31, 0.66)),
+            f"missing: draws of deep{PARTS}; its reward may lie anywhere from 0.310 to 0.660",
         ),
         (
             candidate(unsupported={"deep": 0.001}, bounds=(0.52, 0.6)),
             f"; whatever the reward of what the log never tried: {NEVER_TRIED.format('0.1 %', 'linucb')}",
         ),
         (
-            candidate(difference=measured(0.04), verdict="cannot tell", missing="more draws of deep"),
+            candidate(half=None, blocked="more draws of deep"),
             f"whether linucb is better than {SERVED} is not known yet; missing: more draws of deep{PARTS}",
         ),
         (candidate(same_policy=True, gain=0.0, half=0.0), f"linucb and {SERVED} are the same policy"),
         (
-            candidate(same_policy=True, verdict="same policy"),
+            candidate(same_policy=True),
             "reward a question is what having learned is worth, not a difference between policies",
         ),
     ],
@@ -121,13 +141,13 @@ def test_the_baseline_is_not_compared_with_itself():
     """Only candidates have a sentence and a comparison; the baseline is a point of the frontier."""
     shown = assessment(replayed(BASELINE, candidate()))
     assert [one.first for one in shown.comparisons] == ["linucb"]
-    assert shown.comparisons[0].second == "random"
-    assert {point.name for point in shown.frontier} == {"linucb", "random"}
+    assert {point.name for point in shown.frontier} == {"linucb", SERVED}
 
 
 def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
     """The faults come before any number, and nothing is better or worse."""
-    shown = assessment(replayed(candidate(), faults=("multi_step was drawn too often",)))
+    blocked = candidate(blocked="a log that does not contradict its own probabilities")
+    shown = assessment(replayed(blocked, faults=("multi_step was drawn too often",)))
     assert shown.sentence.startswith("this log is wrong, so that no number from it is reliable: multi_step was drawn")
     assert (shown.number, shown.verdict) == ("not known yet", "not known yet")
 
@@ -138,9 +158,8 @@ def test_the_log_is_described():
         name="acme",
         rows=9_000,
         effective_rows=1_800.0,
-        baseline=0.51,
         value=measured(0.56),
-        difference=measured(0.05, 0.04),
+        difference=Difference(estimate=0.05, low=0.01, high=0.09),
     )
     shown = assessment(
         replayed(
@@ -148,7 +167,7 @@ def test_the_log_is_described():
             skipped_rows=1203,
             skipped=(Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),),
             notes=("short log",),
-            pairs=(Pair(first="linucb", second="mba", difference=measured(0.09, 0.04)),),
+            pairs=(Pair(first="linucb", second="mba", comparison=compared("linucb", 0.09, 0.04)),),
         )
     )
     notes = "\n".join(shown.notes)

@@ -10,6 +10,7 @@ from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
+from ragbandit.router.offline.replay.opening import Recorded
 from ragbandit.router.offline.replay.plan import LoggedPolicy
 from ragbandit.router.offline.replay.report import headline
 from tests.support.cases import every_case
@@ -48,8 +49,9 @@ def against_itself(made, *, log=None, **plan):
 def test_a_policy_that_learns_along_the_log_is_the_one_that_served_it(world, named, late):
     """Floors, cold start, incumbent, params and what had been learned are the service's: so is every probability."""
     settings, log = world(named, 0, late)
-    ready = prepare(log, candidates=parse_candidates([settings.policy.name]), plan=Plan(learn=True), settings=settings)
-    assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf[ready.early :]).max() < 1e-9
+    whole, candidates = log.read(), parse_candidates([settings.policy.name])
+    ready = prepare(whole, candidates=candidates, plan=Plan(learn=True), settings=settings)
+    assert np.abs(ready.candidate_pmfs[0].pmf - whole.log.pmf[ready.early :]).max() < 1e-9
     assert (ready.early > 0) == ("incumbent" in named), "beside an incumbent the first rows explore nothing"
 
 
@@ -69,28 +71,29 @@ def test_a_policy_is_the_same_as_itself(world):
         ):
             with case(named, warm, plan):
                 found = against_itself(world(named, warm=warm), **plan)
-                candidate, gap = found.candidates[0], found.candidates[0].difference
-                assert (candidate.verdict, candidate.same_policy) == ("same policy", True)
-                assert (gap.value, gap.low, gap.high) == (0.0, 0.0, 0.0)
-                assert headline(found)[0].endswith(" are the same policy")
-                # Rows of a warm start are learned and not judged; nor are rows before the first exploration.
+                candidate, gap = found.candidates[0], found.candidates[0].comparison.reward
+                assert (candidate.comparison.verdict, candidate.same_policy) == ("as good", True)
+                assert (gap.estimate, gap.low, gap.high) == (0.0, 0.0, 0.0)
+                assert headline(found)[0].endswith("are the same policy")
+                # Rows of a warm start are apart, and rows before the first exploration are left out.
                 assert found.rows == 200 if "incumbent" not in named else 100 < found.rows < 200
 
 
 def test_what_is_compared_is_said(world):
     """The line names both sides: the policy as it is now, learning along the log, or as it served while it learned."""
     settings, log = world("mba")
-    linucb, along = "linucb (learned from this log)", "linucb (learning along this log)"
+    along = "linucb (learning along this log)"
     with every_case() as case:
         for plan, said in (
-            ({}, (linucb, "mba as it is now")),
-            ({"baseline": "current"}, (linucb, "mba as it is now")),
+            ({}, ("linucb (learned from this log)", "mba as it is now")),
+            ({"baseline": "current"}, ("linucb (learned from this log)", "mba as it is now")),
             ({"learn": True}, (along, "the current mba (learning along this log)")),
-            ({"baseline": "logged"}, (linucb, "mba as served while learning")),
+            ({"baseline": "logged"}, ("linucb (learned from this log)", "mba as served while learning")),
         ):
             with case(plan):
                 found = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
-                assert all(side in headline(found)[0] for side in said)
+                compared = found.candidates[0].comparison
+                assert (compared.first, compared.second) == said
     fixed = replay(log, candidates=["fixed:multi_step"], settings=settings)
     assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
 
@@ -100,13 +103,15 @@ def test_what_having_learned_is_worth_is_said_with_its_number(world):
     settings, log = world("mba")
     # What the policy decided while it knew little, with rewards that are learned soon, on other questions each time.
     rows = [of_another_question(log.rows[at % 100], at=at) for at in range(600)]
-    found = against_itself((settings, log), log=memory_log(rows, logged=log.logged), baseline="logged")
+    found = against_itself(
+        (settings, log), log=memory_log(rows, recorded_elsewhere=log.recorded_elsewhere), baseline="logged"
+    )
     (candidate,) = found.candidates
-    assert candidate.verdict == "same policy"
-    assert candidate.difference.low > 0.0
+    assert (candidate.same_policy, candidate.comparison.verdict) == (True, "not known yet")
+    assert candidate.comparison.reward.low > 0.0
     (said,) = headline(found)
     assert said.startswith("mba (learned from this log) and mba as served while learning are the same policy: +")
-    assert said.endswith(" is what having learned is worth, not a difference between policies")
+    assert said.endswith("is what having learned is worth, not a difference between policies")
 
 
 def of_another_question(row, *, at):
@@ -137,20 +142,22 @@ def test_two_that_have_learned(world):
     settings, log = world("mba")
     found = replay(log, candidates=["linucb", "mba"], plan=Plan(baseline="mba"), settings=settings)
     assert [candidate.same_policy for candidate in found.candidates] == [False, False]
-    assert "linucb (learned from this log) " in headline(found)[0]
-    assert " mba (learned from this log)" in headline(found)[0]
+    compared = found.candidates[0].comparison
+    assert (compared.first, compared.second) == ("linucb (learned from this log)", "mba (learned from this log)")
 
 
 def test_unknown_policies_are_not_compared_by_name(world):
     """In an imported log, or one decided by several policies, no policy is identified with the candidate."""
     log = world("mba", 0)[1]
     other = LoggedPolicy.of("linucb", params={})
-    mine = next(iter(log.logged["main"]))
+    mine = next(iter(log.recorded_elsewhere.policies["main"]))
     for logged in ({}, {"main": frozenset({mine, other})}):
-        found = against_itself(world("mba"), log=replace(log, logged=logged), baseline="logged")
+        found = against_itself(
+            world("mba"), log=replace(log, recorded_elsewhere=Recorded(policies=logged)), baseline="logged"
+        )
         assert not found.candidates[0].same_policy
         who = "linucb and mba" if logged else "the logged policy"
-        assert f" {who} as served while learning" in headline(found)[0]
+        assert found.candidates[0].comparison.second == f"{who} as served while learning"
 
 
 def test_floors_are_the_services():
@@ -178,7 +185,7 @@ def test_all_at_one_price():
 def test_versions_tell_what_had_been_learned(world):
     """A row's version names the seq that its policy had learned; of another ledger's, all rows before count."""
     log = world("mba", 0, 40)[1]
-    before = learned_before(log)
+    before = learned_before(log.read())
     assert before[:3].tolist() == [0, 0, 0]
     assert before[100] == 60
-    assert learned_before(replace(log, ledger="other")).tolist() == list(range(len(log.rows)))
+    assert learned_before(replace(log, ledger="other").read()).tolist() == list(range(len(log.rows)))

@@ -1,0 +1,169 @@
+"""The parts of a log, which are read in batches; which rows are judged, and which are left out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from ragbandit.router.offline.estimation import Choices, Flags, Tally
+from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named, times_of
+from ragbandit.router.offline.logs.parquet import BATCH
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix
+
+#: the first exploration is searched for in this number of first rows
+EARLIEST: Final = 100_000
+
+
+@dataclass(kw_only=True, slots=True)
+class LeftOut(Tally):
+    undrawn: int = 0  #: rows whose arm was not drawn
+    timeless: int = 0  #: rows without a time, counted if `since` is set
+    older: int = 0  #: rows decided before `since`
+    early: int = 0  #: rows before the first exploration
+
+
+def judged_rows(batch: Any, *, since: float | None, left_out: LeftOut) -> Any:
+    """The drawn rows of a batch that were decided since `since`. Counts the others in `left_out`."""
+    rows = drawn_rows(batch)
+    left_out.undrawn += batch.num_rows - rows.num_rows
+    if since is None:
+        return rows
+    times = times_of(rows)
+    recent = times >= since
+    left_out.timeless += int(np.count_nonzero(times == 0.0))
+    left_out.older += int(np.count_nonzero(~recent))
+    return rows.filter(recent)
+
+
+@dataclass(kw_only=True)
+class LogPart:
+    """A log or a part of it. The batches have the same order each time they are read.
+
+    It can be pickled if its source can.
+    """
+
+    source: LogSource | None = None  #: None if all batches are in `kept`
+    spec: BatchSpec = field(default_factory=lambda: BatchSpec(arms=()))
+    candidates: Sequence[CandidateSpec] = ()
+    plan: Plan = field(default_factory=Plan)
+    #: decisions made before this time are not judged, seconds since the epoch; None to judge all
+    since: float | None = None
+    #: number of first rows to leave out, since they precede the first exploration; see `certain_start`
+    early: Mapping[bool, int] = field(default_factory=dict)
+    kept: list[Log] | None = None  #: all batches if they are in memory, else None
+    room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
+    left_out: LeftOut = field(default_factory=LeftOut)
+    stopped: bool = False  #: True ends a pass after its current batch
+
+    @property
+    def place(self) -> str:
+        """Prefix of a row's name in messages."""
+        return "row" if self.source is None else self.source.place
+
+    def batches(self) -> Iterator[Log]:
+        if self.kept is not None:
+            yield from self.kept
+            return
+        cached: list[Log] = []
+        used = 0
+        for log in self.read():
+            if self.stopped:
+                return
+            used += log.nbytes
+            cached = [*cached, log] if used <= self.room else []
+            yield log
+        self.kept = cached if used <= self.room else None
+
+    def read(self) -> Iterator[Log]:
+        assert self.source is not None, "a part without a source is in memory"
+        self.left_out = left_out = LeftOut()
+        early = dict(self.early)
+        for batch in self.source.batches(self.spec.columns):
+            rows = judged_rows(batch, since=self.since, left_out=left_out)
+            if not rows.num_rows:
+                continue
+            log = self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
+            named = partial(row_named, rows, place=self.place)
+            log = replace(log, candidates=tuple(array_pmf(spec, log=log, named=named) for spec in self.candidates))
+            if any(early.values()):
+                certain = first_rows(log, counts=early)
+                left_out.early += len(certain)
+                early = {kind: count - int((imported(log)[certain] == kind).sum()) for kind, count in early.items()}
+                log = log.part(np.delete(np.arange(len(log)), certain))
+            if len(log):
+                yield log
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
+        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
+
+
+def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
+    batches = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
+    return LogPart(kept=batches, left_out=LeftOut(undrawn=undrawn, early=early))
+
+
+def with_candidates(log: Log, pmfs: Sequence[Matrix]) -> Log:
+    """The rows, all of them to be judged, with the probabilities of the candidates."""
+    return replace(log, candidates=tuple(pmfs), batch=None, imported=None)
+
+
+def imported(log: Log) -> Flags:
+    return np.zeros(len(log), dtype=np.bool_) if log.imported is None else log.imported
+
+
+def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
+    """Yields (whether they were imported, rows): what the service decided, and what it only learned, are kept apart."""
+    flags = imported(log)
+    for kind in (False, True):
+        if flags.any() if kind else not flags.all():
+            yield kind, log if flags.all() == flags.any() else log.part(flags == kind)
+
+
+def certain_start(parts: Sequence[Iterable[Log]]) -> list[dict[bool, int]]:
+    """Number of rows in each part before the first exploration of the log: until then the same arm was always certain.
+
+    Imported rows (True) and decisions of the service (False) are counted apart. A number is 0 if no row explores, or
+    if more than EARLIEST rows precede the first exploration.
+    """
+    counts = [{False: 0, True: 0} for _ in parts]
+    first_arm, waiting, rows = dict[bool, int](), set[bool](), 0
+    explored = set[bool]()
+    for of_part, part in zip(counts, parts, strict=True):
+        for log in part:
+            for kind, own in by_origin(log):
+                if kind in explored:
+                    continue
+                waiting.add(kind)
+                arm = first_arm.setdefault(kind, int(own.action[0]))
+                explores = (np.count_nonzero(own.pmf, axis=1) > 1) | (own.action != arm)
+                of_part[kind] += int(np.argmax(explores)) if explores.any() else len(own)
+                if explores.any():
+                    explored.add(kind)
+            rows += len(log)
+            if waiting <= explored or rows > EARLIEST:
+                break
+        if waiting and (waiting <= explored or rows > EARLIEST):
+            break
+    return [{kind: count for kind, count in of_part.items() if kind in explored} for of_part in counts]
+
+
+def first_rows(log: Log, *, counts: Mapping[bool, int]) -> Choices:
+    """Indices of so many first rows of each origin; see `by_origin`."""
+    flags = imported(log)
+    return np.sort(np.concatenate([np.flatnonzero(flags == kind)[:count] for kind, count in counts.items()]))
+
+
+def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:
+    """Raise InvalidInput if `since` is set, and rows have no time or all are older. kept: rows decided since then."""
+    if timeless:
+        message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
+        raise InvalidInput(message, field=f"{log} since", remedy=remedy)
+    if older and not kept and since is not None:
+        message = f"has no rows decided since {instant(since)}: all {older} are older"
+        raise InvalidInput(message, field=log, remedy="give an earlier --since")

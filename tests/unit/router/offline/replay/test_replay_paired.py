@@ -1,0 +1,107 @@
+"""Questions with the outcomes of every arm are paired outcomes, and a question counts once however often it came."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.comparison.intervals import mean_difference
+from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.replay import memory_log
+from ragbandit.shared.types import IMPORTED
+from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from, with_text
+
+
+def outcomes(count, *, seed=0):
+    """Rewards of every arm for each question, shape (count, 3): the arms have much in common."""
+    random = np.random.default_rng(seed)
+    return (random.random((count, 1)) + random.normal(0.0, 0.05, (count, 3)) + [0.0, 0.1, 0.2]).clip(0.0, 1.0)
+
+
+def paired_rows(rewards, *, facts=None):
+    """A row for each question and arm, as a warm start logs them."""
+    records = []
+    for question, of_arms in enumerate(rewards):
+        for arm, reward in zip(ARMS, of_arms, strict=True):
+            record = {
+                "id": f"evaluated-{question}-{arm}",
+                "text": f"labelled {question}",
+                "arms": list(ARMS),
+                "arm": arm,
+            }
+            records.append(record | {"pmf": [1 / 3] * 3, "reward": float(reward), "facts": facts or {}})
+    return rows_from(records)
+
+
+def live_rows(count):
+    """Decisions of a service, each on a question of its own."""
+    return [with_text(row, f"asked {number}") for number, row in enumerate(lived_rows(count, weight=0.0))]
+
+
+def test_every_outcome_gives_the_paired_difference():
+    """A log with the outcomes of every arm gives the mean difference of its questions, with the interval of pairs."""
+    rewards = outcomes(60)
+    found = judged(
+        paired_rows(rewards),
+        "fixed:slow",
+        "fixed:fast",
+        "linucb",
+        baseline="fixed:fast",
+        encoder=lambda: HashingEncoder(8),
+    )
+    slow, _, learned = (candidate.comparison for candidate in found.candidates)
+    gaps = rewards[:, 2] - rewards[:, 0]
+    expected = mean_difference(gaps, possible=(-2.0, 2.0), confidence=0.975)
+    assert (slow.design, slow.rated, slow.verdict) == ("paired outcomes", 60, "better")
+    assert slow.reward.estimate == pytest.approx(gaps.mean())
+    assert (slow.reward.low, slow.reward.high) == pytest.approx((expected.low, expected.high))
+    assert learned.design == "paired outcomes"
+    assert (found.rows, found.questions, found.faults) == (180, 60, ())
+
+
+@pytest.mark.parametrize("form", ["memory", "parquet"])
+def test_a_warm_start_judges_fixed_arms_beside_live_decisions(tmp_path, form):
+    """Imported questions with every outcome judge candidates against each other, live decisions what was served."""
+    rows = [*paired_rows(outcomes(60), facts={IMPORTED: "table"}), *live_rows(120)]
+    log = memory_log(rows)
+    if form == "parquet":
+        write_rows(tmp_path / "log.parquet", rows)
+        log = replace(log, rows=None, path=tmp_path / "log.parquet")
+    found = judged(log, "fixed:slow", "fixed:fast")
+    assert [candidate.comparison.design for candidate in found.candidates] == ["logged draws"] * 2
+    (pair,) = found.pairs
+    assert (pair.comparison.design, pair.comparison.rated, pair.comparison.verdict) == ("paired outcomes", 60, "better")
+    assert (found.rows, found.notes[0][:57]) == (120, "60 imported questions have the outcomes of every arm: can")
+
+
+def test_a_policy_that_learns_along_the_log_is_not_judged_on_imports():
+    """A policy that learns along the log has learned other rows of an imported question, so imports are left out."""
+    rows = [*paired_rows(outcomes(60), facts={IMPORTED: "table"}), *live_rows(120)]
+    found = judged(rows, "linucb", "uniform", learn=True, baseline="logged", encoder=lambda: HashingEncoder(8))
+    assert found.pairs[0].comparison.design == "logged draws"
+    assert found.notes[0] == "180 rows were imported: policies learn them, none is judged on them"
+
+
+def test_imported_draws_are_not_judged_beside_live_decisions():
+    """Imports with one drawn arm per question are another population, so live decisions are judged without them."""
+    drawn = [row for number, row in enumerate(paired_rows(outcomes(60), facts={IMPORTED: "log"})) if number % 4 == 0]
+    found = judged([*drawn, *live_rows(120)], "fixed:slow", "fixed:fast")
+    assert {pair.comparison.design for pair in found.pairs} == {"logged draws"}
+    assert found.notes[0] == "45 rows were imported: policies learn them, none is judged on them"
+    assert judged(drawn, "fixed:slow").rows == 45
+
+
+def test_a_question_that_comes_again_counts_once():
+    """If 20 questions come again and again, the interval is that of 20 questions, not of 600 rows."""
+    worth = np.random.default_rng(0).random(20)
+    rows = [
+        with_text(replace(row, reward=replace(row.reward, value=value, quality=value, cost=0.0)), f"question {number}")
+        for at, row in enumerate(lived_rows(600, weight=0.0))
+        for number, value in [(at % 20, float(worth[at % 20]))]
+    ]
+    found = judged(rows, "fixed:fast")
+    reward = found.candidates[0].reward
+    assert (found.rows, found.questions) == (600, 20)
+    assert reward.low < worth.mean() < reward.high
+    assert reward.high - reward.low > 1.9 * 2.0 * worth.std() / np.sqrt(20)

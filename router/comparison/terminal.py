@@ -46,7 +46,6 @@ def print_assessment(
         _print(text, console=console, style=style, most=len(text) if show_all else most)
 
     facts = "; ".join(f"{name}: {value}" for name, value in it.facts.items())
-    say(it.title, style="bold", most=1)
     for text, look, most in (
         (state, "yellow", _OTHER),
         (it.sentence, "", _SENTENCE),

@@ -58,7 +58,7 @@ class World:
     #: chance of each arm to be right on each of four kinds of questions, shape (4, K)
     chance: Sequence[Sequence[float]]
     steps: Sequence[float]
-    weight: float  #: of a step
+    weight: float  #: reward that a step costs
     questions: int = 400
     rated: float = 0.7  #: share of the questions
     policy: str = "mba"
@@ -238,7 +238,7 @@ class Life:
         return done.stdout
 
     def _ask(self, surface: str, *words: str) -> Any:
-        """Ask a command for JSON, and note what it says."""
+        """Ask a command for JSON, and note its comparisons and advice."""
         reply = self._note(surface, self._cli(*words, "--json"))
         if words[0] == "advise" and reply["verdict"] == "fix":
             self.fixes.append(f"{surface}: fix: always {reply['best']}")

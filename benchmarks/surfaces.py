@@ -145,11 +145,10 @@ class Life:
         """)
         if world.setup in ("warm", "applied"):
             table, how = folder / "table.jsonl", {"warm": "--warm", "applied": "--apply"}[world.setup]
-            steps, *rows = (dict(zip(self.arms, row)) for row in (world.steps, *self.right[count:].tolist()))  # noqa: B905
-            lines = [
-                {"question": self.texts[count + at], "correct": row, "steps": steps} for at, row in enumerate(rows)
-            ]
-            table.write_text("\n".join(map(json.dumps, lines)))
+            rows = [dict(zip(self.arms, row, strict=True)) for row in (*self.right[count:].tolist(), world.steps)]
+            asked = zip(self.texts[count:], rows[:-1], strict=True)
+            lines = [json.dumps({"question": text, "correct": row, "steps": rows[-1]}) for text, row in asked]
+            table.write_text("\n".join(lines))
             self._ask("advise --table", "advise", "--table", str(table), how)
         self._live(range(count // 5))
         self.version = (self.best, self.worst, None)[world.seed // 7 % 3]  #: an arm, or the same policy

@@ -64,6 +64,7 @@ def test_a_fault_is_seen(verdict, truth, fault):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_a_hundred_worlds():
     """In 95 of 100 worlds every surface says the same and nothing false; in 90 every interval contains the truth."""
     lives = [Life(made(seed)) for seed in range(100)]

@@ -129,7 +129,7 @@ class _Adviser:
             if self.ask.everything:
                 about |= self._simulated(outcomes, best=gains.best, settings=settings)
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
-            if not drawn or advice.verdict != "not enough":
+            if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
         found = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
         if not isinstance(found, Gains):

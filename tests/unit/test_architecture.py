@@ -61,4 +61,4 @@ def test_a_replay_walks_through_the_files_that_are_named(tmp_path, monkeypatch):
     offline = {name for name in walked if name.startswith("router/offline/")}
     assert sorted(offline - named - others) == []
     assert sorted(named - walked) == []
-    assert len(named) <= 11
+    assert len(named) <= 12

@@ -53,7 +53,7 @@ _SAME: Final = "nothing: both are the same policy, which differ in what they hav
 class ResultAssembler:
     plan: Plan
     candidates: Sequence[CandidateSpec]
-    #: of the log, then of its imported questions with the outcomes of every arm, if there are both
+    #: evidence of the log; then that of imported questions with the outcomes of every arm, if the log has both
     evidence: Sequence[Evidence]
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 

@@ -358,8 +358,8 @@ def rows_to_judge(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], learn: b
     """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
     Three kinds of rows are not judged: decisions before `log.since`; questions that a snapshot has learned, because an
-    estimate on them would be too optimistic; and, if policies learn along the log (`learn`), imported rows beside other
-    rows, because the policy has learned other rows of the same question.
+    estimate on them would be too optimistic; and, if policies learn along the log (`learn`), imported rows in a log
+    that has other rows too, because the policy has learned other rows of the same question.
     """
     array, notes = log.log, list[str]()
     judged = np.ones(len(array), dtype=np.bool_) if log.since is None else array.made_at >= log.since

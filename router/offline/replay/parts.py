@@ -154,7 +154,7 @@ def certain_start(parts: Sequence[Iterable[Log]]) -> list[dict[bool, int]]:
 
 
 def first_rows(log: Log, *, counts: Mapping[bool, int]) -> Choices:
-    """Indices of so many first rows of each origin; see `by_origin`."""
+    """Indices of the first rows of each origin. counts: origin (see `by_origin`) -> number of its rows."""
     flags = imported(log)
     return np.sort(np.concatenate([np.flatnonzero(flags == kind)[:count] for kind, count in counts.items()]))
 

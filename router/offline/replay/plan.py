@@ -240,7 +240,7 @@ _LEARNED: Final = {
 
 
 def side(name: str, *, learned: Learned) -> str:
-    """A candidate in the words of a comparison."""
+    """Name of a candidate in comparisons."""
     return one_line(name) if learned is None else f"{one_line(name)} ({_LEARNED[learned]})"
 
 
@@ -335,7 +335,7 @@ class ReplayResult:
     since: float | None
     plan: Plan
     baseline: str
-    against: str  #: the baseline in the words of a comparison
+    against: str  #: name of the baseline in comparisons
     baseline_reward: EstimateWithInterval
     baseline_quality: EstimateWithInterval
     baseline_cost: EstimateWithInterval

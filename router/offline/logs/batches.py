@@ -26,6 +26,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
     slack,
 )
 from ragbandit.router.offline.logs import ONLY_PROPENSITY
+from ragbandit.router.offline.logs.text_columns import bytes_of, id_keys, normalised
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
@@ -279,7 +280,7 @@ class _DecodedBatch:
         keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
         textless = np.ones(len(ids), dtype=np.bool_)
         if "text" in names:
-            text, lengths = _bytes_of(normalised(self.batch.column("text").fill_null("")))
+            text, lengths = bytes_of(normalised(self.batch.column("text").fill_null("")))
             textless = lengths == 0
             keys = np.where(textless, keys, keys_of_bytes(text, lengths=lengths))
             known_by[~textless] = BY_TEXT
@@ -442,24 +443,3 @@ def _optional(batch: Any, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDAr
 def times_of(batch: Any) -> Vector:
     """The time of each decision, seconds since the epoch; 0 if it is not known."""
     return _optional(batch, "made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64)
-
-
-def id_keys(ids: Any) -> Keys:
-    text, lengths = _bytes_of(ids)
-    return keys_of_bytes(text, lengths=lengths)
-
-
-def normalised(column: Any) -> Any:
-    """Questions as they are hashed for folds: lower case, trimmed, runs of spaces as one space."""
-    text = compute.utf8_trim_whitespace(compute.utf8_lower(column.cast(pa.large_string())))
-    if compute.any(compute.match_substring(text, "  ")).as_py():
-        text = compute.replace_substring_regex(text, " {2,}", " ")
-    return text
-
-
-def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]":
-    """Returns (concatenated UTF-8 of a text column without nulls, length of each row in bytes)."""
-    plain = column.cast(pa.large_string())
-    ends = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
-    text = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(ends[0]) : int(ends[-1])]
-    return text, np.diff(ends)

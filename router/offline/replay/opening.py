@@ -37,7 +37,6 @@ from ragbandit.router.offline.logs.batches import (
     check_choice,
     decoded,
     drawn,
-    id_keys,
     joined,
     offered_arms,
 )
@@ -45,6 +44,7 @@ from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
+from ragbandit.router.offline.logs.text_columns import id_keys
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged_rows
 from ragbandit.router.offline.replay.plan import LoggedPolicies, LoggedPolicy, instant
 from ragbandit.router.rollouts.overview import settings_of

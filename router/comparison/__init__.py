@@ -142,11 +142,13 @@ def compare(
         progress = 1.0
     elif blocked is None:
         times = reward.times_more() if reward.is_known else needed / max(reward.effective_rows, 1e-9)
-        progress = min(1.0 / times, 0.99) if times > 0.0 else 0.99
-        missing = forecast(rated * (times - 1.0), seconds_each=seconds / rated if seconds and rated else None)
+        progress = 0.0
         if not rated or reward.effective_rows <= 0.0:
             missing = f"rated questions of {second}"
-        elif times > _FARTHEST:
+        elif times <= _FARTHEST:
+            progress = min(1.0 / max(times, 1.0), 0.99)
+            missing = forecast(rated * (times - 1.0), seconds_each=seconds / rated if seconds else None)
+        else:  # also for NaN
             missing = "more than this traffic will tell: the difference is close to zero, or an arm is hardly drawn"
     return Comparison(
         first=first,

@@ -47,7 +47,8 @@ def test_what_is_missing_has_a_number_and_a_time():
     assert comparison.missing == "about 100 more rated questions, about 4 days at today's rate"
     assert comparison.progress == pytest.approx(1 / 2.25)
     assert compared(-0.1, 0.05, 0.2, seconds=None).missing == "about 100 more rated questions"
-    assert "close to zero" in str(compared(-0.9, 0.0, 900.0).missing)
+    for high in (900.0, float("inf"), float("nan")):
+        assert "close to zero" in str(compared(-0.9, 0.0, high).missing)
     assert forecast(0.2) == "about 1 more rated question"
 
 

@@ -21,7 +21,7 @@ def told(code, *, status, **headers):
 
 def test_the_key_is_sent_and_never_shown(make_client, caplog, monkeypatch):
     """A key goes out as a bearer, from the argument or the environment, and is in no repr, log or error."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="ragbandit")
     monkeypatch.setenv("RAGBANDIT_API_KEY", KEY)
     with ScriptedHttp(told("UNAUTHORIZED", status=401)) as server:
         for given in ({}, {"api_key": KEY}):

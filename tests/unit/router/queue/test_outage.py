@@ -17,7 +17,7 @@ def lines(caplog):
 @pytest.mark.parametrize("expected", [True, False])
 def test_one_line_at_each_end(caplog, expected):
     """However many attempts fail there is one line, and one when Redis is back; DEBUG where nobody expects a Redis."""
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="ragbandit")
     outage = Outage(expected=expected)
     for _ in range(3):
         outage.failed(OSError("no socket"))

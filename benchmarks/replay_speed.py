@@ -22,7 +22,8 @@ from rich.console import Console
 
 from benchmarks.coverage.methods import weight_powers
 from benchmarks.figures import Figure, print_figures
-from ragbandit.router.offline.estimation import Moments, cressie_read, extreme_rows, heavy_weight, scores
+from ragbandit.router.comparison.intervals import Moments, cressie_read, extreme_rows, heavy_weight
+from ragbandit.router.offline.estimation import scores
 
 ROWS, ARMS = 100_000, 3
 LARGE = 10_000_000

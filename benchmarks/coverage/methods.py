@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.offline.estimation import Choices, Interval, Moments, cressie_read, extreme_rows, heavy_weight
+from ragbandit.router.comparison.intervals import Interval, Moments, cressie_read, extreme_rows, heavy_weight
+from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.processes import cores
 from ragbandit.shared.types import Matrix, Vector
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.worlds.passes import DEAREST, Judged, World
+from ragbandit.examples.handbook.side_by_side import mean_and_error
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
-from ragbandit.router.offline.first_pass import first_pass, mean_and_error
+from ragbandit.router.offline.first_pass import first_pass
 from ragbandit.router.offline.logs.tables import table_query
 from ragbandit.router.policies.context import ContextColumns
 from ragbandit.shared.types import Matrix, Vector

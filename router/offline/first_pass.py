@@ -19,14 +19,6 @@ LEAST_PREFIX: Final = 100
 CURVE_POINTS: Final = 60
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns (mean, its standard error; None for one value)."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstPass:
     """Mean rewards per question of a policy while it learned, over all passes, compared with each fixed arm."""

@@ -10,15 +10,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.comparison.intervals import (
-    Extremes as Extremes,
-    Interval as Interval,
-    Moments as Moments,
-    corrected as corrected,
-    cressie_read as cressie_read,
-    extreme_rows as extreme_rows,
-    heavy_weight as heavy_weight,
-)
 from ragbandit.shared.confidence_sequences import doubly_robust
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FeatureRows, Matrix, Vector

@@ -11,14 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, compare
-from ragbandit.router.comparison.intervals import PARTS
-from ragbandit.router.offline.estimation import (
-    Moments,
-    corrected,
-    cressie_read,
-    extreme_rows,
-    heavy_weight,
-)
+from ragbandit.router.comparison.intervals import PARTS, Moments, corrected, cressie_read, extreme_rows, heavy_weight
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (

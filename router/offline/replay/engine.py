@@ -37,12 +37,12 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.prepare import MakeEncoder, prepare
 from ragbandit.router.offline.replay.sums import (
+    CountedRows,
     Evidence,
-    FirstPass,
     LogSummary,
     Measure,
+    ScoredRows,
     Scores,
-    SecondPass,
     learn_part,
     measure_part,
     shown_segments,
@@ -171,7 +171,7 @@ def estimate_candidates(
         parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
     learn = partial(learn_part, plan=plan, candidates=len(candidates), baseline=baseline)
-    first: FirstPass = merged("summarized", learn)
+    first: CountedRows = merged("summarized", learn)
     summaries = first.by_origin
     # The decisions of the service are the log, if there are any. Imported rows are another population of questions.
     main = False not in summaries
@@ -183,7 +183,7 @@ def estimate_candidates(
         if origin == main or summary.may_be_paired
     }
     rows = sum(summary.rows for summary in summaries.values())
-    second: SecondPass = merged("judged", partial(measure_part, measures=measures, rows=rows))
+    second: ScoredRows = merged("judged", partial(measure_part, measures=measures, rows=rows))
     found = [
         Evidence.of(summaries[origin], measure=measure, sums=second.by_origin[origin], only_paired=origin != main)
         for origin, measure in sorted(measures.items())
@@ -224,7 +224,7 @@ def check_ids(summaries: Iterable[LogSummary], *, parts: Sequence[LogPart]) -> N
         raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
 
 
-def check_log(first: FirstPass, *, main: bool, plan: Plan, since: float | None, log: str) -> None:
+def check_log(first: CountedRows, *, main: bool, plan: Plan, since: float | None, log: str) -> None:
     left_out, rows = first.left_out, sum(summary.rows for summary in first.by_origin.values())
     check_times(kept=rows, older=left_out.older, timeless=left_out.timeless, since=since, log=log)
     if not rows:
@@ -236,7 +236,7 @@ def check_log(first: FirstPass, *, main: bool, plan: Plan, since: float | None, 
             raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
-def notes_on(first: FirstPass, *, evidence: Sequence[Evidence]) -> list[str]:
+def notes_on(first: CountedRows, *, evidence: Sequence[Evidence]) -> list[str]:
     """Notes on rows that are not judged, or judged apart, then notes on the rows of the log."""
     summary, left_out, notes = evidence[0].summary, first.left_out, list[str]()
     for one in evidence[1:]:

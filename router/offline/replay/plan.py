@@ -16,8 +16,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference
+from ragbandit.router.comparison.intervals import Interval
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, Interval
+from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.router.storage.rows.conversion import canonical

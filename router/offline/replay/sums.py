@@ -13,17 +13,8 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.comparison import Design
-from ragbandit.router.offline.estimation import (
-    Choices,
-    Flags,
-    Keys,
-    Moments,
-    Progress,
-    Ridge,
-    Tally,
-    no_progress,
-    scores,
-)
+from ragbandit.router.comparison.intervals import Moments
+from ragbandit.router.offline.estimation import Choices, Flags, Keys, Progress, Ridge, Tally, no_progress, scores
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_ID,
     SUM_TOLERANCE,
@@ -295,13 +286,13 @@ Summaries = dict[bool, LogSummary]
 
 
 @dataclass(kw_only=True)
-class FirstPass(Tally):
+class CountedRows(Tally):
     by_origin: Summaries = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
 
 
 @dataclass(kw_only=True)
-class SecondPass(Tally):
+class ScoredRows(Tally):
     by_origin: dict[bool, ScoreSums]
 
 
@@ -317,9 +308,9 @@ class Measure:
 
 def learn_part(
     part: LogPart, *, plan: Plan, candidates: int, baseline: int | None = None, progress: Progress = no_progress
-) -> FirstPass:
+) -> CountedRows:
     """Make the first pass over a part. baseline: index of a candidate; None for the logged policy."""
-    first, done = FirstPass(), 0
+    first, done = CountedRows(), 0
     for log in part.batches():
         for origin, rows in by_origin(log):
             if origin not in first.by_origin:
@@ -336,10 +327,10 @@ def learn_part(
 
 def measure_part(
     part: LogPart, *, measures: Mapping[bool, Measure], rows: int, progress: Progress = no_progress
-) -> SecondPass:
+) -> ScoredRows:
     """Make the second pass over a part. rows: number of rows of the whole log, for progress."""
     done = 0
-    second = SecondPass(by_origin={kind: ScoreSums.empty(measure.segments) for kind, measure in measures.items()})
+    second = ScoredRows(by_origin={kind: ScoreSums.empty(measure.segments) for kind, measure in measures.items()})
     for log in part.batches():
         for origin, own in by_origin(log):
             if origin in measures:

@@ -212,7 +212,8 @@ def _ordered(
         return comparison.second.removeprefix(ALWAYS) not in judged, -(comparison.reward.second or 0.0)
 
     ordered = tuple(sorted(comparisons, key=place))
-    ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in ordered]
+    known = [one for one in ordered if not one.quality.tells_nothing]
+    ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
     ways.append((ROUTING, ordered[0].quality.first, ordered[0].cost.first, "in use"))
     ways += [(name, quality, cost, "price") for name, (quality, cost) in points.items()]
     frontier = [

@@ -31,11 +31,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.opening import Recorded
-from ragbandit.router.offline.replay.plan import (
-    CandidateResult,
-    LoggedPolicy,
-    current_candidate,
-)
+from ragbandit.router.offline.replay.plan import CandidateResult, current_candidate, served_name
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Matrix, PolicyLabel, Query, Reward
@@ -103,7 +99,7 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None, keep
             rows.append(learned(policy, first, right=right[asked[first.id]], seq=len(rows) + 1))
             if keep and len(rows) == 3 * total // 4:
                 version = _kept(policy, settings=settings, seq=len(rows))
-    made = LoggedPolicy.of(policy.algorithm, params=policy.params)
+    made = served_name(policy.algorithm, params=policy.params)
     log = memory_log(rows, recorded_elsewhere=Recorded(policies={"main": frozenset({made})}))
     return World(settings=settings, log=log, right=right, asked=asked, version=version)
 
@@ -200,10 +196,6 @@ SAME = (
     Way(name="linucb by name, cold-start floor", policy=_COLD),
     Way(name="mba by name, as it served", policy=_MBA, plan=_LOGGED),
     Way(name="mba by name, warm, as it served", policy=_MBA, shape=_WARM, plan=_LOGGED),
-    Way(name="mba --learn", policy=_MBA, plan=Plan(learn=True)),
-    Way(name="mba --learn, warm", policy=_MBA, shape=_WARM, plan=Plan(learn=True)),
-    Way(name="mba --learn, as it served", policy=_MBA, plan=Plan(learn=True, baseline="logged")),
-    Way(name="mba --learn, warm, as it served", policy=_MBA, shape=_WARM, plan=Plan(learn=True, baseline="logged")),
     Way(name="mba by snapshot", policy=_MBA, candidate="snapshot", shape=_ONCE),
     Way(
         name="mba by snapshot, warm",
@@ -247,7 +239,7 @@ def judged(way: Way, *, seed: int, folder: Path) -> tuple[CandidateResult, float
     reward = candidate.comparison.reward if candidate.comparison is not None else Difference()
     if candidate.same_policy and (reward.low, reward.high) == (0.0, 0.0):
         return candidate, 0.0
-    specs += [current_candidate(settings, plan=way.plan)] if way.plan.baseline != "logged" else []
+    specs += [current_candidate(settings)] if way.plan.baseline != "logged" else []
     ready = prepare(world.log.read(), candidates=specs, plan=way.plan, settings=settings)
     mine, theirs = ready.candidate_pmfs[0].pmf, [*ready.candidate_pmfs[1:]]
     rival = theirs[0].pmf if theirs else ready.log.log.pmf

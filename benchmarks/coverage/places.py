@@ -166,11 +166,11 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
         lines[line(f"reward, {name}")] = [_look(one.reward, value)]
         assert one.comparison is not None
         lines[line(f"difference, {name}")] = [_look(one.comparison.reward, value - values[2])]
-        for segment in one.segments.get("half", ()):
-            rows = rated.part((rated.features[:, 0] > 0.0) == (segment.name == "upper"))
+        for half, segment in one.segments.get("half", {}).items():
+            rows = rated.part((rated.features[:, 0] > 0.0) == (half == "upper"))
             policy = rows.candidate if name == "another policy" else always[: len(rows.action)]
             truth = float((rows.value(policy) - rows.value(rows.pmf)).mean())
-            lines.setdefault(line(f"segment, {name}"), []).append(_look(segment.difference, truth))
+            lines.setdefault(line(f"segment, {name}"), []).append(_look(segment.reward, truth))
     lines[line("one against the other")] = [_look(found.pairs[0].comparison.reward, values[0] - values[1])]
     return lines
 

@@ -41,7 +41,6 @@ def replay_verb(
         ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
-    learn: Annotated[bool, typer.Option("--learn", help="learn along the log (progressive validation)")] = False,
     sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all")] = SAMPLE,
     floor: Annotated[
         float | None,
@@ -102,7 +101,6 @@ def replay_verb(
         segments=tuple(split_commas(segment or [])),
         folds=folds,
         floor=floor,
-        learn=learn,
         sample=sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)

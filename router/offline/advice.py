@@ -32,7 +32,8 @@ from ragbandit.router.offline.gains import (
     paired_outcomes,
 )
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.candidates import crossfitted_policy, held_out_folds, settings_in_force
+from ragbandit.router.offline.replay.candidates import settings_in_force
+from ragbandit.router.offline.replay.crossfit import crossfitted_policy, held_out_folds
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played
 from ragbandit.router.offline.warm import Outcomes, numbered

@@ -4,11 +4,11 @@ log = open_log("log.parquet")
 result = replay(log, candidates=["fixed:single_step", "uniform"])
 """
 
+from ragbandit.router.offline.replay.candidates import PreparedLog, prepare
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
 from ragbandit.router.offline.replay.parts import LogPart, memory_part
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
-from ragbandit.router.offline.replay.prepare import PreparedLog, prepare
 
 __all__ = [
     "CandidateSpec",

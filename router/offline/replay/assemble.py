@@ -23,11 +23,9 @@ from ragbandit.router.offline.replay.plan import (
     EstimateWithInterval,
     ImportanceWeights,
     LoggedPolicies,
-    LoggedPolicy,
     Pair,
     Plan,
     ReplayResult,
-    SegmentResult,
     Skipped,
     deciders,
     side,
@@ -35,7 +33,7 @@ from ragbandit.router.offline.replay.plan import (
 from ragbandit.router.offline.replay.sums import Evidence, LogSummary, ranked
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
 from ragbandit.shared.formats import one_line, percent
-from ragbandit.shared.types import ArmName, Vector, effective_rows
+from ragbandit.shared.types import ArmName, Vector
 
 #: largest number of versions, and of unusable rows, that the result names
 MOST_VERSIONS, MOST_NAMED = 4, 20
@@ -112,15 +110,15 @@ class ResultAssembler:
     def _comparisons(self) -> int:
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def _against(self, described: Sequence[CandidatePmf], *, logged: Sequence[LoggedPolicy], learning: bool) -> str:
+    def _against(self, described: Sequence[CandidatePmf], *, logged: Sequence[str], learning: bool) -> str:
         """The baseline in words."""
         if self.baseline is not None:
             return side(self.candidates[self.baseline].name, learned=described[self.baseline].learned)
-        names = sorted({one_line(policy.name) for policy in logged})
+        names = sorted({one_line(name) for name in logged})
         return f"{' and '.join(names) or 'the logged policy'} as served{' while learning' if learning else ''}"
 
     def _candidate(
-        self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy], against: str
+        self, index: int, *, described: CandidatePmf, logged: Sequence[str], against: str
     ) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
         reward, quality, cost = (self._shown(self._main, index, target=target) for target in range(3))
@@ -158,29 +156,20 @@ class ResultAssembler:
             },
             bounds=reward.interval if weights.unsupported_mass else None,
             shares={arm: float(share) / weights.rows for arm, share in zip(names, weights.shares, strict=True)},
-            segments={
-                name: tuple(self._segment(value, moments, index=index) for value, moments in groups.items())
-                for name, groups in self._main.segments.items()
-            },
+            segments={} if comparison is None else self._segments(index, names=(comparison.first, against)),
             notes=(*self._not_offered(spec), *described.notes),
             learned=described.learned,
             same_policy=same,
         )
 
-    def _is_same(self, index: int, *, described: CandidatePmf, logged: Sequence[LoggedPolicy]) -> bool:
+    def _is_same(self, index: int, *, described: CandidatePmf, logged: Sequence[str]) -> bool:
         """Whether candidate and baseline are the same policy, which may differ in what they have learned.
 
-        logged: the policies that served the log. The candidate is the same policy if all of them have its name; if it
-        learns along the log, they must also have its params, and the plan must not change the cost weight.
+        logged: names of the policies that served the log.
         """
         if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
             return True
-        policy, plan = described.policy, self.plan
-        if policy is None or plan.baseline != LOGGED or not logged:
-            return False
-        if plan.learn:
-            return set(logged) == {policy} and plan.weight is None
-        return {served.name for served in logged} == {policy.name}
+        return described.policy is not None and self.plan.baseline == LOGGED and set(logged) == {described.policy}
 
     def _not_offered(self, spec: CandidateSpec) -> list[str]:
         summary = self.summary
@@ -206,6 +195,13 @@ class ResultAssembler:
             )
             for pair in pairs
         )
+
+    def _segments(self, index: int, *, names: Sequence[str]) -> dict[str, dict[str, Comparison]]:
+        sides: dict[str, Any] = {"names": names, "comparisons": 1}
+        return {
+            name: {value: self._by_evidence(part, index, self.baseline, **sides) for value, part in parts.items()}
+            for name, parts in self._main.segments.items()
+        }
 
     def _compared(self, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
         """The first of two sides compared with the second, by the evidence that gives the narrowest interval.
@@ -271,13 +267,13 @@ class ResultAssembler:
         """`_measured` on all questions, without an interval if there are too few rows.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
-        of these decisions; quality and cost then get no interval.
+        of these decisions; quality, cost and segments then get no interval.
         """
         measured = self._measured(evidence, evidence.whole, *sides, target=target, confidence=confidence)
         mass = sum(evidence.summary.weights[index].unsupported_mass for index in sides if index is not None)
         tried = self._tried(evidence, *sides)
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
-        if self.faults or not enough_rows or (mass and target):
+        if self.faults or not enough_rows or (mass and (target or evidence.is_segment)):
             return _without_interval(measured)
         if not mass or measured.interval is None:
             return measured
@@ -333,36 +329,15 @@ class ResultAssembler:
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
-    def _segment(self, name: str, moments: Moments, *, index: int) -> SegmentResult:
-        main = self._main
-        value = self._measured(main, moments, index)
-        gap = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-        if index != self.baseline:
-            gap = self._measured(main, moments, index, self.baseline)
-        sides = [index] if self.baseline is None else [index, self.baseline]
-        effective = [self._effective_questions(moments, index=one) for one in sides]
-        rows = round(moments.rows * float(moments.mean[-1]))
-        tried = Tried(draws=rows, judged=rows, effective=min(*effective, moments.rows), questions=moments.rows)
-        # The unsupported mass is not known per segment.
-        if self.faults or not tried.enough or any(self.summary.weights[one].unsupported_mass for one in sides):
-            value, gap = _without_interval(value), _without_interval(gap)
-        means = {"first": value.value, "second": value.value - gap.value}
-        difference = Difference(estimate=gap.value, low=gap.low, high=gap.high, effective_rows=effective[0], **means)
-        return SegmentResult(name=name, rows=rows, effective_rows=effective[0], value=value, difference=difference)
-
-    def _effective_questions(self, moments: Moments, *, index: int) -> float:
-        weight = moments.combined(self._main.measure.columns.of(index, target=0)[:1])
-        total = moments.rows * float(weight.mean[0])
-        return effective_rows(total, squares=float(weight.scatter[0, 0]) + total * float(weight.mean[0]))
-
     def _tried(self, evidence: Evidence, *sides: int | None) -> Tried:
         """Counts of the side with the fewest effective rows. None stands for the logged policy."""
-        rows, questions = evidence.summary.rows, evidence.whole.rows
+        rows, questions = evidence.rows, evidence.whole.rows
         tried = [Tried(draws=rows, judged=rows, effective=questions, questions=questions)]
-        if evidence.design == "logged draws":
-            for weights in (evidence.summary.weights[index] for index in sides if index is not None):
-                effective = min(weights.surely_effective_rows, questions)
-                tried.append(Tried(draws=weights.draws, judged=weights.draws, effective=effective, questions=questions))
+        for index in sides if evidence.design == "logged draws" else ():
+            if index is not None:
+                draws = rows if evidence.is_segment else evidence.summary.weights[index].draws
+                effective = evidence.effective_rows(index)
+                tried.append(Tried(draws=draws, judged=draws, effective=effective, questions=questions))
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
 
     def _arms(self) -> tuple[Arm, ...]:

@@ -19,7 +19,7 @@ from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import current_settings
+from ragbandit.router.offline.replay.candidates import MakeEncoder, current_settings, prepare
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.parts import LogPart, certain_start, check_times, memory_part, with_candidates
 from ragbandit.router.offline.replay.plan import (
@@ -35,7 +35,6 @@ from ragbandit.router.offline.replay.plan import (
     baselines,
     described,
 )
-from ragbandit.router.offline.replay.prepare import MakeEncoder, prepare
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
     Evidence,
@@ -134,10 +133,9 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
 def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
     if not log.several:
         return
-    if resolved.plan.learn or resolved.plan.baseline == CURRENT:
-        field = "learn" if resolved.plan.learn else "baseline"
+    if resolved.plan.baseline == CURRENT:
         message = "a policy that learns the log cannot be judged on several files"
-        raise InvalidInput(message, field=field, remedy=_ONE_FILE)
+        raise InvalidInput(message, field="baseline", remedy=_ONE_FILE)
     for spec in resolved.candidates or ():
         if spec.needs_rows:
             reason = f"{spec.name} reads questions, and cannot be judged on several files"

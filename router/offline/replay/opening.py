@@ -46,7 +46,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
 from ragbandit.router.offline.logs.text_columns import id_keys
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged_rows
-from ragbandit.router.offline.replay.plan import LoggedPolicies, LoggedPolicy, instant
+from ragbandit.router.offline.replay.plan import LoggedPolicies, instant, served_name
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -219,12 +219,12 @@ class OpenLog:
     def recorded(self) -> Recorded:
         if not self.in_store:
             return self.recorded_elsewhere
-        settings, by_name = self.settings, dict[str, frozenset[LoggedPolicy]]()
+        settings, by_name = self.settings, dict[str, frozenset[str]]()
         made = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
         registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
         with self._ledger() as ledger, ledger.database.read() as connection:
             for label, version, algorithm, params in [*connection.execute(made), *connection.execute(registered)]:
-                policy = frozenset({LoggedPolicy.of(algorithm, params=json.loads(params))})
+                policy = frozenset({served_name(algorithm, params=json.loads(params))})
                 by_name[label] = by_name.get(label, frozenset()) | policy
                 by_name[version] = by_name[label] if version == label else policy
             versions = versions_of(connection, base=PolicyLabel(settings.policy.label))

@@ -3,8 +3,7 @@
 fixed:ARM      always this arm
 column:KEY     probabilities that the rows contain
 VERSION        a frozen snapshot; rows that it has learned are left out
-NAME           a policy of the registry. Before it is judged on a fold of this log, it learns the other folds; with
-               learn=True, it learns the log in order, and is judged on each row after the earlier rows
+NAME           a policy of the registry. Before it is judged on a fold of this log, it learns the other folds
 """
 
 import math
@@ -15,13 +14,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.comparison import Comparison, Difference
+from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.intervals import Interval
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
-from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import iso_time, one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
@@ -51,8 +49,6 @@ class Plan:
     folds: int = 5
     #: smallest probability of every arm; it also replaces the cold start. None for the configured floors
     floor: float | None = None
-    #: True if policies of the registry learn the log in order, False if they learn the other folds
-    learn: bool = False
     sample: int = SAMPLE  #: maximum number of rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
@@ -146,7 +142,7 @@ class ResolvedPlan:
         candidates = baselines(arms) if self.candidates is None else self.candidates
         baseline = self.plan.baseline or LOGGED
         if current is not None:
-            serving = current_candidate(current, plan=self.plan)
+            serving = current_candidate(current)
             candidates, baseline = [*candidates, serving], serving.name
         return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
 
@@ -155,9 +151,9 @@ def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
-def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
+def current_candidate(settings: Settings) -> CandidateSpec:
     policy = settings.policy
-    name = f"the current {policy.name}" if plan.learn else f"{policy.name} as it is now"
+    name = f"{policy.name} as it is now"
     return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
@@ -190,36 +186,29 @@ def described(spec: CandidateSpec) -> str:
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedPolicy:
-    name: str
-    params: str  #: algorithm and params as canonical JSON
-
-    @classmethod
-    def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
-        """The policy as recorded in a store. If an incumbent holds it back, `name` is the name of the inner policy."""
-        name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
-        return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
+def served_name(algorithm: str, *, params: Mapping[str, Any]) -> str:
+    """Name of a policy that a store records. If an incumbent holds it back, the name of the inner policy."""
+    return str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
 
 
-#: the policies of a store: version -> its policy; label of a ledger -> all policies that learned it
-LoggedPolicies = Mapping[str, frozenset[LoggedPolicy]]
+#: the names of a store's policies: version -> its policy; label of a ledger -> all policies that learned it
+LoggedPolicies = Mapping[str, frozenset[str]]
 
 
-def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
-    """The policies that may have decided with these versions, sorted by name; () if a version is unknown."""
-    policies: set[LoggedPolicy] = set()
+def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[str, ...]:
+    """Sorted names of the policies that may have decided with these versions; () if a version is unknown."""
+    names: set[str] = set()
     for version in versions:
         of_version = recorded.get(version) or recorded.get(version.partition("-")[0])
         if not of_version:
             return ()
-        policies |= of_version
-    return tuple(sorted(policies, key=lambda policy: (policy.name, policy.params)))
+        names |= of_version
+    return tuple(sorted(names))
 
 
-#: rows that a candidate has learned. "folds": all other folds. "along": as many rows as the served policy had learned.
-#: "before": the rows up to a snapshot. None: the candidate does not learn, or its name describes what it has learned
-Learned = Literal["folds", "along", "before"] | None
+#: rows that a candidate has learned. "folds": all other folds. "before": the rows up to a snapshot. None: the candidate
+#: does not learn, or its name describes what it has learned
+Learned = Literal["folds", "before"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,15 +218,11 @@ class CandidatePmf:
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: the policy of the registry as it would be served; None for other candidates
-    policy: LoggedPolicy | None = None
+    #: name of the policy of the registry; None for other candidates
+    policy: str | None = None
 
 
-_LEARNED: Final = {
-    "folds": "learned from this log",
-    "along": "learning along this log",
-    "before": "as it was then",
-}
+_LEARNED: Final = {"folds": "learned from this log", "before": "as it was then"}
 
 
 def side(name: str, *, learned: Learned) -> str:
@@ -271,15 +256,6 @@ class ImportanceWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SegmentResult:
-    name: str
-    rows: int
-    effective_rows: float
-    value: EstimateWithInterval
-    difference: Difference  #: reward of the candidate minus reward of the baseline on the same rows
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
     name: str
     described: str  #: for example "always single_step" or "mba after 500 updates of main"
@@ -294,7 +270,8 @@ class CandidateResult:
     #: worst and best reward that unsupported decisions allow; None without unsupported decisions
     bounds: tuple[float, float] | None
     shares: Mapping[ArmName, float]
-    segments: Mapping[str, tuple[SegmentResult, ...]]  #: field -> its segments, largest first
+    #: field -> value, the most frequent first -> the same comparison on the rows with this value
+    segments: Mapping[str, Mapping[str, Comparison]]
     notes: tuple[str, ...] = ()
     learned: Learned = None
     #: True if candidate and baseline are the same policy, which differ at most in what they have learned
@@ -354,14 +331,13 @@ class ReplayResult:
     sampled_from: int | None = None
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    #: the policies that decided the rows; () if the log is not a store's, or the store does not know all of them
-    logged: tuple[LoggedPolicy, ...] = ()
+    #: names of the policies that decided the rows; () if the log is not a store's, or the store does not know them all
+    logged: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = finite_json(asdict(self))
         for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
-        plain["logged"] = sorted({policy.name for policy in self.logged})
         return plain
 
 

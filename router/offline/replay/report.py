@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
-from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, SegmentResult, instant
+from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, instant
 from ragbandit.shared.formats import NOTHING, decimal, number, one_line, percent
 
 _SOURCES: Final = {
@@ -181,16 +181,16 @@ def _arms(replayed: ReplayResult) -> NumberTable:
 
 
 def _segments(replayed: ReplayResult) -> Iterator[NumberTable]:
-    columns = ("group", "candidate", "questions", "effective rows", "difference in reward")
+    columns = ("group", "candidate", "questions", "effective rows", "difference in reward", "verdict")
     for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
         rows = [
-            _segment(segment, of=candidate)
+            (one_line(value), one_line(candidate.name), *_segment(comparison))
             for candidate in judged(replayed)
-            for segment in candidate.segments.get(field, ())
+            for value, comparison in candidate.segments.get(field, {}).items()
         ]
         yield NumberTable(title=f"by {one_line(field)}", columns=columns, rows=tuple(rows))
 
 
-def _segment(segment: SegmentResult, *, of: CandidateResult) -> tuple[str, ...]:
-    counts = number(segment.rows), f"{segment.effective_rows:,.0f}"
-    return one_line(segment.name), one_line(of.name), *counts, words.difference(segment.difference)
+def _segment(one: Comparison) -> tuple[str, ...]:
+    effective = f"{one.reward.effective_rows:,.0f}"
+    return number(one.questions), effective, words.difference(one.reward), one.verdict

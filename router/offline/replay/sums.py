@@ -6,7 +6,7 @@ every paired difference with its error.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import Final
 
@@ -25,7 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
 )
 from ragbandit.router.offline.replay.parts import LeftOut, LogPart, by_origin
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector, effective_rows
 
 
 @dataclass(kw_only=True)
@@ -350,7 +350,8 @@ class Evidence:
     summary: LogSummary
     measure: Measure
     whole: Moments
-    segments: Mapping[str, Mapping[str, Moments]]
+    segments: Mapping[str, Mapping[str, "Evidence"]] = field(default_factory=dict)
+    is_segment: bool = False  #: whether `whole` has only some of the rows that `summary` has
 
     @classmethod
     def of(
@@ -371,11 +372,28 @@ class Evidence:
                 design = "paired outcomes"
         if only_paired and design == "logged draws":
             return None
+        evidence = cls(design=design, summary=summary, measure=measure, whole=whole)  # type: ignore[arg-type]
         segments = {
-            name: {value: _moments(of_value, width=width) for value, of_value in groups.items()}
+            name: {
+                value: replace(evidence, whole=_moments(of_value, width=width), is_segment=True)
+                for value, of_value in groups.items()
+            }
             for name, groups in sums.segments.items()
         }
-        return cls(design=design, summary=summary, measure=measure, whole=whole, segments=segments)  # type: ignore[arg-type]
+        return replace(evidence, segments=segments)
+
+    @property
+    def rows(self) -> int:
+        return round(self.whole.rows * float(self.whole.mean[-1]))
+
+    def effective_rows(self, index: int) -> float:
+        """Effective rows of a candidate, at most the number of questions."""
+        if not self.is_segment:
+            return min(self.summary.weights[index].surely_effective_rows, self.whole.rows)
+        weight = self.whole.combined(self.measure.columns.of(index, target=0)[:1])
+        total = weight.rows * float(weight.mean[0])
+        squares = float(weight.scatter[0, 0]) + total * float(weight.mean[0])
+        return min(effective_rows(total, squares=squares), weight.rows)
 
 
 def _moments(sums: QuestionSums, *, width: int) -> Moments:

@@ -165,7 +165,6 @@ def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("plan", "candidates", "said"),
     [
-        ({"learn": True}, CANDIDATES, "learns the log cannot be judged on several files"),
         ({"baseline": "current"}, CANDIDATES, "learns the log cannot be judged on several files"),
         ({}, ["linucb"], "linucb reads questions"),
         ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "v reads questions"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.logs.log_rows import with_extra
-from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from
+from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from, with_text
 
 # ---------------------------------------------------------------------------------------------------------- comparisons
 
@@ -43,17 +43,15 @@ def test_logged_probabilities_are_the_same_policy():
 @pytest.mark.parametrize("field", ["device", "number", "version"])
 def test_segments_sum_to_the_whole(field):
     """A field's segments, the small ones together as others, have all rows, and their values average to the whole."""
-    (found,) = judged(lived_rows(300), "fixed:deep", segments=(field,)).candidates
+    rows = [with_text(row, f"question {number}") for number, row in enumerate(lived_rows(300))]
+    (found,) = judged(rows, "fixed:deep", segments=(field,)).candidates
     segments = found.segments[field]
     assert len(segments) == {"device": 2, "number": 12, "version": 3}[field]
-    assert sum(segment.rows for segment in segments) == 300
-    for rewards, whole in (
-        ([segment.value.value for segment in segments], found.reward.value),
-        ([segment.difference.estimate for segment in segments], found.comparison.reward.estimate),
-    ):
-        parts = sum(segment.rows * reward for segment, reward in zip(segments, rewards, strict=True))
-        assert parts / 300 == pytest.approx(whole)
-    assert [segment.name for segment in segments][-1] == ("others" if field == "number" else segments[-1].name)
+    assert sum(one.questions for one in segments.values()) == 300
+    for part in ("first", "estimate"):
+        total = sum(one.questions * getattr(one.reward, part) for one in segments.values())
+        assert total / 300 == pytest.approx(getattr(found.comparison.reward, part))
+    assert field != "number" or [*segments][-1] == "others"
 
 
 # ----------------------------------------------------------------------------------------------------- holes and faults

@@ -1,6 +1,5 @@
 """Snapshots and policies that learn from the log must not have seen what they are asked about."""
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from ragbandit.router.config.settings import FLOORS
 from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
-from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.candidates import lessons
+from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
+from ragbandit.router.offline.replay.crossfit import lessons
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.kinds.fixed import Uniform
@@ -29,7 +28,7 @@ from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows
 def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linucb"):
     """A snapshot of a policy that learned these rows, in the folder of these settings; its version."""
     policy = make_policy(name, params={})
-    for update in lessons(memory_log(rows).read().log, place="line"):
+    for update in lessons(memory_log(rows).read().log, place="line", plan=Plan()):
         assert apply(policy, update)
     info, tensors, facts = pack(
         policy, label=PolicyLabel(label), last_seq=rows[-1].seq, encoder_hash=encoder_hash, now=0.0
@@ -121,16 +120,15 @@ class Spy(Uniform):
     """A policy that always says the same, and tells what it had learned when it was asked about a question."""
 
     said: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.5)
-    #: (number of the student, question asked about, decisions learned until then)
-    heard: ClassVar[list[tuple[int, str, tuple[str, ...]]]] = []
-    numbers: ClassVar["itertools.count[int]"] = itertools.count()
+    #: (question asked about, decisions learned until then)
+    heard: ClassVar[list[tuple[str, tuple[str, ...]]]] = []
 
     def __init__(self) -> None:
         super().__init__()
-        self.number, self.learned = next(self.numbers), []
+        self.learned = []
 
     def pmf(self, queries, *, features, arms):
-        self.heard.extend((self.number, query.id, tuple(self.learned)) for query in queries)
+        self.heard.extend((query.id, tuple(self.learned)) for query in queries)
         return [PolicyOutput(pmf=self.said) for _ in queries]
 
     def learn(self, update):
@@ -142,14 +140,7 @@ def spy(monkeypatch):
     """Spy in the registry, with nothing heard yet."""
     monkeypatch.setitem(POLICIES, "spy", f"{__name__}:Spy")
     monkeypatch.setattr(Spy, "heard", [])
-    monkeypatch.setattr(Spy, "numbers", itertools.count())
     return Spy
-
-
-def lives_of(spy):
-    """Per student that was asked at all, in that order: (question, decisions learned until then)."""
-    numbers = dict.fromkeys(number for number, _, _ in spy.heard)
-    return [[(asked, learned) for each, asked, learned in spy.heard if each == number] for number in numbers]
 
 
 @pytest.mark.parametrize("folds", [2, 5])
@@ -159,8 +150,8 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
     ids = [row.decision.id for row in rows]
     judged(rows, "spy", folds=folds)
     fold = dict(zip(ids, folds_of(memory_log(rows).read().log.questions, folds=folds), strict=True))
-    assert sorted(asked for _, asked, _ in spy.heard) == sorted(ids)
-    for _, asked, learned in spy.heard:
+    assert sorted(asked for asked, _ in spy.heard) == sorted(ids)
+    for asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
 
 
@@ -170,18 +161,8 @@ def test_crossfitted_policy_never_saw_the_question(spy):
     text = {row.decision.id: row.decision.query.text for row in rows}
     assert len(set(text.values())) == 77
     judged(rows, "spy")
-    for _, asked, learned in spy.heard:
+    for asked, learned in spy.heard:
         assert text[asked] not in {text[each] for each in learned}
-
-
-def test_learning_policy_is_asked_before_it_learns(spy):
-    """With learn, a policy learns every row after it was asked about it."""
-    rows = lived_rows(60)
-    ids = [row.decision.id for row in rows]
-    (found,) = judged(rows, "spy", learn=True).candidates
-    (only,) = lives_of(spy)
-    assert only == [(asked, tuple(ids[:place])) for place, asked in enumerate(ids)]
-    assert found.described == "spy, learning while it goes"
 
 
 def test_refused_rows_are_counted(spy, monkeypatch):

@@ -75,14 +75,6 @@ def test_a_warm_start_judges_fixed_arms_beside_live_decisions(tmp_path, form):
     assert (found.rows, found.notes[0][:57]) == (120, "60 imported questions have the outcomes of every arm: can")
 
 
-def test_a_policy_that_learns_along_the_log_is_not_judged_on_imports():
-    """A policy that learns along the log has learned other rows of an imported question, so imports are left out."""
-    rows = [*paired_rows(outcomes(60), facts={IMPORTED: "table"}), *live_rows(120)]
-    found = judged(rows, "linucb", "uniform", learn=True, baseline="logged", encoder=lambda: HashingEncoder(8))
-    assert found.pairs[0].comparison.design == "logged draws"
-    assert found.notes[0] == "180 rows were imported: policies learn them, none is judged on them"
-
-
 def test_imported_draws_are_not_judged_beside_live_decisions():
     """Imports with one drawn arm per question are another population, so live decisions are judged without them."""
     drawn = [row for number, row in enumerate(paired_rows(outcomes(60), facts={IMPORTED: "log"})) if number % 4 == 0]

@@ -13,7 +13,6 @@ from ragbandit.router.offline.replay.plan import (
     Pair,
     Plan,
     ReplayResult,
-    SegmentResult,
     Skipped,
     side,
 )
@@ -154,16 +153,11 @@ def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
 
 def test_the_log_is_described():
     """Rows, dates, confidence, rewards by source, versions, what was left out; arms, pairs and segments as tables."""
-    segment = SegmentResult(
-        name="acme",
-        rows=9_000,
-        effective_rows=1_800.0,
-        value=measured(0.56),
-        difference=Difference(estimate=0.05, low=0.01, high=0.09),
-    )
     shown = assessment(
         replayed(
-            candidate(notes=("3 decisions by the fallback",), segments={"tenant": (segment,)}),
+            candidate(
+                notes=("3 decisions by the fallback",), segments={"tenant": {"acme": compared("linucb", 0.05, 0.04)}}
+            ),
             skipped_rows=1203,
             skipped=(Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),),
             notes=("short log",),
@@ -183,7 +177,8 @@ def test_the_log_is_described():
         assert part in notes
     rows = {table.title.split(" ")[0]: table.rows for table in shown.tables}
     assert rows["difference"][1][:2] == ("linucb - mba", "+0.090 (+0.050 to +0.130)")
-    assert rows["by"] == (("acme", "linucb", "9,000", "1,800", "+0.050 (+0.010 to +0.090)"),)
+    assert rows["by"][0][:2] == ("acme", "linucb")
+    assert rows["by"][0][4:] == ("+0.050 (+0.010 to +0.090)", "better")
     assert rows["the"] == (("none", "33.1 %", "33.3 %", "0.410", "\u2013", "0.000", "yes"),)
     assert rows["how"][0][1:3] == ("2,310 of 12,000", "28")
 

@@ -3,15 +3,12 @@
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
 from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
-from ragbandit.router.offline.replay.candidates import learned_before
+from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.opening import Recorded
-from ragbandit.router.offline.replay.plan import LoggedPolicy
 from ragbandit.router.offline.replay.report import headline
 from tests.support.cases import every_case
 from tests.support.logs.replay_logs import judged, lived_rows
@@ -44,33 +41,12 @@ def against_itself(made, *, log=None, **plan):
     return replay(log or served, candidates=candidates, plan=Plan(**plan), settings=settings)
 
 
-@pytest.mark.parametrize("named", POLICIES)
-@pytest.mark.parametrize("late", [0, 40])
-def test_a_policy_that_learns_along_the_log_is_the_one_that_served_it(world, named, late):
-    """Floors, cold start, incumbent, params and what had been learned are the service's: so is every probability."""
-    settings, log = world(named, 0, late)
-    whole, candidates = log.read(), parse_candidates([settings.policy.name])
-    ready = prepare(whole, candidates=candidates, plan=Plan(learn=True), settings=settings)
-    assert np.abs(ready.candidate_pmfs[0].pmf - whole.log.pmf[ready.early :]).max() < 1e-9
-    assert (ready.early > 0) == ("incumbent" in named), "beside an incumbent the first rows explore nothing"
-
-
 def test_a_policy_is_the_same_as_itself(world):
-    """The served policy compared with itself shows no difference: by name and along the log, cold, warm, with an
-    incumbent.
-    """
+    """The served policy compared with itself shows no difference: cold, warm, and with an incumbent."""
     with every_case() as case:
-        for named, warm, plan in (
-            ("mba", 0, {}),
-            ("mba", 40, {}),
-            ("mba", 0, {"learn": True}),
-            ("mba", 40, {"learn": True}),
-            ("mba", 40, {"learn": True, "baseline": "logged"}),
-            ("mba with an incumbent", 0, {}),
-            ("linucb", 0, {}),
-        ):
-            with case(named, warm, plan):
-                found = against_itself(world(named, warm=warm), **plan)
+        for named, warm in (("mba", 0), ("mba", 40), ("mba with an incumbent", 0), ("linucb", 0)):
+            with case(named, warm):
+                found = against_itself(world(named, warm=warm))
                 candidate, gap = found.candidates[0], found.candidates[0].comparison.reward
                 assert (candidate.comparison.verdict, candidate.same_policy) == ("as good", True)
                 assert (gap.estimate, gap.low, gap.high) == (0.0, 0.0, 0.0)
@@ -80,14 +56,12 @@ def test_a_policy_is_the_same_as_itself(world):
 
 
 def test_what_is_compared_is_said(world):
-    """The line names both sides: the policy as it is now, learning along the log, or as it served while it learned."""
+    """The line names both sides: the policy as it is now, or as it served while it learned."""
     settings, log = world("mba")
-    along = "linucb (learning along this log)"
     with every_case() as case:
         for plan, said in (
             ({}, ("linucb (learned from this log)", "mba as it is now")),
             ({"baseline": "current"}, ("linucb (learned from this log)", "mba as it is now")),
-            ({"learn": True}, (along, "the current mba (learning along this log)")),
             ({"baseline": "logged"}, ("linucb (learned from this log)", "mba as served while learning")),
         ):
             with case(plan):
@@ -131,10 +105,10 @@ def test_other_params_are_another_policy(world):
     settings, log = world("mba")
     candidates = parse_candidates(["mba"], params={"mba": {"explore": 0.0}})
     same = {}
-    for plan in (Plan(learn=True), Plan(), Plan(baseline="logged")):
-        (candidate, *_) = replay(log, candidates=candidates, plan=plan, settings=settings).candidates
-        same[plan.learn, plan.baseline] = candidate.same_policy
-    assert same == {(True, None): False, (False, None): False, (False, "logged"): True}
+    for baseline in (None, "logged"):
+        (candidate, *_) = replay(log, candidates=candidates, plan=Plan(baseline=baseline), settings=settings).candidates
+        same[baseline] = candidate.same_policy
+    assert same == {None: False, "logged": True}
 
 
 def test_two_that_have_learned(world):
@@ -149,9 +123,8 @@ def test_two_that_have_learned(world):
 def test_unknown_policies_are_not_compared_by_name(world):
     """In an imported log, or one decided by several policies, no policy is identified with the candidate."""
     log = world("mba", 0)[1]
-    other = LoggedPolicy.of("linucb", params={})
     mine = next(iter(log.recorded_elsewhere.policies["main"]))
-    for logged in ({}, {"main": frozenset({mine, other})}):
+    for logged in ({}, {"main": frozenset({mine, "linucb"})}):
         found = against_itself(
             world("mba"), log=replace(log, recorded_elsewhere=Recorded(policies=logged)), baseline="logged"
         )
@@ -180,12 +153,3 @@ def test_all_at_one_price():
         arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
         assert found.candidates[2].reward.value == pytest.approx(0.8 - price * 4, abs=0.15)
     assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}
-
-
-def test_versions_tell_what_had_been_learned(world):
-    """A row's version names the seq that its policy had learned; of another ledger's, all rows before count."""
-    log = world("mba", 0, 40)[1]
-    before = learned_before(log.read())
-    assert before[:3].tolist() == [0, 0, 0]
-    assert before[100] == 60
-    assert learned_before(replace(log, ledger="other").read()).tolist() == list(range(len(log.rows)))

@@ -18,8 +18,9 @@ from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.intervals import mean_difference
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.gains import CONFIDENCE
+from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.replay import Plan, ReplayResult, estimate_candidates, memory_part, parse_candidates
 from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
 from ragbandit.router.reporting.reading import ReportRows, ReportScope

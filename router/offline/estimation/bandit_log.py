@@ -1,8 +1,7 @@
 """A log of n decisions over K arms as arrays, and the checks of its rows."""
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, Tally
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
 
 #: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
@@ -24,10 +22,6 @@ ROUNDING = 1e-9
 LARGEST = 1e60
 #: a question is recognised by its text; without text by its features; without both by the decision's id
 BY_TEXT, BY_FEATURES, BY_ID = range(3)
-#: texts are hashed in words of 8 bytes; if no text has more than this number of words, all are padded to one width
-_WORDS = 16
-#: texts of more bytes than this are hashed one by one, since hashing all texts word by word would take minutes
-_LONG = 1 << 17
 
 
 def slack(size: Any) -> Any:
@@ -120,53 +114,6 @@ class Log:
             batch=None if self.batch is None else self.batch.take(np.arange(len(self))[rows]),
         )
 
-    def check(self, *, named: Callable[[int], str]) -> None:
-        faults = [
-            (int(np.argmin(good)), name, message, remedy)
-            for name, good, message, remedy in self._checks()
-            if not good.all()
-        ]
-        if faults:
-            row, name, message, remedy = min(faults, key=lambda fault: fault[0])
-            raise InvalidInput(message(row), field=f"{named(row)} {name}", remedy=remedy)
-
-    def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
-        """Yields (field, good rows, message for a bad row, remedy)."""
-        pmf, rows = self.pmf, np.arange(len(self))
-        good = np.ones(len(self), dtype=np.bool_)
-        good[wrong_pmfs(pmf)] = False
-        remedy = "log the whole pmf: numbers in [0, 1] that sum to 1"
-        yield (
-            "pmf",
-            good,
-            lambda row: f"{pmf[row].tolist()} is no distribution, it sums to {pmf[row].sum():.9g}",
-            remedy,
-        )
-        if not self.offered.all():
-            good = np.asarray(~((pmf > 0.0) & ~self.offered).any(axis=1))
-            remedy = "correct the arms or the pmf"
-            yield "pmf", good, lambda _: "gives probability to an arm that was not offered", remedy
-        good = (self.action >= 0) & (self.action < len(self.arms))
-        yield "arm", good, lambda _: "is not among the arms of the pmf", "log the arm that was drawn"
-        drawn = pmf[rows, np.where(good, self.action, 0)]
-        good = (drawn >= LEAST_PROBABILITY) & (drawn <= 1.0 + SUM_TOLERANCE)
-        reason, remedy = propensity_fault(float(drawn[np.argmin(good)])) if len(self) else ("", "")
-        yield "propensity", good, lambda _: reason, remedy
-        remedy = f"log a finite number, at most {LARGEST:g}"
-        for name in ("quality", "cost", "made_at", "reward"):
-            values: Vector = getattr(self, name)
-            yield name, np.abs(values) <= LARGEST, lambda row, v=values: f"is {v[row]}", remedy  # type: ignore[misc]
-        low, high = self.minimum - slack(self.minimum), self.maximum + slack(self.maximum)
-        yield (
-            "reward",
-            (self.reward >= low) & (self.reward <= high),
-            lambda row: f"{self.reward[row]:.9g} lies outside [{self.minimum:g}, {self.maximum:g}]",
-            "declare the bounds that the rewards have (minimum, maximum)",
-        )
-        if self.features is not None:
-            good = np.asarray(np.isfinite(self.features).all(axis=1))
-            yield "features", good, lambda _: "hold a number that is not finite", "encode the question again"
-
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
     """The pmf (n, K) with 0 for probabilities below REMAINDER, except those of drawn arms."""
@@ -197,49 +144,6 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 def folds_of(keys: Keys, *, folds: int) -> Choices:
     return (keys % np.uint64(folds)).astype(np.intp)
-
-
-def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """Hash concatenated texts of these lengths in bytes. A hash depends only on its text, on every machine."""
-    words = -(-lengths // 8)
-    if words.max(initial=0) <= _WORDS:
-        return _keys_of_padded(text, lengths=lengths)
-    long = np.flatnonzero(lengths > _LONG)
-    if len(long):
-        ends = np.cumsum(lengths)[long]
-        texts = [text[end - size : end].tobytes() for end, size in zip(ends, lengths[long], strict=True)]
-        digests = [hashlib.blake2b(long_text, digest_size=8).digest() for long_text in texts]
-        short = np.setdiff1d(np.arange(len(lengths)), long)
-        keys = np.empty(len(lengths), dtype=np.uint64)
-        keys[long] = np.frombuffer(b"".join(digests), dtype="<u8")
-        keys[short] = keys_of_bytes(text[np.repeat(lengths <= _LONG, lengths)], lengths=lengths[short])
-        return keys
-    # Texts of about the same length are padded together, so that one long text does not pad all others.
-    keys = np.zeros(len(lengths), dtype=np.uint64)
-    sizes = np.ceil(np.log2(np.maximum(words, _WORDS))).astype(np.intp)
-    for size in np.unique(sizes):
-        rows = sizes == size
-        keys[rows] = _keys_of_padded(text[np.repeat(rows, lengths)], lengths=lengths[rows])
-    return keys
-
-
-def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    words = -(-int(lengths.max(initial=0)) // 8)
-    padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
-    padded[np.arange(8 * words) < lengths[:, None]] = text
-    keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
-    for number, word in enumerate(padded.view("<u8").T):
-        # Padding must not change a key, since its width depends on the longest text of the batch.
-        keys = np.where(8 * number < lengths, mixed(keys, word), keys)
-    return keys
-
-
-def mixed(keys: Keys, words: Keys) -> Keys:
-    """Mix a word into each key, both of shape (n,), with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
-    keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
-    return np.asarray(keys ^ (keys >> np.uint64(31)), dtype=np.uint64)
 
 
 #: largest probability that the checks of a replay reject a correct log

@@ -7,7 +7,7 @@ dictionary-encoded. The column of a candidate contains lists of numbers aligned 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, get_type_hints
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,49 +20,31 @@ from ragbandit.router.offline.estimation.bandit_log import (
     BY_ID,
     BY_TEXT,
     LARGEST,
+    LEAST_PROBABILITY,
+    SUM_TOLERANCE,
     Log,
-    keys_of_bytes,
     possible,
+    propensity_fault,
     slack,
+    wrong_pmfs,
 )
 from ragbandit.router.offline.logs import ONLY_PROPENSITY
-from ragbandit.router.offline.logs.text_columns import bytes_of, id_keys, normalised
+from ragbandit.router.offline.logs.columns import (
+    FIELDS,
+    LESSONS,
+    LINE,
+    PARTS,
+    REWARD,
+    REWARD_WORDS,
+    bytes_of,
+    column_type,
+    id_keys,
+    keys_of_bytes,
+    normalised,
+)
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Reward, Vector
-
-#: the fields for segments that are columns of a log; every other field for segments is a key of the context
-FIELDS = ("tenant", "version", "policy")
-REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
-#: parts of a reward that are texts; a file may lack the part judged_by
-REWARD_WORDS = ("preset", "source", "judged_by")
-#: name of the column that readers add, with the line of each row; no file has a column of this name
-LINE: Final = "#line"
-#: names of columns that only a ledger has: number of decisions of the service, and restarted arms; see `Update`
-DECIDED, RESTARTS = "#decided", "#restarts"
-#: the further columns of a log whose questions are read by policies
-_LESSONS: Final = ("seq", "context", "tenant", "budget", "policy", "version", DECIDED, RESTARTS)
-_TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
-_COLUMNS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
-    **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
-    **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
-    **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
-    **dict.fromkeys(("arms", "allowed", "feedback_ids", RESTARTS), pa.list_(_TEXT)),
-    **dict.fromkeys(("seq", LINE, DECIDED), pa.int64()),
-    **dict.fromkeys(("explored", "late"), pa.bool_()),
-    "features": pa.list_(pa.float32()),
-}
-
-
-def column_type(name: str) -> Any:
-    """Arrow's type of a column. Columns that are not listed contain lists of numbers."""
-    return _COLUMNS.get(name, _NUMBERS)
-
-
-PARTS: Final[Mapping[str, Any]] = {
-    part: _NUMBER if kind is float else _TEXT for part, kind in get_type_hints(Reward).items()
-}
+from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Vector
 
 _NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
@@ -73,11 +55,6 @@ _IMPORTED = rf'"{IMPORTED}" ?:'
 _ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
-
-
-def parts_read(columns: Sequence[str]) -> Sequence[str]:
-    """The parts of a reward in a batch with these columns: all of them only if policies learn from it."""
-    return (*PARTS,) if DECIDED in columns else (*REWARD, *REWARD_WORDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +80,7 @@ class BatchSpec:
             "cost_weight",
             "late",
         ]
-        columns += ["features", "encoder_hash", *(_LESSONS if self.questions else ())]
+        columns += ["features", "encoder_hash", *(LESSONS if self.questions else ())]
         return tuple(dict.fromkeys([*columns, *map(column_of, self.fields), *self.own]))
 
 
@@ -186,9 +163,7 @@ def row_named(batch: Any, row: int, *, place: str) -> str:
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
     """Decode and check a batch. The log has features if all rows have features of one encoder. Raises InvalidInput."""
-    log = _DecodedBatch(batch=batch, spec=spec, place=place).log()
-    log.check(named=lambda row: row_named(batch, row, place=place))
-    return log
+    return _DecodedBatch(batch=batch, spec=spec, place=place).log()
 
 
 @dataclass(kw_only=True)
@@ -218,7 +193,7 @@ class _DecodedBatch:
         batch, spec = self.batch, self.spec
         names = batch.schema.names
         action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
-        self._check_propensity(pmf, action=action)
+        self._check_draws(pmf, action=action)
         reward = batch.column("reward")
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
@@ -338,16 +313,25 @@ class _DecodedBatch:
         wrong = np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost))
         self._refuse(wrong, "reward.value", contradiction, "correct the parts of the reward")
 
-    def _check_propensity(self, pmf: Matrix, *, action: Choices) -> None:
+    def _check_draws(self, pmf: Matrix, *, action: Choices) -> None:
+        wrong = np.zeros(len(pmf), dtype=np.bool_)
+        wrong[wrong_pmfs(pmf)] = True
+        remedy = "log the whole pmf: numbers in [0, 1] that sum to 1"
+        reason = "{} is no distribution, it sums to {:.9g}"
+        self._refuse(wrong, "pmf", lambda row: reason.format(pmf[row].tolist(), pmf[row].sum()), remedy)
+        unknown = "is not among the arms of the pmf"
+        self._refuse(action < 0, "arm", lambda _: unknown, "log the arm that was drawn")
+        drawn = np.take_along_axis(pmf, action[:, None], axis=1)[:, 0]
+        bad = (drawn < LEAST_PROBABILITY) | (drawn > 1.0 + SUM_TOLERANCE)
+        reason, remedy = propensity_fault(float(drawn[np.argmax(bad)]))
+        self._refuse(bad, "propensity", lambda _: reason, remedy)
         if "propensity" not in self.batch.schema.names:
             return
         logged = _floats(self.batch.column("propensity"))
-        probability = np.take_along_axis(pmf, np.maximum(action, 0)[:, None], axis=1)[:, 0]
-        # A row without propensity passes, as NaN compares False. A row with an unknown arm fails in Log.check.
         self._refuse(
-            (np.abs(logged - probability) > slack(probability)) & (action >= 0),
+            np.abs(logged - drawn) > slack(drawn),  # False for a row without propensity, which is NaN
             "propensity",
-            lambda row: f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}",
+            lambda row: f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(drawn[row])!r}",
             "log both from the same draw, after the floor",
         )
 
@@ -361,7 +345,10 @@ class _DecodedBatch:
         if not len(widths) or not widths[0] or (widths != widths[0]).any():
             return None
         numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-        return np.asarray(numbers.reshape(self.batch.num_rows, -1))
+        features = np.asarray(numbers.reshape(self.batch.num_rows, -1))
+        reason, remedy = "hold a number that is not finite", "encode the question again"
+        self._refuse(~np.isfinite(features).all(axis=1), "features", lambda _: reason, remedy)
+        return features
 
     def _encoders(self) -> list[str | None]:
         return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())

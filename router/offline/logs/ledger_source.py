@@ -10,7 +10,7 @@ import pyarrow as pa
 from sqlalchemy import ColumnElement, case, func, or_, select
 
 from ragbandit.router.offline.logs import parquet
-from ragbandit.router.offline.logs.batches import DECIDED, PARTS, RESTARTS, parts_read
+from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS, parts_read
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value

@@ -18,16 +18,8 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
-from ragbandit.router.offline.logs.batches import (
-    DECIDED,
-    LINE,
-    PARTS,
-    RESTARTS,
-    REWARD,
-    column_type,
-    parts_read,
-    row_named,
-)
+from ragbandit.router.offline.logs.batches import row_named
+from ragbandit.router.offline.logs.columns import DECIDED, LINE, PARTS, RESTARTS, REWARD, column_type, parts_read
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical

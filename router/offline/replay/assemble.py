@@ -197,11 +197,11 @@ class ResultAssembler:
         )
 
     def _segments(self, index: int, *, names: Sequence[str]) -> dict[str, dict[str, Comparison]]:
-        sides: dict[str, Any] = {"names": names, "comparisons": 1}
-        return {
-            name: {value: self._by_evidence(part, index, self.baseline, **sides) for value, part in parts.items()}
-            for name, parts in self._main.segments.items()
-        }
+        segments: dict[str, dict[str, Comparison]] = {}
+        for (name, value), part in self._main.segments.items():
+            comparison = self._by_evidence(part, index, self.baseline, names=names, comparisons=1)
+            segments.setdefault(name, {})[value] = comparison
+        return segments
 
     def _compared(self, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
         """The first of two sides compared with the second, by the evidence that gives the narrowest interval.

@@ -12,7 +12,8 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import LINE, row_named
+from ragbandit.router.offline.logs.batches import row_named
+from ragbandit.router.offline.logs.columns import LINE
 from ragbandit.router.offline.replay.crossfit import CandidatePolicy, crossfitted, lessons, notes_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import LogPart, certain_start, first_rows, imported, memory_part

@@ -9,7 +9,8 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
-from ragbandit.router.offline.logs.batches import DECIDED, PARTS, RESTARTS, row_named
+from ragbandit.router.offline.logs.batches import row_named
+from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS
 from ragbandit.router.offline.logs.values import converted, mapping
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import Plan

@@ -41,10 +41,8 @@ from ragbandit.router.offline.replay.sums import (
     LogSummary,
     Measure,
     ScoredRows,
-    Scores,
     learn_part,
     measure_part,
-    shown_segments,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
@@ -176,7 +174,7 @@ def estimate_candidates(
     check_log(first, main=main, plan=plan, since=since, log=log)
     check_ids(summaries.values(), parts=parts)
     measures = {
-        origin: _measure(summary, candidates=len(candidates), segments=plan.segments if origin == main else ())
+        origin: Measure.of(summary, segments=plan.segments if origin == main else ())
         for origin, summary in summaries.items()
         if origin == main or summary.may_be_paired
     }
@@ -196,19 +194,6 @@ def estimate_candidates(
         notes=(*notes, *notes_on(first, evidence=evidence)),
         skipped=skipped,
         sampled_from=sampled_from,
-    )
-
-
-def _measure(summary: LogSummary, *, candidates: int, segments: Sequence[str]) -> Measure:
-    summary.model.solve()
-    keys, counts = summary.occurrences
-    middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
-    arms = len(summary.names) if summary.may_be_paired else 0
-    return Measure(
-        model=summary.model,
-        columns=Scores(candidates=candidates, middles=middles, arms=arms),
-        repeats=keys[counts > 1],
-        segments={name: shown_segments(summary.fields[name]) for name in segments},
     )
 
 

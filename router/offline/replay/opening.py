@@ -40,11 +40,11 @@ from ragbandit.router.offline.logs.batches import (
     joined,
     offered_arms,
 )
+from ragbandit.router.offline.logs.columns import id_keys
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
-from ragbandit.router.offline.logs.text_columns import id_keys
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged_rows
 from ragbandit.router.offline.replay.plan import LoggedPolicies, instant, served_name
 from ragbandit.router.rollouts.overview import settings_of

@@ -5,10 +5,10 @@ every paired difference with its error.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -249,27 +249,10 @@ def _by_question(keys: Keys, scores: Matrix) -> tuple[Keys, Matrix]:
 MOST_SEGMENTS = 12
 #: name of the segment that contains all values that have no segment of their own
 OTHERS = "others"
-
-
-@dataclass(kw_only=True)
-class ScoreSums(Tally):
-    whole: QuestionSums
-    segments: dict[str, dict[str, QuestionSums]]
-
-    @classmethod
-    def empty(cls, segments: Mapping[str, Sequence[str]]) -> "ScoreSums":
-        """Sums before any row. segments: field -> names of its segments, including OTHERS."""
-        nothing = {name: {value: QuestionSums.empty() for value in values} for name, values in segments.items()}
-        return cls(whole=QuestionSums.empty(), segments=nothing)
-
-    def add(self, log: Log, *, scores: Matrix, repeats: Keys) -> None:
-        self.whole.add(scores, questions=log.questions, repeats=repeats)
-        for name, groups in self.segments.items():
-            values, named = log.fields[name], np.array([value for value in groups if value != OTHERS])
-            for value, sums in groups.items():
-                selected = values == value if value != OTHERS else ~np.isin(values.astype(str), named)
-                rows = np.flatnonzero(selected)
-                sums.add(scores[:, rows], questions=log.questions[rows], repeats=repeats)
+#: (field, value) of a segment
+Segment = tuple[str, str]
+#: the segment of all rows
+ALL: Final = ("", "")
 
 
 def ranked(counts: Mapping[str, int]) -> list[str]:
@@ -293,7 +276,7 @@ class CountedRows(Tally):
 
 @dataclass(kw_only=True)
 class ScoredRows(Tally):
-    by_origin: dict[bool, ScoreSums]
+    by_origin: dict[bool, dict[Segment, QuestionSums]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +286,30 @@ class Measure:
     model: RewardModel
     columns: Scores
     repeats: Keys  #: hashes of the questions with several rows, sorted
-    segments: Mapping[str, Sequence[str]]
+    segments: Mapping[str, Sequence[str]]  #: field -> names of its segments, including OTHERS
+
+    @classmethod
+    def of(cls, summary: LogSummary, *, segments: Sequence[str]) -> "Measure":
+        """Solve the reward model, which has learned all rows. segments: fields."""
+        summary.model.solve()
+        keys, counts = summary.occurrences
+        middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]
+        arms = len(summary.names) if summary.may_be_paired else 0
+        return cls(
+            model=summary.model,
+            columns=Scores(candidates=len(summary.weights), middles=middles, arms=arms),
+            repeats=keys[counts > 1],
+            segments={name: shown_segments(summary.fields[name]) for name in segments},
+        )
+
+    def rows_of(self, log: Log) -> Iterator[tuple[Segment, Any]]:
+        """Yield (segment, indices of its rows), ALL first."""
+        yield ALL, slice(None)
+        for name, values in self.segments.items():
+            of_rows, named = log.fields[name], np.array([value for value in values if value != OTHERS])
+            for value in values:
+                selected = of_rows == value if value != OTHERS else ~np.isin(of_rows.astype(str), named)
+                yield (name, value), np.flatnonzero(selected)
 
 
 def learn_part(
@@ -329,14 +335,15 @@ def measure_part(
     part: LogPart, *, measures: Mapping[bool, Measure], rows: int, progress: Progress = no_progress
 ) -> ScoredRows:
     """Make the second pass over a part. rows: number of rows of the whole log, for progress."""
-    done = 0
-    second = ScoredRows(by_origin={kind: ScoreSums.empty(measure.segments) for kind, measure in measures.items()})
+    second, done = ScoredRows(), 0
     for log in part.batches():
         for origin, own in by_origin(log):
             if origin in measures:
                 measure = measures[origin]
-                matrix = measure.columns.matrix(own, model=measure.model)
-                second.by_origin[origin].add(own, scores=matrix, repeats=measure.repeats)
+                matrix, sums = measure.columns.matrix(own, model=measure.model), second.by_origin.setdefault(origin, {})
+                for segment, rows in measure.rows_of(own):
+                    of_segment = sums.setdefault(segment, QuestionSums.empty())
+                    of_segment.add(matrix[:, rows], questions=own.questions[rows], repeats=measure.repeats)
         done += len(log)
         progress("rows judged", done, rows)
     return second
@@ -350,35 +357,33 @@ class Evidence:
     summary: LogSummary
     measure: Measure
     whole: Moments
-    segments: Mapping[str, Mapping[str, "Evidence"]] = field(default_factory=dict)
+    segments: Mapping[Segment, "Evidence"] = field(default_factory=dict)
     is_segment: bool = False  #: whether `whole` has only some of the rows that `summary` has
 
     @classmethod
     def of(
-        cls, summary: LogSummary, *, measure: Measure, sums: ScoreSums, only_paired: bool = False
+        cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums], only_paired: bool
     ) -> "Evidence | None":
         """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm.
 
         only_paired: leave out the questions without. Returns None if these are half of the questions, or more.
         """
         width = measure.columns.width
-        whole, design = _moments(sums.whole, width=width), "logged draws"
-        if measure.columns.arms and sums.whole.repeated:
-            _, of_questions = sums.whole.joined()
+        whole, design = _moments(sums[ALL], width=width), "logged draws"
+        if measure.columns.arms and sums[ALL].repeated:
+            _, of_questions = sums[ALL].joined()
             complete = measure.columns.complete(of_questions)
             if only_paired and 2 * int(complete.sum()) > whole.rows:
                 whole, design = Moments.of(*of_questions[:width, complete]), "paired outcomes"
-            elif complete.all() and not sums.whole.once.rows:
+            elif complete.all() and not sums[ALL].once.rows:
                 design = "paired outcomes"
         if only_paired and design == "logged draws":
             return None
         evidence = cls(design=design, summary=summary, measure=measure, whole=whole)  # type: ignore[arg-type]
         segments = {
-            name: {
-                value: replace(evidence, whole=_moments(of_value, width=width), is_segment=True)
-                for value, of_value in groups.items()
-            }
-            for name, groups in sums.segments.items()
+            (name, value): replace(evidence, whole=_moments(sums[name, value], width=width), is_segment=True)
+            for name, values in measure.segments.items()
+            for value in values
         }
         return replace(evidence, segments=segments)
 

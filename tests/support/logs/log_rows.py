@@ -7,9 +7,9 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs import Defaults, Logged
 from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn_rows
+from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import KEYS, record_of
 from ragbandit.router.offline.logs.parquet import ParquetSource
 from ragbandit.router.policies.draw import seed_of

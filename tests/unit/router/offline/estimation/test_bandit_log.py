@@ -1,4 +1,4 @@
-"""The arrays of a log: what cannot be true is named by its row, and the folds are fair."""
+"""The arrays of a log: rewards at a weight, parts, and keys that are the same everywhere."""
 
 from dataclasses import replace
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import keys_of
 from tests.support.logs.replay_logs import array_log
 
@@ -25,50 +24,6 @@ def made_log(**changes):
         fields={"tenant": np.array(["x", "y", "x", ""], dtype=np.object_)},
     )
     return replace(log, **changes)
-
-
-def changed(name, row, value):
-    """That log with one row of one array changed."""
-    values = getattr(made_log(), name).copy()
-    values[row] = value
-    return made_log(**{name: values})
-
-
-def test_true_log_has_no_fault():
-    """A log that can be true passes, and its propensities are those of the drawn arms."""
-    made_log().check(named=str)
-    assert made_log().propensity.tolist() == [0.5, 0.6, 0.8, 0.6]
-    assert len(made_log()) == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "row", "value", "field", "said"),
-    [
-        ("pmf", 1, [0.6, 0.6, -0.2], "pmf", "is no distribution"),
-        ("pmf", 1, [0.0, 1.5, -0.5], "pmf", "is no distribution"),
-        ("pmf", 1, [np.nan, 0.5, 0.5], "pmf", "is no distribution"),
-        ("pmf", 2, [0.1, 0.1, 0.7], "pmf", "it sums to 0.9"),
-        ("pmf", 3, [0.2, 0.6, 0.2], "pmf", "not offered"),
-        ("action", 0, 3, "arm", "not among the arms"),
-        ("action", 0, -1, "arm", "not among the arms"),
-        ("pmf", 0, [0.0, 0.5, 0.5], "propensity", "is 0"),
-        ("pmf", 0, [1e-160, 0.5, 0.5], "propensity", "is 1e-160"),
-        ("quality", 2, np.nan, "quality", "is nan"),
-        ("cost", 2, np.inf, "cost", "is inf"),
-        ("made_at", 3, -np.inf, "made_at", "is -inf"),
-        ("reward", 1, np.nan, "reward", "is nan"),
-        ("reward", 1, 1.1, "reward", r"1.1 lies outside \[-1, 1\]"),
-        ("reward", 1, -1.1, "reward", r"-1.1 lies outside \[-1, 1\]"),
-        ("features", 0, [np.nan, 0.0], "features", "not finite"),
-    ],
-)
-def test_fault_is_named_with_its_row(name, row, value, field, said):
-    """Whatever cannot be true is refused with the row as it is named, the field, the reason and a remedy."""
-    log = changed(name, row, value)
-    with pytest.raises(InvalidInput, match=said) as caught:
-        log.check(named=lambda row: f"row {101 + row}")
-    assert caught.value.field == f"row {101 + row} {field}"
-    assert caught.value.remedy
 
 
 def test_weighted():

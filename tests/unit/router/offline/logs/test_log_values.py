@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged
+from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import read_rows, rows_of
 from ragbandit.router.offline.logs.values import converted, gold, mapping, seconds
 from ragbandit.shared.errors import InvalidInput

@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
-from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, normalised
+from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded
+from ragbandit.router.offline.logs.columns import normalised
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.parquet import RowsSource
 from ragbandit.shared.errors import InvalidInput
@@ -159,6 +160,14 @@ def test_types_of_others(tmp_path):
         ({"arms": None}, " row 2 arms", "missing"),
         ({"id": None}, " row 2 id", "missing"),
         ({"propensity": 0.3}, " row 2 propensity", "pmf gives"),
+        ({"pmf": [1.2, -0.2]}, " row 2 pmf", "is no distribution"),
+        ({"pmf": [float("nan"), 0.5]}, " row 2 pmf", "is no distribution"),
+        ({"pmf": [0.7, 0.2]}, " row 2 pmf", "it sums to 0.9"),
+        ({"pmf": [1.0, 0.0]}, " row 2 propensity", "is 0, outside"),
+        ({"pmf": [1.0, 1e-160]}, " row 2 propensity", "is 1e-160: too small"),
+        ({"reward": 1.1}, " row 2 reward", r"1.1 lies outside \[-1, 1\]"),
+        ({"reward": float("inf")}, " row 2 reward.value", "is inf"),
+        ({"features": [1.0, float("inf")]}, " row 2 features", "not finite"),
     ],
 )
 def test_rows_that_do_not_fit(tmp_path, change, field, reason):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,9 @@ from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import IMPORTED
+
+#: rows per page: fewer than in a batch of Parquet, since a page is read as Python objects
+PAGE: Final = 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +56,7 @@ class LedgerSource:
                     yield parquet.record_batch(page)
             except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
-            start, size = stop + 1, parquet.BATCH
+            start, size = stop + 1, PAGE
 
     def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
         names = [name for name in columns if name not in ("reward", "late")]

@@ -280,11 +280,11 @@ class ParquetSource:
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
-        line = 1
+        line, size = 1, max(BATCH // (8 if "features" in wanted else 1), 1)  # features are wide
         with _opened(self.path, read_dictionary=texts) as file:
             # A batch has rows of one row group: dictionaries of nested columns cannot be joined.
             for group in range(file.num_row_groups):
-                for batch in file.iter_batches(batch_size=BATCH, row_groups=[group], columns=wanted):
+                for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=wanted):
                     lines = pa.array(np.arange(line, line + batch.num_rows))
                     line += batch.num_rows
                     yield _with_reward(self._typed(batch.append_column(LINE, lines)), defaults=self.defaults)

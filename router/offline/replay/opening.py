@@ -255,8 +255,9 @@ class OpenLog:
         batches, total = list[Any](), 0
         with self.sources(skipped=skipped, older=older) as sources:
             for batch in (batch for source in sources for batch in source.batches(spec.columns)):
-                batches.append(judged_rows(batch, since=None if self.in_store else self.since, left_out=left_out))
-                total += batches[-1].num_rows
+                rows = judged_rows(batch, since=None if self.in_store else self.since, left_out=left_out)
+                batches.append(_sampled(rows, most=sample))
+                total += rows.num_rows
                 progress("rows read", total, 0)
                 if sample and sum(kept.num_rows for kept in batches) > 2 * sample:
                     batches = [_sampled(joined(batches), most=sample)]

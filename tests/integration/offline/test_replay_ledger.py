@@ -23,7 +23,7 @@ CANDIDATES = ["fixed:deep", "uniform"]
 @pytest.fixture
 def ledger_of_rows(database, monkeypatch):
     """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.ledger_source.PAGE", 37)
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):

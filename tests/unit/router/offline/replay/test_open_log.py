@@ -24,7 +24,7 @@ DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 def parquet(tmp_path, monkeypatch):
     """A Parquet log of 200 rows, read in pieces of 37, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.parquet.BATCH", 8 * 37)
     write_rows("log.parquet", lived_rows(200))
     return tmp_path / "log.parquet"
 

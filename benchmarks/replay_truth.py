@@ -154,9 +154,10 @@ def judged(log: MemoryLog, *, table: LabelledTable, settings: Settings, confiden
     assert not replayed.faults
     for one, candidate in zip(ready.candidate_pmfs, replayed.candidates, strict=True):
         reward, truth = candidate.reward, float((one.pmf * rewards).sum(axis=1).mean())
+        assert reward.estimate is not None
         assert reward.low is not None
         assert reward.high is not None
-        found.append(Judged(name=candidate.name, value=reward.value, low=reward.low, high=reward.high, truth=truth))
+        found.append(Judged(name=candidate.name, value=reward.estimate, low=reward.low, high=reward.high, truth=truth))
     return found
 
 

@@ -22,7 +22,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.replay import Plan, ReplayResult, estimate_candidates, memory_part, parse_candidates
-from ragbandit.router.offline.replay.plan import CandidatePmf, EstimateWithInterval
+from ragbandit.router.offline.replay.plan import CandidatePmf
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
@@ -176,7 +176,7 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
     return lines
 
 
-def _look(measured: EstimateWithInterval | Difference, truth: float) -> Look:
+def _look(measured: Difference, truth: float) -> Look:
     return Look(truth=truth, low=measured.low, high=measured.high)
 
 

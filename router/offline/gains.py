@@ -161,13 +161,13 @@ def on_draws(
         draws = int(np.count_nonzero(drawn.log.action == column))
         if not draws:
             untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
-        elif candidate.unsupported or not candidate.reward.interval:
+        elif candidate.unsupported or not candidate.reward.is_known:
             untried[arm] = f"cannot be judged: it was drawn {counted(draws, 'time')}, too seldom"
     points = {}
     if pmfs and not is_partial:
         for way in replay_pmfs(drawn, pmfs, folds=folds, progress=progress).candidates:
             if way.name in pmfs and way.comparison is not None and way.comparison.reward.is_known:
-                points[way.name] = way.quality.value, way.cost.value
+                points[way.name] = way.quality.estimate or 0.0, way.cost.estimate or 0.0
     return Gains(
         questions=result.rows,
         on=f"estimated from {counted(result.rows, 'decision')} that drew one arm each",

@@ -20,7 +20,6 @@ from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateResult,
     CandidateSpec,
-    EstimateWithInterval,
     ImportanceWeights,
     LoggedPolicies,
     Pair,
@@ -122,6 +121,7 @@ class ResultAssembler:
     ) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
         reward, quality, cost = (self._shown(self._main, index, target=target) for target in range(3))
+        mass = weights.unsupported_mass
         low, high = weights.mean_interval(alpha=self._alpha)
         same = self._is_same(index, described=described, logged=logged)
         comparison = None
@@ -129,7 +129,7 @@ class ResultAssembler:
             first = side(spec.name, learned=described.learned)
             comparison = self._compared(index, self.baseline, names=(first, against), comparisons=self._comparisons)
             if self.summary.apart[index] <= SUM_TOLERANCE:
-                means = {"first": reward.value, "second": reward.value}
+                means = {"first": reward.estimate, "second": reward.estimate}
                 zero = Difference(estimate=0.0, low=0.0, high=0.0, effective_rows=float(self.summary.rows), **means)
                 comparison = replace(
                     comparison, reward=zero, quality=zero, cost=zero, verdict="as good", missing=None, progress=1.0
@@ -147,14 +147,14 @@ class ResultAssembler:
                 effective_rows=weights.effective_rows,
                 largest=weights.largest,
                 possible=weights.possible,
-                mean=EstimateWithInterval(value=weights.total / weights.rows, low=low, high=high),
+                mean=Difference(estimate=weights.total / weights.rows, low=low, high=high),
             ),
             unsupported={
                 arm: float(mass) / weights.rows
                 for arm, mass in zip(names, weights.unsupported, strict=True)
                 if mass > 0.0
             },
-            bounds=reward.interval if weights.unsupported_mass else None,
+            bounds=None if reward.low is None or reward.high is None or not mass else (reward.low, reward.high),
             shares={arm: float(share) / weights.rows for arm, share in zip(names, weights.shares, strict=True)},
             segments={} if comparison is None else self._segments(index, names=(comparison.first, against)),
             notes=(*self._not_offered(spec), *described.notes),
@@ -219,15 +219,8 @@ class ResultAssembler:
         tried, parts = self._tried(evidence, *sides), dict[str, Any]()
         for target, part in enumerate(PARTS):
             gap = self._shown(evidence, *sides, target=target, confidence=confidence)
-            first, second = (self._shown(evidence, one, target=target).value for one in sides)
-            parts[part] = Difference(
-                estimate=gap.value,
-                low=gap.low,
-                high=gap.high,
-                effective_rows=tried.effective,
-                first=first,
-                second=second,
-            )
+            first, second = (self._shown(evidence, one, target=target).estimate for one in sides)
+            parts[part] = replace(gap, effective_rows=tried.effective, first=first, second=second)
         times = self._times if evidence.design == "logged draws" else None
         return compare(
             *names,
@@ -263,7 +256,7 @@ class ResultAssembler:
 
     def _shown(
         self, evidence: Evidence, *sides: int | None, target: int = 0, confidence: float | None = None
-    ) -> EstimateWithInterval:
+    ) -> Difference:
         """`_measured` on all questions, without an interval if there are too few rows.
 
         With unsupported decisions, the interval of the reward grows on both sides by half of the reward's range x share
@@ -275,14 +268,13 @@ class ResultAssembler:
         enough_rows = tried.enough or not tried.draws  # if no row has a weight, the interval is the whole range
         if self.faults or not enough_rows or (mass and (target or evidence.is_segment)):
             return _without_interval(measured)
-        if not mass or measured.interval is None:
+        if not mass or measured.low is None or measured.high is None:
             return measured
-        low, high = measured.interval
         least, most = evidence.summary.bounds(0)
         span = mass * (most - least) / 2.0
         if len(sides) == 2:
             least, most = least - most, most - least
-        return replace(measured, low=max(least, low - span), high=min(most, high + span))
+        return replace(measured, low=max(least, measured.low - span), high=min(most, measured.high + span))
 
     def _measured(
         self,
@@ -291,7 +283,7 @@ class ResultAssembler:
         *sides: int | None,
         target: int = 0,
         confidence: float | None = None,
-    ) -> EstimateWithInterval:
+    ) -> Difference:
         """Estimate one side, or the first of two sides minus the second, from the moments of all scores.
 
         The estimate is the mean over the rows; its interval counts the questions. Let S be the sum of a question's
@@ -327,7 +319,7 @@ class ResultAssembler:
         scored = moments.combined(rows)
         scored = replace(scored, mean=scored.mean + np.array([value, *[1.0] * len(weights)]))
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
-        return EstimateWithInterval(value=value, low=low, high=high)
+        return Difference(estimate=value, low=low, high=high)
 
     def _tried(self, evidence: Evidence, *sides: int | None) -> Tried:
         """Counts of the side with the fewest effective rows. None stands for the logged policy."""
@@ -391,7 +383,7 @@ def _width(difference: Difference) -> float:
     return math.inf if difference.low is None or difference.high is None else difference.high - difference.low
 
 
-def _without_interval(measured: EstimateWithInterval) -> EstimateWithInterval:
+def _without_interval(measured: Difference) -> Difference:
     return replace(measured, low=None, high=None)
 
 

@@ -22,7 +22,6 @@ from ragbandit.router.offline.replay.plan import (
     CandidatePmf,
     CandidateSpec,
     Plan,
-    ResolvedPlan,
     array_pmf,
     described,
     served_name,
@@ -234,11 +233,11 @@ def service_note(settings: Settings) -> str:
     return note
 
 
-def current_settings(log: MemoryLog, *, resolved: ResolvedPlan, settings: Settings) -> Settings | None:
+def current_settings(log: MemoryLog, *, plan: Plan, settings: Settings) -> Settings | None:
     """The settings of the serving policy if this policy is the baseline (see `Plan.baseline`), else None."""
-    if resolved.plan.baseline not in (CURRENT, None):
+    if plan.baseline not in (CURRENT, None):
         return None
-    if log.recorded.serving is not None or resolved.plan.baseline == CURRENT:
+    if log.recorded.serving is not None or plan.baseline == CURRENT:
         return log.recorded.serving or settings
     served = (log.log.fields["policy"] == settings.policy.label) & ~imported(log.log)
     return settings if served.any() else None

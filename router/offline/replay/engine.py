@@ -30,10 +30,11 @@ from ragbandit.router.offline.replay.plan import (
     LoggedPolicies,
     Plan,
     ReplayResult,
-    ResolvedPlan,
     array_pmf,
     baselines,
+    current_candidate,
     described,
+    specs_of,
 )
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
@@ -81,20 +82,27 @@ def replay(
     Raises InvalidInput, ConfigError, StoreError or SnapshotError if the candidates cannot be judged.
     """
     settings = settings or log.settings
-    resolved = ResolvedPlan.of(candidates, plan=replace(plan or Plan(), usual_weight=settings.reward.weight))
-    check_spread(log, resolved=resolved)
+    plan = replace(plan or Plan(), usual_weight=settings.reward.weight)
+    specs = None if candidates is None else specs_of(candidates)
+    readers = [spec for spec in specs or () if spec.needs_rows]
+    if log.several:
+        check_spread(readers, baseline=plan.baseline)
     judging = partial(estimate_candidates, log=log.described, since=log.since, executor=executor, progress=progress)
-    if not resolved.reads_text:
-        return _replay_sources(log, resolved=resolved, judging=judging)
+    own = tuple(spec.what for spec in specs or () if spec.kind == "column")
+    if not readers and plan.baseline != CURRENT:
+        return _replay_columns(log, specs=specs, own=own, plan=plan, judging=judging)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
     # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
-    frozen = any(spec.kind == "snapshot" for spec in resolved.candidates or ())
-    sample = 0 if frozen else resolved.plan.sample
-    fields, own = resolved.plan.segments, resolved.columns
-    whole = log.read(fields=fields, own=own, older=frozen, sample=sample, progress=progress)
-    current = current_settings(whole, resolved=resolved, settings=settings)
-    resolved = resolved.completed(arms=whole.log.arms, current=current)
-    plan, specs = resolved.plan, resolved.candidates or ()
+    frozen = any(spec.kind == "snapshot" for spec in readers)
+    whole = log.read(
+        fields=plan.segments, own=own, older=frozen, sample=0 if frozen else plan.sample, progress=progress
+    )
+    specs, baseline = specs or baselines(whole.log.arms), plan.baseline or LOGGED
+    serving = current_settings(whole, plan=plan, settings=settings)
+    if serving is not None:
+        specs = [*specs, current_candidate(serving)]
+        baseline = specs[-1].name
+    plan = replace(plan, baseline=baseline)
     ready = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     return judging(
         [ready.part()],
@@ -108,14 +116,20 @@ def replay(
     )
 
 
-def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[..., ReplayResult]) -> ReplayResult:
+def _replay_columns(
+    log: OpenLog,
+    *,
+    specs: Sequence[CandidateSpec] | None,
+    own: tuple[str, ...],
+    plan: Plan,
+    judging: Callable[..., ReplayResult],
+) -> ReplayResult:
     skipped: list[BadRow] = []
     with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
-        resolved = resolved.completed(arms=arms)
-        plan, specs = resolved.plan, resolved.candidates or ()
+        specs, plan = specs or baselines(arms), replace(plan, baseline=plan.baseline or LOGGED)
         fields = tuple(dict.fromkeys(["version", *plan.segments]))
-        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=fields, own=resolved.columns)
+        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=fields, own=own)
         parts = [LogPart(source=source, spec=spec, candidates=specs, plan=plan, since=log.since) for source in sources]
         starts = certain_start([part.read() for part in parts])
         return judging(
@@ -128,16 +142,14 @@ def _replay_sources(log: OpenLog, *, resolved: ResolvedPlan, judging: Callable[.
         )
 
 
-def check_spread(log: OpenLog, *, resolved: ResolvedPlan) -> None:
-    if not log.several:
-        return
-    if resolved.plan.baseline == CURRENT:
+def check_spread(readers: Sequence[CandidateSpec], *, baseline: str | None) -> None:
+    """Raise InvalidInput for what reads questions, which are not merged from several files."""
+    if baseline == CURRENT:
         message = "a policy that learns the log cannot be judged on several files"
         raise InvalidInput(message, field="baseline", remedy=_ONE_FILE)
-    for spec in resolved.candidates or ():
-        if spec.needs_rows:
-            reason = f"{spec.name} reads questions, and cannot be judged on several files"
-            raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
+    if readers:
+        reason = f"{readers[0].name} reads questions, and cannot be judged on several files"
+        raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
 
 
 def estimate_candidates(

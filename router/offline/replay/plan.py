@@ -8,14 +8,13 @@ NAME           a policy of the registry. Before it is judged on a fold of this l
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.comparison import Comparison
-from ragbandit.router.comparison.intervals import Interval
+from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
@@ -114,37 +113,10 @@ def parse_candidates(
     return specs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResolvedPlan:
-    plan: Plan
-    candidates: Sequence[CandidateSpec] | None  #: None for each arm of the log, and uniform
-
-    @classmethod
-    def of(cls, candidates: Sequence[str | CandidateSpec] | None, *, plan: Plan) -> "ResolvedPlan":
-        if candidates is None:
-            return cls(plan=plan, candidates=None)
-        parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
-        names = [candidate if isinstance(candidate, str) else candidate.name for candidate in candidates]
-        return cls(plan=plan, candidates=[parsed.get(spec.name, spec) for spec in parse_candidates(names)])
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether a candidate or the baseline reads questions. Then the rows must be in memory."""
-        return self.plan.baseline == CURRENT or any(spec.needs_rows for spec in self.candidates or ())
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns with pmfs of candidates."""
-        return tuple(spec.what for spec in self.candidates or () if spec.kind == "column")
-
-    def completed(self, *, arms: Sequence[ArmName], current: Settings | None = None) -> "ResolvedPlan":
-        """Fill in candidates and baseline. current: settings of the serving policy if it is the baseline."""
-        candidates = baselines(arms) if self.candidates is None else self.candidates
-        baseline = self.plan.baseline or LOGGED
-        if current is not None:
-            serving = current_candidate(current)
-            candidates, baseline = [*candidates, serving], serving.name
-        return ResolvedPlan(plan=replace(self.plan, baseline=baseline), candidates=candidates)
+def specs_of(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
+    parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
+    names = [candidate if isinstance(candidate, str) else candidate.name for candidate in candidates]
+    return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
@@ -231,19 +203,6 @@ def side(name: str, *, learned: Learned) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EstimateWithInterval:
-    """A number with its interval; `low` and `high` are None if there is no valid interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def interval(self) -> Interval | None:
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ImportanceWeights:
     """The importance weights of the drawn arms: w = candidate's probability / logged probability."""
 
@@ -252,16 +211,17 @@ class ImportanceWeights:
     largest: float
     possible: float  #: largest weight that could have been drawn, over all rows and arms
     #: mean weight, near 1 if the log is correct. In one of a thousand correct logs the interval excludes 1
-    mean: EstimateWithInterval
+    mean: Difference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateResult:
     name: str
     described: str  #: for example "always single_step" or "mba after 500 updates of main"
-    reward: EstimateWithInterval
-    quality: EstimateWithInterval
-    cost: EstimateWithInterval
+    #: of the candidate itself: its mean as a difference from 0
+    reward: Difference
+    quality: Difference
+    cost: Difference
     #: the candidate compared with the baseline, corrected for the number of candidates; None for the baseline itself
     comparison: Comparison | None
     weights: ImportanceWeights
@@ -314,9 +274,9 @@ class ReplayResult:
     plan: Plan
     baseline: str
     against: str  #: name of the baseline in comparisons
-    baseline_reward: EstimateWithInterval
-    baseline_quality: EstimateWithInterval
-    baseline_cost: EstimateWithInterval
+    baseline_reward: Difference
+    baseline_quality: Difference
+    baseline_cost: Difference
     comparisons: int  #: number of comparisons with the baseline, for which the confidence is corrected
     arms: tuple[Arm, ...]
     #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned

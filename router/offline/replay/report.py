@@ -91,9 +91,9 @@ def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[Fr
     for candidate, comparison in zip(judged(replayed), compared, strict=True):
         if comparison.quality.verdict() != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
             kind: Literal["arm", "price"] = "arm" if candidate.name.startswith("fixed:") else "price"
-            quality, cost = candidate.quality.value, candidate.cost.value
+            quality, cost = candidate.quality.estimate or 0.0, candidate.cost.estimate or 0.0
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)
-    quality, cost = replayed.baseline_quality.value, replayed.baseline_cost.value
+    quality, cost = replayed.baseline_quality.estimate or 0.0, replayed.baseline_cost.estimate or 0.0
     yield FrontierPoint(name=replayed.against, quality=quality, cost=cost, kind="served")
 
 
@@ -159,7 +159,7 @@ def _weights(replayed: ReplayResult) -> NumberTable:
         possible = number(weights.possible) if weights.possible < _UNBOUNDED else "unbounded"
         effective = f"{weights.effective_rows:,.0f} of {number(replayed.rows)}"
         rows.append(
-            (one_line(candidate.name), effective, number(weights.largest), possible, decimal(weights.mean.value))
+            (one_line(candidate.name), effective, number(weights.largest), possible, decimal(weights.mean.estimate))
         )
     columns = ("candidate", "effective rows", "largest weight", "largest possible", "mean weight (right: 1)")
     return NumberTable(title="how far each candidate is from the log", columns=columns, rows=tuple(rows))

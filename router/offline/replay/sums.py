@@ -341,9 +341,9 @@ def measure_part(
             if origin in measures:
                 measure = measures[origin]
                 matrix, sums = measure.columns.matrix(own, model=measure.model), second.by_origin.setdefault(origin, {})
-                for segment, rows in measure.rows_of(own):
+                for segment, places in measure.rows_of(own):
                     of_segment = sums.setdefault(segment, QuestionSums.empty())
-                    of_segment.add(matrix[:, rows], questions=own.questions[rows], repeats=measure.repeats)
+                    of_segment.add(matrix[:, places], questions=own.questions[places], repeats=measure.repeats)
         done += len(log)
         progress("rows judged", done, rows)
     return second

@@ -130,7 +130,7 @@ def test_store(store, filled, run):
     assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
     assert len(said["pairs"]) == 3
     assert len(said["versions"]) == 2
-    assert said["baseline_reward"]["value"] == pytest.approx(np.mean(filled.rewards))
+    assert said["baseline_reward"]["estimate"] == pytest.approx(np.mean(filled.rewards))
     assert said["faults"] == []
     single = said["candidates"][0]
     assert single["reward"]["low"] < 0.65 < single["reward"]["high"]

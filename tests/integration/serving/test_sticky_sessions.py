@@ -133,7 +133,7 @@ def test_replay_leaves_them_out(make_world, tmp_path):
         of_file = replay(open_log(file, config=world.settings), candidates=candidates)
         assert of_file.rows == 30
         for mine, theirs in zip(found.candidates, of_file.candidates, strict=True):
-            assert mine.reward.value == pytest.approx(theirs.reward.value, abs=1e-12)
+            assert mine.reward.estimate == pytest.approx(theirs.reward.estimate, abs=1e-12)
 
 
 def exported(world, path):

@@ -123,7 +123,7 @@ def test_fixed_arms_are_judged_by_propensities(tmp_path, name, offers):
     log = open_log(_with_propensities(tmp_path / name, pmf=(0.6, 0.3, 0.1), offers=offers), config=Settings())
     result = replay(log, candidates=["fixed:deep"])
     (deep,) = result.candidates
-    assert deep.reward.interval is not None
+    assert deep.reward.is_known
     assert result.faults == ()
     assert any("600 rows have the probability of the drawn arm only" in note for note in result.notes)
     with pytest.raises(InvalidInput, match=r"pmf: 600 rows .*judge fixed:ARM"):

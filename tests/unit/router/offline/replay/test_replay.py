@@ -19,7 +19,7 @@ def test_weights_by_hand():
     (found,) = judged(hand_rows(), "fixed:deep").candidates
     assert (found.weights.largest, found.weights.possible) == (pytest.approx(5.0), pytest.approx(5.0))
     assert found.weights.effective_rows == pytest.approx(81 / 33)
-    assert found.weights.mean.value == pytest.approx(9 / 5)
+    assert found.weights.mean.estimate == pytest.approx(9 / 5)
     assert found.shares == {"fast": 0.0, "deep": 1.0}
     assert found.described == "always deep"
 
@@ -38,7 +38,7 @@ def test_dr_by_hand():
         weight = 1 / (1 - share) if arm == "deep" else 0.0
         scores.append(model + weight * (reward - model))
     (found,) = judged(rows, "fixed:deep", folds=2).candidates
-    assert found.reward.value == pytest.approx(np.mean(scores))
+    assert found.reward.estimate == pytest.approx(np.mean(scores))
     assert found.comparison.reward.estimate == pytest.approx(np.mean(scores) - 1.75 / 5)
 
 
@@ -48,7 +48,7 @@ def test_log_by_hand():
     fast, deep = found.arms
     assert (fast.name, fast.drawn, fast.expected, fast.reward) == ("fast", 0.4, pytest.approx(0.57), 0.25)
     assert (deep.drawn, deep.reward) == (0.6, pytest.approx(1.25 / 3))
-    assert found.baseline_reward.value == pytest.approx(1.75 / 5)
+    assert found.baseline_reward.estimate == pytest.approx(1.75 / 5)
     assert (found.rows, found.sources, found.comparisons) == (5, {"explicit": 5}, 1)
     never = rows_from({"arms": ["a", "b"], "pmf": [0.9, 0.1], "arm": "a", "reward": 0.5} for _ in range(3))
     assert [arm.reward for arm in judged(never, "uniform").arms] == [0.5, None]
@@ -146,5 +146,5 @@ def test_weight_of_cost_after_the_fact(candidate):
     assert (then.plan.weight, after.plan.weight) == (None, 0.2)
     close(replace(after, plan=then.plan), then)
     kept = judged(lived_rows(200, weight=0.05), candidate, "uniform")
-    assert kept.candidates[0].reward.value != pytest.approx(then.candidates[0].reward.value, abs=0.05)
+    assert kept.candidates[0].reward.estimate != pytest.approx(then.candidates[0].reward.estimate, abs=0.05)
     assert kept.candidates[1].quality == then.candidates[1].quality

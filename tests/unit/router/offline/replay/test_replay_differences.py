@@ -80,8 +80,8 @@ def test_hole_is_named_and_bounded():
         assert found.unsupported == {"slow": 0.5}
         assert found.bounds == (found.reward.low, found.reward.high)
         low, high = found.bounds
-        assert -1.0 <= low <= found.reward.value <= high <= 1.0
-        assert found.reward.value == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
+        assert -1.0 <= low <= found.reward.estimate <= high <= 1.0
+        assert found.reward.estimate == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
         assert 1.0 < found.comparison.reward.high - found.comparison.reward.low < 1.5
         inside += low <= truth <= high
     assert inside == 6
@@ -105,7 +105,7 @@ def test_holes_are_bounded_by_the_worst_case(least):
     assert high == pytest.approx(0.5 * worth + 0.5 * 1.0, abs=0.06 * (1.0 - least))
     assert low <= 0.5 * worth + 0.5 * least
     assert high >= 0.5 * worth + 0.5
-    assert found.reward.value == pytest.approx(0.5 * worth + 0.5 * half, abs=0.03 * (1.0 - least))
+    assert found.reward.estimate == pytest.approx(0.5 * worth + 0.5 * half, abs=0.03 * (1.0 - least))
     assert found.comparison.missing.startswith("rows in which slow could be drawn: 50 % of the decisions of fixed:slow")
     assert found.quality.low is None
 

@@ -8,7 +8,6 @@ from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidateResult,
-    EstimateWithInterval,
     ImportanceWeights,
     Pair,
     Plan,
@@ -21,13 +20,13 @@ from ragbandit.router.offline.replay.report import assessment, headline
 SERVED = "the logged policy as served while learning"
 BEGIN, DAY = 1_770_000_000.0, 86_400.0
 WEIGHTS = ImportanceWeights(
-    effective_rows=2310.4, largest=28.04, possible=30.0, mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04)
+    effective_rows=2310.4, largest=28.04, possible=30.0, mean=Difference(estimate=1.004, low=0.97, high=1.04)
 )
 
 
 def measured(value, half=None):
     ends = {} if half is None else {"low": value - half, "high": value + half}
-    return EstimateWithInterval(value=value, **ends)
+    return Difference(estimate=value, **ends)
 
 
 def compared(name, gain, half, *, blocked=None):

@@ -151,5 +151,5 @@ def test_all_at_one_price():
     for price in (0.0, 0.5):
         found = judged(lived_rows(300), "mba", "linucb", "fixed:slow", weight=price)
         arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
-        assert found.candidates[2].reward.value == pytest.approx(0.8 - price * 4, abs=0.15)
+        assert found.candidates[2].reward.estimate == pytest.approx(0.8 - price * 4, abs=0.15)
     assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}

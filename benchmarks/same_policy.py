@@ -29,7 +29,15 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, parse_candidates, prepare, replay
+from ragbandit.router.offline.replay import (
+    OpenLog,
+    Plan,
+    memory_log,
+    parse_candidates,
+    prepare,
+    replay,
+    without_certain_start,
+)
 from ragbandit.router.offline.replay.opening import Recorded
 from ragbandit.router.offline.replay.plan import CandidateResult, current_candidate, served_name
 from ragbandit.router.policies.base import Policy, apply
@@ -241,9 +249,10 @@ def judged(way: Way, *, seed: int, folder: Path) -> tuple[CandidateResult, float
         return candidate, 0.0
     specs += [current_candidate(settings)] if way.plan.baseline != "logged" else []
     ready = prepare(world.log.read(), candidates=specs, plan=way.plan, settings=settings)
-    mine, theirs = ready.candidate_pmfs[0].pmf, [*ready.candidate_pmfs[1:]]
-    rival = theirs[0].pmf if theirs else ready.log.log.pmf
-    truth = world.value(ready.log.log, mine) - world.value(ready.log.log, rival)
+    [part] = without_certain_start([ready.part()])
+    log = ready.log.log.part(np.isin(ready.log.log.keys, np.concatenate([rows.keys for rows in part.batches()])))
+    mine, *theirs = [np.concatenate(pmfs) for pmfs in zip(*(rows.candidates for rows in part.batches()), strict=True)]
+    truth = world.value(log, mine) - world.value(log, theirs[0] if theirs else log.pmf)
     return candidate, truth
 
 

@@ -21,7 +21,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.offline.logs.columns import keys_of_bytes
-from ragbandit.router.offline.replay import Plan, ReplayResult, estimate_candidates, memory_part, parse_candidates
+from ragbandit.router.offline.replay import LogPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import CandidatePmf
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
@@ -119,7 +119,7 @@ def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
     always = np.tile(np.eye(3)[-1], (len(log), 1))
     return estimate_candidates(
-        [memory_part(replace(log, candidates=(always, rated.candidate)))],
+        [LogPart(rows=replace(log, candidates=(always, rated.candidate)))],
         candidates=candidates,
         candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],
         plan=plan,

@@ -19,7 +19,7 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
-from ragbandit.router.offline.replay.parts import memory_part, with_candidates
+from ragbandit.router.offline.replay.parts import LogPart, with_candidates
 from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, array_pmf, baselines
 from ragbandit.router.offline.replay.report import comparisons
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
@@ -142,7 +142,7 @@ def on_draws(
     candidates = [CandidatePmf(described=ROUTING, pmf=pmfs.pop(ROUTING))]
     candidates += [CandidatePmf(described="", pmf=array_pmf(spec, log=drawn.log, named=str)) for spec in fixed]
     result = estimate_candidates(
-        [memory_part(with_candidates(drawn.log, [candidate.pmf for candidate in candidates]))],
+        [LogPart(rows=with_candidates(drawn.log, [candidate.pmf for candidate in candidates]))],
         candidates=[CandidateSpec(name=ROUTING, kind="column", what=ROUTING), *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds, baseline=ROUTING),

@@ -7,7 +7,7 @@ result = replay(log, candidates=["fixed:single_step", "uniform"])
 from ragbandit.router.offline.replay.candidates import PreparedLog, prepare
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
-from ragbandit.router.offline.replay.parts import LogPart, memory_part
+from ragbandit.router.offline.replay.parts import LogPart, without_certain_start
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "ReplayResult",
     "estimate_candidates",
     "memory_log",
-    "memory_part",
     "open_log",
     "parse_candidates",
     "prepare",
     "replay",
+    "without_certain_start",
 ]

@@ -16,7 +16,7 @@ from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.columns import LINE
 from ragbandit.router.offline.replay.crossfit import CandidatePolicy, crossfitted, lessons, notes_of
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.parts import LogPart, certain_start, first_rows, imported, memory_part
+from ragbandit.router.offline.replay.parts import LogPart, imported
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     CandidatePmf,
@@ -45,11 +45,10 @@ class PreparedLog:
     log: MemoryLog  #: the rows to judge
     candidate_pmfs: Sequence[CandidatePmf]
     notes: Sequence[str]
-    early: int  #: rows before the first exploration, which are not judged
 
     def part(self) -> LogPart:
         log = replace(self.log.log, candidates=tuple(candidate.pmf for candidate in self.candidate_pmfs), batch=None)
-        return memory_part(log, undrawn=self.log.undrawn, early=self.early)
+        return LogPart(rows=log, undrawn=self.log.undrawn)
 
 
 def prepare(
@@ -78,9 +77,6 @@ def prepare(
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = {spec.name: load(spec, files=files) for spec in candidates if spec.kind == "snapshot"}
     judged, notes = rows_to_judge(log, snapshots=[info for _, info in snapshots.values()])
-    shown = np.flatnonzero(judged)
-    early = first_rows(log.log.part(shown), counts=certain_start([[log.log.part(shown)]])[0])
-    judged[shown[early]] = False
     rows = plan.read_at_weight(log.log)
     if rows.features is None and any("features" in policy.needs for policy in served.values()):
         features, encoder_hash = encoded(rows, encoder=encoder, settings=settings, progress=progress)
@@ -101,7 +97,7 @@ def prepare(
         pmfs.append(replace(candidate, pmf=candidate.pmf[judged]))
     if served or snapshots:
         notes.append(service_note(settings))
-    return PreparedLog(log=replace(log, log=rows.part(judged)), candidate_pmfs=pmfs, notes=notes, early=len(early))
+    return PreparedLog(log=replace(log, log=rows.part(judged)), candidate_pmfs=pmfs, notes=notes)
 
 
 @dataclass(frozen=True, kw_only=True)

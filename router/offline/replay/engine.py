@@ -21,7 +21,7 @@ from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import MakeEncoder, current_settings, prepare
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
-from ragbandit.router.offline.replay.parts import LogPart, certain_start, check_times, memory_part, with_candidates
+from ragbandit.router.offline.replay.parts import LogPart, check_times, with_candidates, without_certain_start
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -105,7 +105,7 @@ def replay(
     plan = replace(plan, baseline=baseline)
     ready = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     return judging(
-        [ready.part()],
+        without_certain_start([ready.part()]),
         plan=plan,
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
@@ -131,9 +131,8 @@ def _replay_columns(
         fields = tuple(dict.fromkeys(["version", *plan.segments]))
         spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=fields, own=own)
         parts = [LogPart(source=source, spec=spec, candidates=specs, plan=plan, since=log.since) for source in sources]
-        starts = certain_start([part.read() for part in parts])
         return judging(
-            [replace(part, early=early) for part, early in zip(parts, starts, strict=True)],
+            without_certain_start(parts),
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
@@ -280,7 +279,7 @@ def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progr
         *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
     ]
     return estimate_candidates(
-        [memory_part(with_candidates(log.log, [candidate.pmf for candidate in candidates]))],
+        [LogPart(rows=with_candidates(log.log, [candidate.pmf for candidate in candidates]))],
         candidates=[*specs, *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds),

@@ -1,13 +1,13 @@
 """The parts of a log, which are read in batches; which rows are judged, and which are left out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Choices, Flags, Tally
+from ragbandit.router.offline.estimation import Flags, Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
@@ -47,7 +47,7 @@ class LogPart:
     It can be pickled if its source can.
     """
 
-    source: LogSource | None = None  #: None if all batches are in `kept`
+    source: LogSource | None = None  #: None if all rows are in `rows`
     spec: BatchSpec = field(default_factory=lambda: BatchSpec(arms=()))
     candidates: Sequence[CandidateSpec] = ()
     plan: Plan = field(default_factory=Plan)
@@ -55,7 +55,9 @@ class LogPart:
     since: float | None = None
     #: number of first rows to leave out, since they precede the first exploration; see `certain_start`
     early: Mapping[bool, int] = field(default_factory=dict)
-    kept: list[Log] | None = None  #: all batches if they are in memory, else None
+    rows: Log | None = None
+    undrawn: int = 0  #: rows that are not in `rows`, since their arm was not drawn
+    kept: list[Log] | None = None  #: all batches if they fitted into `room`, else None
     room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
     left_out: LeftOut = field(default_factory=LeftOut)
     stopped: bool = False  #: True ends a pass after its current batch
@@ -80,32 +82,33 @@ class LogPart:
         self.kept = cached if used <= self.room else None
 
     def read(self) -> Iterator[Log]:
-        assert self.source is not None, "a part without a source is in memory"
-        self.left_out = left_out = LeftOut()
+        self.left_out = LeftOut(undrawn=self.undrawn)
         early = dict(self.early)
-        for batch in self.source.batches(self.spec.columns):
-            rows = judged_rows(batch, since=self.since, left_out=left_out)
-            if not rows.num_rows:
-                continue
-            log = self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
-            named = partial(row_named, rows, place=self.place)
-            log = replace(log, candidates=tuple(array_pmf(spec, log=log, named=named) for spec in self.candidates))
-            if any(early.values()):
-                certain = first_rows(log, counts=early)
-                left_out.early += len(certain)
-                early = {kind: count - int((imported(log)[certain] == kind).sum()) for kind, count in early.items()}
-                log = log.part(np.delete(np.arange(len(log)), certain))
+        for log in self._decoded():
+            flags, leave = imported(log), np.zeros(len(log), dtype=np.bool_)
+            for kind, count in early.items():
+                first = np.flatnonzero(flags == kind)[:count]
+                leave[first], early[kind] = True, count - len(first)
+            self.left_out.early += int(leave.sum())
+            log = log.part(~leave) if leave.any() else log
             if len(log):
                 yield log
+
+    def _decoded(self) -> Iterator[Log]:
+        if self.rows is not None:
+            for start in range(0, len(self.rows), BATCH):
+                yield self.rows.part(slice(start, start + BATCH))
+        for batch in () if self.source is None else self.source.batches(self.spec.columns):
+            rows = judged_rows(batch, since=self.since, left_out=self.left_out)
+            if rows.num_rows:
+                log = self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
+                named = partial(row_named, rows, place=self.place)
+                pmfs = tuple(array_pmf(spec, log=log, named=named) for spec in self.candidates)
+                yield replace(log, candidates=pmfs)
 
     def names_of(self, key: np.uint64) -> list[str]:
         lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
-
-
-def memory_part(log: Log, *, undrawn: int = 0, early: int = 0) -> LogPart:
-    batches = [log.part(slice(start, start + BATCH)) for start in range(0, len(log), BATCH)]
-    return LogPart(kept=batches, left_out=LeftOut(undrawn=undrawn, early=early))
 
 
 def with_candidates(log: Log, pmfs: Sequence[Matrix]) -> Log:
@@ -125,17 +128,17 @@ def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
             yield kind, log if flags.all() == flags.any() else log.part(flags == kind)
 
 
-def certain_start(parts: Sequence[Iterable[Log]]) -> list[dict[bool, int]]:
-    """Number of rows in each part before the first exploration of the log: until then the same arm was always certain.
+def without_certain_start(parts: Sequence[LogPart]) -> list[LogPart]:
+    """The parts without the rows before the first exploration of the log: until then the same arm was always certain.
 
-    Imported rows (True) and decisions of the service (False) are counted apart. A number is 0 if no row explores, or
+    Imported rows (True) and decisions of the service (False) are counted apart. No row is left out if none explores, or
     if more than EARLIEST rows precede the first exploration.
     """
     counts = [{False: 0, True: 0} for _ in parts]
     first_arm, waiting, rows = dict[bool, int](), set[bool](), 0
     explored = set[bool]()
     for of_part, part in zip(counts, parts, strict=True):
-        for log in part:
+        for log in part.read():
             for kind, own in by_origin(log):
                 if kind in explored:
                     continue
@@ -150,13 +153,8 @@ def certain_start(parts: Sequence[Iterable[Log]]) -> list[dict[bool, int]]:
                 break
         if waiting and (waiting <= explored or rows > EARLIEST):
             break
-    return [{kind: count for kind, count in of_part.items() if kind in explored} for of_part in counts]
-
-
-def first_rows(log: Log, *, counts: Mapping[bool, int]) -> Choices:
-    """Indices of the first rows of each origin. counts: origin (see `by_origin`) -> number of its rows."""
-    flags = imported(log)
-    return np.sort(np.concatenate([np.flatnonzero(flags == kind)[:count] for kind, count in counts.items()]))
+    early = [{kind: count for kind, count in of_part.items() if kind in explored} for of_part in counts]
+    return [replace(part, early=of_part) for part, of_part in zip(parts, early, strict=True)]
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:

@@ -299,7 +299,7 @@ def report(
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, settings, now=now)
     result = replace(result, learning=None if state is None else state.line)
-    shown = words.assessment(result, now=now, kinds=() if mapped is None else mapped.kinds)
+    shown = words.assessment(result, now=now, kinds=mapped.kinds)
     shown = replace(shown, notes=(*budgets, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")

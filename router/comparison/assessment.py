@@ -34,14 +34,26 @@ class QuestionKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LearningCurve:
-    """Mean reward per question so far, of a policy and of the best fixed arm."""
+    """Mean reward per question so far, of a policy and of a fixed arm."""
 
-    name: str  #: such as "cold" or "warm"
-    questions: Sequence[int]  #: number of questions at each point
+    name: str
+    """What distinguishes the policy's curves, such as "cold", "warm" or "live"."""
+    questions: Sequence[int]
+    """Number of questions at each point."""
     policy: Sequence[float]
+    """Mean reward of the policy at each point."""
     fixed: Sequence[float]
-    rated: Sequence[int]  #: ratings at each point
-    break_even: int | None = None  #: number of questions after which the policy stays ahead
+    """Mean reward of the fixed arm at each point."""
+    rated: Sequence[int]
+    """Number of ratings at each point."""
+    break_even: int | None = None
+    """Number of questions after which the policy stays ahead; null if this is not known."""
+    against: str = "best fixed arm"
+    """The fixed arm."""
+    last: Sequence[float] | None = None
+    """Both ends of the interval of the policy's last mean, given the fixed arm's; null if there is no interval."""
+    note: str | None = None
+    """How to read the curve."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

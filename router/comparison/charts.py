@@ -131,20 +131,23 @@ def more_buys(points: Sequence[FrontierPoint], *, unit: str) -> str:
 
 
 def learning(curves: Sequence[LearningCurve]) -> Picture | None:
-    """Mean reward so far of each policy against the best fixed arm, after the first _FIRST questions; None if empty."""
+    """Mean reward so far of each policy against a fixed arm, after the first _FIRST questions; None if empty."""
     at = sorted({count for curve in curves for count in curve.questions})
     if not at:
         return None
     at = [count for count in at if count >= min(_FIRST, at[-1] / 4)]
-    series, fixed = [], dict[tuple[float | None, ...], str]()
+    series, fixed = [], dict[tuple[float | None, ...], LearningCurve]()
     for curve, look in zip(curves, _POLICIES, strict=False):
         policy, best = (dict(zip(curve.questions, values, strict=False)) for values in (curve.policy, curve.fixed))
-        series.append(Line(name=f"routing, {curve.name}", values=[policy.get(count) for count in at], look=look))
-        fixed.setdefault(tuple(best.get(count) for count in at), curve.name)
-    for values, name in fixed.items():
-        title = "best fixed arm" if len(fixed) == 1 else f"best fixed arm, {name}"
-        series.append(Line(name=title, values=values, look=_FIXED, is_dashed=True))
+        values, unknown = [policy.get(count) for count in at], [None] * (len(at) - 1)
+        band = None if curve.last is None else ([*unknown, curve.last[0]], [*unknown, curve.last[1]])
+        series.append(Line(name=f"routing, {curve.name}", values=values, look=look, band=band))
+        fixed.setdefault(tuple(best.get(count) for count in at), curve)
+    for always, curve in fixed.items():
+        title = curve.against if len(fixed) == 1 else f"{curve.against}, {curve.name}"
+        series.append(Line(name=title, values=always, look=_FIXED, is_dashed=True))
     asked, rated = ([0.0, *map(float, counts)] for counts in (curves[0].questions, curves[0].rated))
+    notes = [c.note or ("" if c.break_even else f"{c.name}: does not get ahead in these questions") for c in curves]
     return plots.lines(
         "Reward per question so far, learning included",
         at=[float(count) for count in at],
@@ -153,5 +156,5 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         places="Questions",
         verticals=[(float(c.break_even), f"{c.name}: ahead from {c.break_even:,}") for c in curves if c.break_even],
         below=lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
-        note="; ".join(f"{c.name}: does not get ahead in these questions" for c in curves if c.break_even is None),
+        note="; ".join(filter(None, notes)),
     )

@@ -236,8 +236,8 @@ def lines(
         said = '<text class="said" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
         inside.append(drawn(said, where, 12 + 16 * place, *side, one_line(name)))
     written = _WRITTEN.get(unit, number)
-    known = ((line.name, [value for value in line.values if value is not None]) for line in series)
-    newest = (f"{name} {written(values[-1])}" for name, values in known if values)
+    known = ((line, [place for place, value in enumerate(line.values) if value is not None]) for line in series)
+    newest = (f"{line.name} {_cell(line, its_places[-1], written)}" for line, its_places in known if its_places)
     body = frame(x, y, inside=inside, below=below)
     return Picture(
         title=title,
@@ -265,8 +265,8 @@ def stretched(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: b
 
 
 def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str:
-    ends = "" if line.band is None else f" ({written(line.band[0][place])} to {written(line.band[1][place])})"
-    return written(line.values[place]) + ends
+    low, high = (None, None) if line.band is None else (ends[place] for ends in line.band)
+    return written(line.values[place]) + ("" if low is None else f" ({written(low)} to {written(high)})")
 
 
 def _kept(count: int, *, most: int) -> list[int]:

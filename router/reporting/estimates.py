@@ -44,10 +44,11 @@ def compared(
     most: float,
     judge: Vector | None = None,
     counts: Vector | None = None,
-) -> Difference:
+) -> tuple[Difference, Matrix | None]:
     """The served answers minus always using one arm, in the unit of `value`. A row is a question.
 
-    Below FEWEST_EFFECTIVE effective rows there are no estimate and no interval, only the mean of what was served.
+    Returns (difference, doubly robust scores of both ways, whose means it compares: shape (2, n)). Below
+    FEWEST_EFFECTIVE effective rows there are no estimate, interval and scores, only the mean of what was served.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
@@ -66,12 +67,12 @@ def compared(
     at_arm = np.arange(n), np.broadcast_to(against, n)
 
     if not is_seen.any():
-        return Difference()
+        return Difference(), None
     seen_weight = np.where(is_seen, 1.0 if counts is None else counts, 0.0)
     plain = None
     adjustment = np.full(n, np.nan)
     if judge is not None:
-        plain = compared(
+        plain, _ = compared(
             value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=least, most=most, counts=counts
         )
         adjustment = _judge_adjustment(value, arm=arm, judge=judge, least=least, most=most)
@@ -80,7 +81,7 @@ def compared(
         value, seen_weight=seen_weight, arm=arm, predicted=predicted_drawn, adjustment=adjustment
     )
     if not is_seen_draw.any():
-        return Difference(first=float(served.mean()))
+        return Difference(first=float(served.mean())), None
     inverse, rated = 1.0 / pmf[at_arm], float(seen_share[at_arm[1]].min())
     weight = np.where(is_seen_draw, inverse * seen_weight, 0.0)
     served_weight = seen_weight / seen_share[arm]
@@ -91,7 +92,7 @@ def compared(
         effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
     )
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
-        return Difference(first=float(served.mean()), effective_rows=effective)
+        return Difference(first=float(served.mean()), effective_rows=effective), None
     model = _fitted(value, weight=weight, predicted=predicted[at_arm])
     centred = _centred(adjustment, weight=np.where(is_drawn, inverse, 0.0))
     always = model + np.where(is_seen_draw, value - model - centred, 0.0) * weight * (n / weight.sum())
@@ -117,7 +118,8 @@ def compared(
     if plain is not None and plain.estimate is not None and plain.low is not None and plain.high is not None:
         low = min(middle, plain.low if plain.estimate - plain.low < middle - low else low)
         high = max(middle, plain.high if plain.high - plain.estimate < high - middle else high)
-    return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
+    found = Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
+    return found, np.stack([served, always])
 
 
 def _judge_adjustment(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
 from ragbandit.router.comparison import Comparison, Difference
+from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
@@ -98,6 +99,8 @@ class Report:
     """All questions, against the arm to compare with; null if nothing can be compared."""
     costs: Mapping[Unit, Difference]
     """Differences in dollars, steps and seconds against this arm, as far as outcomes report them."""
+    curve: LearningCurve | None = None
+    """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]
     """All questions against each arm, the most used arm first."""
     paired: tuple[Comparison, ...] = ()

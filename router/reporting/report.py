@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare, words as comparison_words
+from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.reporting import words
@@ -33,7 +34,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, number, percent
-from ragbandit.shared.types import Vector
+from ragbandit.shared.types import Matrix, Vector
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -41,6 +42,8 @@ ROUTING: Final = "routing"
 FEWEST_TO_FIX: Final = 300
 #: maximum number of groups of a kind; if there are more, the smallest are left out
 MOST_GROUPS: Final = 20
+#: largest number of points of the learning curve
+CURVE_POINTS: Final = 60
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
@@ -93,7 +96,8 @@ def report_of(
     seconds = scope.until - log.made_at.min(initial=scope.until)
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm)
     everything = np.ones(len(log.arm), dtype=np.bool_)
-    arms = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
+    pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
+    arms = [comparison for comparison, _ in pairs]
     chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
     grouped: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
@@ -127,6 +131,7 @@ def report_of(
         asked=asked,
         total=None if chosen is None else arms[chosen],
         costs=costs,
+        curve=None if chosen is None else pairs[chosen][1],
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
         paired=paired,
         **grouped,
@@ -193,15 +198,16 @@ class _Groups:
         if len(numbers) < 2:
             return ()
         largest = numbers[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist()
-        return tuple(self.comparison(names[number], group == number, against=against) for number in largest)
+        return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
-    def comparison(self, name: str, rows: Flags, *, against: int) -> Comparison:
-        """Compare what was served in these rows, without rows that could not have drawn the arm `against`."""
+    def comparison(self, name: str, rows: Flags, *, against: int) -> tuple[Comparison, LearningCurve | None]:
+        """Compare what was served in these rows, without rows that could not have drawn the arm `against`.
+
+        Returns (comparison, means so far; None without an interval or with an alarm).
+        """
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
-        quality, reward = (
-            _ratings(log, values, against=against)
-            for values in (log.quality, log.quality if log.reward is None else log.reward)
-        )
+        quality, _ = _ratings(log, log.quality, against=against)
+        reward, scores = _ratings(log, log.quality if log.reward is None else log.reward, against=against)
         rated = int((~np.isnan(log.quality)).sum())
         comparison = compare(
             name,
@@ -217,28 +223,62 @@ class _Groups:
             needed=FEWEST_EFFECTIVE,
             blocked=self.alarm,
         )
-        if self.log.whole is None or comparison.verdict != NOT_KNOWN or self.alarm is not None:
-            return comparison
-        return replace(comparison, missing="more than this sample; `ragbandit replay` reads every question")
+        if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
+            missing = "more than this sample; `ragbandit replay` reads every question"
+            comparison = replace(comparison, missing=missing)
+        return comparison, None if self.alarm else _curve(log, comparison, scores=scores, arm=against)
+
+
+def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, arm: int) -> LearningCurve | None:
+    """Means of the scores so far (shape (2, n), the newest first), from the tenth rated draw of the arm on.
+
+    Noise alone makes no break-even: it needs the verdict "better", and an earlier sum of the differences so low that an
+    interval as wide as the comparison's, which narrows like 1 / sqrt(questions), excludes 0.
+    """
+    reward, count, is_rated = comparison.reward, len(log.arm), ~np.isnan(log.quality[::-1])
+    if scores is None or reward.low is None or reward.high is None or reward.tells_nothing:
+        return None
+    tried = np.cumsum(is_rated & (log.arm[::-1] == arm))
+    first = min(int(np.searchsorted(tried, FEWEST_EFFECTIVE)), count - 1)
+    served, always = np.cumsum(scores[:, ::-1], axis=1)
+    ahead, at = (served - always)[first:], np.arange(first + 1, count + 1)
+    was_behind = (ahead < -(reward.high - reward.low) / 2.0 * np.sqrt(count * at)).any()
+    even = None
+    if comparison.verdict == "better" and was_behind:
+        even = int(float(f"{log.scale * (at[ahead <= 0.0].max() + 1):.2g}"))
+    at, level = np.unique(np.linspace(first + 1, count, CURVE_POINTS).astype(np.intp)), float(always[-1]) / count
+    return LearningCurve(
+        name="live",
+        against=comparison.second,
+        questions=np.round(at * log.scale).astype(int).tolist(),
+        policy=(served[at - 1] / at).tolist(),
+        fixed=(always[at - 1] / at).tolist(),
+        rated=np.cumsum(is_rated)[at - 1].tolist(),
+        break_even=even,
+        last=(level + reward.low, level + reward.high),
+        note=words.curve_words(comparison, break_even=even, is_sample=log.whole is not None),
+    )
 
 
 def _range_of(values: Vector) -> tuple[float, float]:
     return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
 
 
-def _ratings(log: ReportRows, values: Vector, *, against: int | Choices, least: float | None = None) -> Difference:
+def _ratings(
+    log: ReportRows, values: Vector, *, against: int | Choices, least: float | None = None
+) -> tuple[Difference, Matrix | None]:
     lowest, most = _range_of(values)
     least = lowest if least is None else least
-    scores: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
-    found = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **scores)
-    return _clipped(found, least - most, most - least)
+    given: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
+    found, scores = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **given)
+    return _clipped(found, least - most, most - least), scores
 
 
 def _costs(log: ReportRows, unit: Unit, *, against: int | Choices) -> Difference:
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     predicted = log.expected_cost
-    cost = compared(spent, arm=log.arm, pmf=log.pmf, predicted=predicted, against=against, least=0.0, most=most)
+    cost, _ = compared(spent, arm=log.arm, pmf=log.pmf, predicted=predicted, against=against, least=0.0, most=most)
     return _clipped(cost, -math.inf, cost.first or 0.0)  # the difference is largest if the arm would have cost nothing
 
 
@@ -286,7 +326,7 @@ def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Difference, Difference]:
     """What was served minus always using each question's likeliest arm. Returns (quality, cost)."""
     likeliest = log.pmf.argmax(axis=1)
-    return _ratings(log, log.quality, against=likeliest, least=0.0), _costs(log, unit, against=likeliest)
+    return _ratings(log, log.quality, against=likeliest, least=0.0)[0], _costs(log, unit, against=likeliest)
 
 
 def _footnotes(report: Report) -> Iterator[str]:

@@ -7,7 +7,7 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparis
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.reporting.reading import Report, Sample, Unit
-from ragbandit.shared.formats import NOTHING, counted, duration, moment, money, number, worth
+from ragbandit.shared.formats import NOTHING, counted, duration, moment, money, number, percent, worth
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
@@ -121,6 +121,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         comparisons=(*served, *report.paired),
         frontier=tuple(_frontier(served)),
         kinds=tuple(kinds),
+        curves=() if report.curve is None else (report.curve,),
         missing=None if total is None else total.missing,
         progress=1.0 if total is None else total.progress,
         actions=() if report.advice is None else (report.advice,),
@@ -133,6 +134,21 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         cost_unit=report.unit,
         facts=facts,
     )
+
+
+def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bool) -> str:
+    """How to read the learning curve of a comparison."""
+    text = f"It is not known yet whether routing gets ahead of {comparison.second}."
+    if comparison.verdict == "better":
+        text = "Routing is ahead, and was at no time surely behind."
+        text = text if break_even is None else "Routing was behind and is ahead; where it breaks even is an estimate."
+    elif comparison.verdict != NOT_KNOWN:
+        text = (
+            f"Routing is {comparison.verdict} {'than' if comparison.verdict == 'worse' else 'as'} {comparison.second}."
+        )
+    text += " The means are estimates, and noisy on the left, where few answers were rated. The bar is the interval of "
+    text += f"the difference with {percent(round(comparison.confidence, 3))} confidence."
+    return f"{text} Ratings are those of the sample." if is_sample else text
 
 
 def _frontier(comparisons: Sequence[Comparison]) -> list[FrontierPoint]:

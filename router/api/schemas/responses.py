@@ -93,6 +93,7 @@ _MODULES: Final = (
     "ragbandit.router.learning.monitoring.arm_changes",
     "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.comparison",
+    "ragbandit.router.comparison.assessment",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.explain",

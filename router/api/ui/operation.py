@@ -89,7 +89,7 @@ def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # no
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )
-    return words.assessment(result, now=now, kinds=() if mapped is None else mapped.kinds)
+    return words.assessment(result, now=now, kinds=mapped.kinds)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions

@@ -23,7 +23,7 @@ from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.shared.confidence_sequences import Tried
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import number, percent
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix, Query, Vector
 
@@ -60,46 +60,18 @@ Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leaf:
-    #: conditions that the questions meet, in words; empty if all questions are in this leaf
-    conditions: tuple[str, ...]
-    share: float
-    #: mean probability of each arm, the largest first
-    arms: Mapping[ArmName, float]
-    #: mean reward of the drawn arms; None if there are too few rewards
-    reward: float | None
-    tried: Tried
-    #: the newest questions; empty if no texts are stored
-    examples: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
     questions: int
-    #: the kinds of questions, the largest share first
-    leaves: tuple[Leaf, ...]
+    #: the kinds of questions, the largest share first; empty for fewer than 2 * FEWEST questions
+    kinds: tuple[QuestionKind, ...] = ()
     #: R^2 on the half of the questions that the tree was not fitted on; None for few questions or equal pmfs
-    explained: float | None
-
-    @property
-    def kinds(self) -> tuple[QuestionKind, ...]:
-        """The kinds of questions as pages and screens show them."""
-        return tuple(
-            QuestionKind(
-                name=", ".join(leaf.conditions) or "all questions",
-                share=leaf.share,
-                arms={str(arm): share for arm, share in leaf.arms.items()},
-                reward=leaf.reward if leaf.tried.enough else None,
-                examples=leaf.examples,
-            )
-            for leaf in self.leaves
-        )
+    explained: float | None = None
 
     @property
     def sentence(self) -> str:
-        if self.explained is None or len(self.leaves) < 2 or self.explained < LEAST_GAIN:
+        if self.explained is None or len(self.kinds) < 2 or self.explained < LEAST_GAIN:
             return f"no kind of question gets other arms than the rest, in the newest {self.questions:,} questions"
-        part = f"these {len(self.leaves)} kinds explain {percent(round(self.explained, 2))}"
+        part = f"these {len(self.kinds)} kinds explain {percent(round(self.explained, 2))}"
         return f"{part} of how the probabilities differ between the newest {self.questions:,} questions"
 
 
@@ -118,25 +90,22 @@ Path = tuple[tuple[_Test, bool], ...]
 
 def policy_map(
     database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
-) -> PolicyMap | None:
-    """Map the newest decisions that had several arms. Returns None for fewer than 2 * FEWEST. weight: cost weight."""
+) -> PolicyMap:
+    """Map the newest decisions that had several arms. weight: cost weight."""
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
-        return None
+        return PolicyMap(questions=len(rows))
     arms = list(dict.fromkeys(arm for row in rows for arm in arms_value(row["arms"])))
     pmfs = np.zeros((len(rows), len(arms)))
     for at, row in enumerate(rows):
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
+    rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
     tests = _tests([facts_of(row, schema=schema) for row in rows])
-    leaves = []
-    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
-        means = dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True))
-        leaves.append(_leaf([rows[at] for at in places], path, means=means, weight=weight, of=len(rows)))
     # Halves by a hash of the text, so that equal questions are in the same half.
     digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
-    leaves.sort(key=lambda leaf: -leaf.share)
-    return PolicyMap(questions=len(rows), leaves=tuple(leaves), explained=explained)
+    kinds = _kinds([row["text"] for row in rows], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
+    return PolicyMap(questions=len(rows), kinds=kinds, explained=explained)
 
 
 def question_kinds(
@@ -150,14 +119,24 @@ def question_kinds(
         {"tenant": query.tenant, "text": query.text, "context": json.dumps(dict(query.context)), **_NO_PRICE}
         for query in queries
     ]
-    tests, kinds = _tests([facts_of(row, schema=schema) for row in rows]), []
-    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
+    tests = _tests([facts_of(row, schema=schema) for row in rows])
+    return _kinds([query.text for query in queries], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
+
+
+def _kinds(
+    texts: Sequence[str], *, tests: Sequence[_Test], pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector
+) -> tuple[QuestionKind, ...]:
+    """The leaves of a tree that is fitted on all questions. rewards: NaN for questions that were not rated."""
+    kinds = []
+    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(texts))):
+        rated = rewards[places][~np.isnan(rewards[places])]
+        asked = dict.fromkeys(texts[at] for at in places if texts[at] and not _SHA256.fullmatch(texts[at]))
         kind = QuestionKind(
-            name=", ".join(_conditions(path)) or "all",
-            share=len(places) / len(rows),
+            name=", ".join(_conditions(path)) or "all questions",
+            share=len(places) / len(texts),
             arms=dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True)),
-            reward=float(rewards[places].mean()),
-            examples=tuple(queries[place].text[:LONGEST] for place in places[:2] if queries[place].text),
+            reward=float(rated.mean()) if len(rated) >= FEWEST_EFFECTIVE else None,
+            examples=tuple(t if len(t) <= LONGEST else f"{t[:LONGEST]} ..." for t in list(asked)[:EXAMPLES]),
         )
         kinds.append(kind)
     return tuple(sorted(kinds, key=lambda kind: -kind.share))
@@ -292,22 +271,6 @@ def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArra
         residual += float(((part - targets[places].mean(axis=0)) ** 2).sum())
         total += float(((part - targets[fitted].mean(axis=0)) ** 2).sum())
     return 1.0 - residual / total if total > 0.0 else None
-
-
-def _leaf(
-    rows: Sequence[Mapping[str, Any]], path: Path, *, means: Mapping[ArmName, float], weight: float, of: int
-) -> Leaf:
-    rewards = [reward_at(row, weight=weight) for row in rows if row["value"] is not None]
-    tried = Tried(draws=len(rows), judged=len(rewards), effective=float(len(rewards)), questions=of)
-    texts = dict.fromkeys(row["text"] for row in rows if row["text"] and not _SHA256.fullmatch(row["text"]))
-    return Leaf(
-        conditions=tuple(_conditions(path)),
-        share=len(rows) / of,
-        arms=dict(sorted(means.items(), key=lambda item: -item[1])),
-        reward=float(np.mean(rewards)) if tried.enough else None,
-        tried=tried,
-        examples=tuple(text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in list(texts)[:EXAMPLES]),
-    )
 
 
 def _conditions(path: Path) -> Iterator[str]:

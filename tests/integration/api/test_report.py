@@ -13,21 +13,27 @@ DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
 
 
 def test_the_same_everywhere(serve, tmp_path, monkeypatch):
-    """The terminal, its JSON, HTTP, the overview and the file that can be sent have one verdict."""
+    """The terminal, its JSON, HTTP, the overview and the file that can be sent have one verdict and learning curve."""
     service = serve(policy={"holdback": {"arm": "multi_step", "share": 0.5}})
     for number in range(40):
         made = service.http.post("/v1/route", json={"question": f"<b>question</b> {number}"}).json()
         cost = {"dollars": DOLLARS[made["arm"]]}
         body = {"decision_id": made["decision_id"], "answer": "Paris", "steps": 1, "status": "answered", "cost": cost}
         service.http.post("/v1/outcomes", json=body).raise_for_status()
+        body = {"decision_id": made["decision_id"], "rating": float(number % 5 > 0)}
+        service.http.post("/v1/feedback", json=body).raise_for_status()
+    service.router.learn()
     found = service.http.get("/v1/report").json()
     assert found["sentence"].startswith("Last 7 days: 40 questions for $")
     assert found["total"]["cost"]["effective_rows"] >= 10
-    assert "no answer was rated" in found["sentence"]
+    assert found["curve"]["against"] == found["total"]["second"] == "always multi_step"
+    assert found["curve"]["questions"][-1] == found["curve"]["rated"][-1] == 40
     assert service.http.get("/v1/report", params={"against": "nobody"}).status_code == 404
     page = service.http.get("/ui").text
     said = found["sentence"].rpartition("; ")[2]
+    curve = "Reward per question so far, learning included. Last: routing, live 0."
     assert said in page
+    assert curve in page
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(service.router.settings.data_dir))
     monkeypatch.setenv("RAGBANDIT_POLICY__HOLDBACK__ARM", "multi_step")
     monkeypatch.chdir(tmp_path)
@@ -40,6 +46,7 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     assert told["total"] == found["total"]
     sent = (tmp_path / "report.html").read_text()
     assert said in sent
+    assert curve in sent
     assert "<script" not in sent
     assert "http" not in sent.replace("http://www.w3.org", "")
     assert time.time() - told["until"] < 600.0

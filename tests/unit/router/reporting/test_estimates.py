@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, Score, made
-from ragbandit.router.reporting.estimates import _standard_errors, compared
+from ragbandit.router.reporting import estimates
 from ragbandit.shared.confidence_sequences import JudgeSlopes
+
+
+def compared(*given, **options):
+    return estimates.compared(*given, **options)[0]
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):
@@ -96,7 +100,7 @@ def test_the_interval_leans_to_rare_rows(losses):
     """That of a share reaches as far as Wilson's to the side of the rarer value, and to the other side no less."""
     value = np.where(np.arange(200) < losses, 0.0, 1.0)
     share, n, z = value.mean(), 200, 3.0
-    below, above = _standard_errors(value - share, variance=share * (1.0 - share) / n, farthest=1.0 / n)
+    below, above = estimates._standard_errors(value - share, variance=share * (1.0 - share) / n, farthest=1.0 / n)
     spread = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     lean = z * z / (2.0 * n) * (1.0 - 2.0 * share)
     wilson = spread - lean, spread + lean

@@ -56,12 +56,40 @@ def test_what_is_shown_has_no_point_without_a_verdict():
     assert {"always premium", "what was served"} <= {point.name for point in shown.frontier}
 
 
+@pytest.mark.parametrize(("early", "scale", "even"), [(0.2, 1, 2_000), (0.2, 3, 6_000), (0.8, 1, None)])
+def test_the_learning_curve(early, scale, even):
+    """The curve is the running mean of the scores of a plain loop; only what was behind has a break-even."""
+    random, n = np.random.default_rng(1), 4_000
+    arm = (random.random(n) < 0.3).astype(np.intp)
+    own = np.where(np.arange(n) < 1_000, early, 0.8) + random.normal(0.0, 0.02, n)
+    values = np.where(arm == 1, np.where(np.arange(n) % 2, 0.4, 0.6), own)
+    known = {"arm": arm[::-1], "quality": values[::-1], "reward": None, "expected_quality": np.full((n, 3), np.nan)}
+    log = replace(made(WORLDS[0], count=n, seed=1).log, pmf=np.tile([0.7, 0.3, 0.0], (n, 1)), **known)
+    found = reported(log if scale == 1 else replace(log, whole=scale * n), against="standard")
+    curve, served, always, means = found.curve, 0.0, 0.0, {}
+    mean, weight = values[arm == 1].mean(), n / (arm == 1).sum()
+    for row in range(n):
+        served += values[row]
+        always += mean + (arm[row] == 1) * (values[row] - mean) * weight
+        means[scale * (row + 1)] = (served / (row + 1), always / (row + 1))
+    assert len(curve.questions) == 60
+    assert curve.rated == [questions // scale for questions in curve.questions]
+    assert curve.rated[0] == np.flatnonzero(np.cumsum(arm) == 10)[0] + 1
+    assert np.stack([curve.policy, curve.fixed], 1) == pytest.approx(np.array([means[at] for at in curve.questions]))
+    assert (found.total.verdict, curve.break_even) == ("better", even and pytest.approx(even, rel=0.06))
+    assert curve.last == pytest.approx(
+        [curve.fixed[-1] + end for end in (found.total.reward.low, found.total.reward.high)]
+    )
+    assert words.assessment(found, now=found.until).curves == (curve,)
+    assert ("Routing was behind and is ahead" in curve.note) == (even is not None)
+
+
 def test_an_alarm_leaves_no_verdict():
-    """Where draws or ratings favour an arm, nothing has a verdict, and the reason is what is missing."""
+    """Where draws or ratings favour an arm, nothing has a verdict or curve, and the reason is what is missing."""
     found = reported(made(WORLDS[7], count=4_000, seed=1).log, alarm="premium is rated twice as often")
     assert {one.verdict for one in found.arms} == {"not known yet"}
     assert found.total.missing == "premium is rated twice as often"
-    assert found.advice is None
+    assert (found.advice, found.curve) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -156,17 +155,9 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
             yield Finding("warning", about, f"{count:g} {what}", remedy)
 
 
-def of_store(
-    database: "Database", *, settings: "Settings", now: float, weigh: bool = True, month: "Report | None" = None
-) -> list[Finding]:
-    """Findings about the newest rows.
-
-    weigh: whether to compare routing with always using one arm. month: the report of the last 30 days; None if this
-    function has to make the report.
-    """
-    checks = [_schema, _costs, _uneven, _budgets, _failing]
-    if weigh:
-        checks[1:1] = [partial(_fix, month=month)]
+def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
+    """Findings about the newest rows."""
+    checks = (_schema, _costs, _uneven, _budgets, _failing)
     return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -192,10 +183,8 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
     return report(database, scope, policy=settings.policy, now=now)
 
 
-def _fix(database: "Database", settings: "Settings", now: float, *, month: "Report | None" = None) -> Iterator[Finding]:
-    advice = (month or month_report(database, settings=settings, now=now)).advice
-    if advice is not None:
-        yield Finding("warning", "routing", advice)
+def of_report(month: "Report") -> list[Finding]:
+    return [] if month.advice is None else [Finding("warning", "routing", month.advice)]
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

@@ -83,7 +83,8 @@ def status(
             *checks.of_settings(settings),
             *checks.tried("disk", lambda: checks.of_disk(settings)),
             *checks.of_ledger(state, rebuilding=rebuilding),
-            *checks.of_store(ledger.database, settings=settings, now=now, month=month),
+            *checks.of_report(month),
+            *checks.of_store(ledger.database, settings=settings, now=now),
             *checks.of_processes(settings),
         ]
         if as_json:

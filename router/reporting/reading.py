@@ -11,7 +11,7 @@ period seldom changes.
 import json
 import math
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
@@ -28,32 +28,11 @@ from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.router.storage.totals import KEPT, TRAFFIC, hour_of, position_of, summed
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, WHOLE, Matrix, Vector
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """Totals of a period from the hourly counters: exact, even if the report is made from a sample."""
-
-    questions: int
-    """Number of decisions, without imported ones."""
-    dollars: float
-    """Dollars of all outcomes."""
-    steps: float
-    """Steps of all outcomes."""
-    seconds: float
-    """Seconds of all outcomes."""
-    shares: Mapping[str, float]
-    """Arm -> its share of the questions."""
-    counted_to: float
-    """Time up to which decisions are counted, seconds since 1970."""
-    behind_s: float
-    """Seconds from `counted_to` to the newest question of the period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +72,6 @@ class Report:
     """What a right answer is worth by the reward setting, in words; null without a price."""
     sample: Sample | None = None
     """The sample behind comparisons; null if every question was read."""
-    asked: Asked | None = None
-    """Exact totals of a sampled period; null without a sample, with a tenant, or if hours are not counted yet."""
     total: Comparison | None
     """All questions, against the arm to compare with; null if nothing can be compared."""
     costs: Mapping[Unit, Difference]
@@ -206,55 +183,13 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
     return rows.log(whole=questions if questions > scope.most else None)
 
 
-_SUMMED: Final = ("decided", *UNITS)
-
-
-def read_asked(database: Database, scope: ReportScope) -> Asked | None:
-    """Exact totals of the period from the hourly counters.
-
-    None if the scope has a tenant, or if the counters lack hours of the period. If an hour lies only partly in the
-    period, its totals are multiplied by the share of its questions that lie in the period.
-    """
-    first, last = hour_of(scope.since), hour_of(scope.until)
-    sums: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(_SUMMED, 0.0))
-    with database.read() as connection:
-        counted_to = position_of(connection, TRAFFIC).get("decisions", (-1.0,))[0]
-        if scope.tenant is not None or counted_to < scope.since or last - first > KEPT:
-            return None
-        shares = {(hour, hour + 1): _share_of_hour(connection, scope, hour=hour) for hour in (first, last)}
-        for (begin, end), share in {(first + 1, last): 1.0, **shares}.items():
-            for arm, totals in summed(connection, policy=None, since=begin, until=end, names=_SUMMED).items():
-                for name in _SUMMED:
-                    sums[arm][name] += share * getattr(totals, name)
-        newest = connection.execute(select(func.max(decisions.c.made_at)).where(scope.condition)).scalar()
-    questions = math.fsum(totals["decided"] for totals in sums.values())
-    costs = {unit: math.fsum(totals[unit] for totals in sums.values()) for unit in UNITS}
-    return Asked(
-        questions=round(questions),
-        **costs,
-        shares={arm: totals["decided"] / max(questions, 1.0) for arm, totals in sums.items()},
-        counted_to=min(counted_to, scope.until),
-        behind_s=max((newest or 0.0) - counted_to, 0.0),
-    )
-
-
-def _share_of_hour(connection: Connection, scope: ReportScope, *, hour: int) -> float:
-    """Share of an hour's questions that lie in the period. For an hour without questions: share of its time."""
-    time = decisions.c.made_at
-    begin, end = 3600.0 * hour, 3600.0 * (hour + 1)
-    first, last = max(begin, scope.since), min(end, scope.until)
-    questions = _count(connection, and_(time >= begin, time < end))
-    inside = _count(connection, and_(time >= first, time < last))
-    return inside / questions if questions else (last - first) / 3600.0
-
-
 def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
 
-def share_of(asked: int, *, most: int) -> float:
-    """The largest power of 1/2 that leaves at most `most` of `asked` questions."""
-    return 0.5 ** max(math.ceil(math.log2(max(asked, 1) / most)), 0)
+def share_of(questions: int, *, most: int) -> float:
+    """The largest power of 1/2 that leaves at most `most` of `questions`."""
+    return 0.5 ** max(math.ceil(math.log2(max(questions, 1) / most)), 0)
 
 
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":

@@ -14,19 +14,18 @@ from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
+from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
 from ragbandit.router.reporting.imports import imported_comparisons
 from ragbandit.router.reporting.reading import (
     UNITS,
-    Asked,
     Flags,
     Report,
     ReportRows,
     ReportScope,
     Unit,
-    read_asked,
     read_log,
 )
 from ragbandit.router.storage.rows.outcome_rows import day_of
@@ -71,10 +70,9 @@ def report(
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
     log = read_log(database, scope)
-    totals = None if log.whole is None else read_asked(database, scope)
     imported = imported_comparisons(database, scope)
     common: dict[str, Any] = {"policy": policy, "against": against, "alarm": alarm, "now": now}
-    return report_of(log, scope, asked=totals, paired=imported, **common)
+    return report_of(log, scope, paired=imported, **common)
 
 
 def report_of(
@@ -85,12 +83,11 @@ def report_of(
     against: str | None = None,
     alarm: str | None = None,
     now: float | None = None,
-    asked: Asked | None = None,
     paired: tuple[Comparison, ...] = (),
 ) -> Report:
     """Make the report from rows.
 
-    alarm: why the rows favour an arm; asked: exact totals of a sampled period; paired: fixed arms on imported questions
+    alarm: why the rows favour an arm; paired: fixed arms on imported questions
     """
     unit = _unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
@@ -126,9 +123,8 @@ def report_of(
         tenant=scope.tenant,
         unit=unit,
         why=why,
-        price=words.price_words(scope.reward),
+        price=None if scope.reward is None else price_words(scope.reward),
         sample=log.sample,
-        asked=asked,
         total=None if chosen is None else arms[chosen],
         costs=costs,
         curve=None if chosen is None else pairs[chosen][1],
@@ -138,7 +134,7 @@ def report_of(
         left_out=left_out,
         notes=(),
     )
-    notes = (*_footnotes(result), *_notes(log, asked, policy=policy, unit=unit))
+    notes = (*_footnotes(result), *_notes(log, policy=policy, unit=unit))
     return replace(result, sentence=words.sentence(result, now=scope.until if now is None else now), notes=notes)
 
 
@@ -288,7 +284,7 @@ def _clipped(value: Difference, low: float, high: float) -> Difference:
     return replace(value, low=max(value.low, low), high=min(value.high, high))
 
 
-def _notes(log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
+def _notes(log: ReportRows, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
     if log.sample is not None:
         yield f"comparisons are {words.sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
     costs = log.costs[unit]
@@ -296,7 +292,7 @@ def _notes(log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit
     if free and unit == "dollars":
         yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
     if np.nansum(log.costs["seconds"]) > 0.0:
-        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log, asked))}"
+        yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     has_both = np.zeros(0) if log.judge is None else ~np.isnan(log.quality + log.judge)
     if log.judge is not None and has_both.sum() > 1:
         with np.errstate(invalid="ignore", divide="ignore"):  # NaN if all ratings or all scores are equal
@@ -313,14 +309,12 @@ def _notes(log: ReportRows, asked: Asked | None, *, policy: PolicySettings, unit
         )
 
 
-def _arm_shares(log: ReportRows, asked: Asked | None) -> Iterator[str]:
-    drawn = np.bincount(log.arm, minlength=len(log.arms)) / len(log.arm)
-    shares = dict(zip(log.arms, drawn.tolist(), strict=True)) if asked is None else asked.shares
-    for arm, share in sorted(shares.items(), key=lambda pair: -pair[1]):
-        seconds = log.costs["seconds"][log.arm == log.arms.index(arm)] if arm in log.arms else np.zeros(0)
-        seconds = seconds[~np.isnan(seconds)]
-        mean = f"{number(float(seconds.mean()))} s" if len(seconds) else NOTHING
-        yield f"{arm} {percent(round(share, 3))}, {mean}"
+def _arm_shares(log: ReportRows) -> Iterator[str]:
+    for place in np.argsort(-np.bincount(log.arm, minlength=len(log.arms)), kind="stable"):
+        seconds = log.costs["seconds"][log.arm == place]
+        known = seconds[~np.isnan(seconds)]
+        mean = f"{number(float(known.mean()))} s" if len(known) else NOTHING
+        yield f"{log.arms[place]} {percent(round(len(seconds) / len(log.arm), 3))}, {mean}"
 
 
 def exploration(log: ReportRows, *, unit: Unit) -> tuple[Difference, Difference]:

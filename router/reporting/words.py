@@ -5,40 +5,23 @@ from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
-from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.reporting.reading import Report, Sample, Unit
-from ragbandit.shared.formats import NOTHING, counted, duration, moment, money, number, percent, worth
+from ragbandit.shared.formats import NOTHING, counted, duration, moment, money, number, percent
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
-#: if the hourly totals are behind by more than this number of seconds, the report gives the time of the last count
-_LATE_S: Final = 120.0
-
-
-def price_words(reward: RewardSettings | None) -> str | None:
-    """What a right answer is worth at the price in use, in the first term that is charged; None without a price."""
-    charged = {} if reward is None else {term: price for term, price in reward.cost.items() if price > 0.0}
-    if reward is None or reward.weight == 0.0 or not charged:
-        return None
-    (term, price), *others = charged.items()
-    if others:
-        term, price = "units of cost", 1.0
-    return f"a right answer is worth {worth(1.0 / (reward.weight * price), term)}"
 
 
 def sentence(report: Report, *, now: float) -> str:
     """State, period, money, verdict: all of a report in one sentence."""
-    total, unit = report.total, report.unit
+    total = report.total
     start = f"{report.state}. " if report.state else ""
     start += f"{period_of(report, now=now)}: "
-    if report.sample is not None:
-        start += f"{_totals(report)}; {sample_words(report.sample)}: "
     if total is None:
         return f"{start}no questions that compare two arms{_on_imports(report)}."
-    text = _spent(total, unit)
-    text = f"{counted(total.questions, 'question')} for {text}" if report.sample is None else text
-    verdict = _verdict(total)
-    return f"{start}{text}; {verdict}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
+    text = f"{counted(total.questions, 'question')} for {_spent(total, report.unit)}"
+    text = text if report.sample is None else f"{text}, {sample_words(report.sample)}"
+    return f"{start}{text}; {_verdict(total)}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
 
 
 def _verdict(total: Comparison) -> str:
@@ -48,10 +31,11 @@ def _verdict(total: Comparison) -> str:
 
 
 def _spent(total: Comparison, unit: Unit) -> str:
-    spent = money(_sum(total.cost.first, total), unit)
+    means = total.cost.first, total.cost.second
+    spent, instead = (money(None if mean is None else mean * total.questions, unit) for mean in means)
     if comparison_words.cost_change(total.cost) is None:
         return spent
-    return f"{spent} instead of {money(_sum(total.cost.second, total), unit)} with {total.second}"
+    return f"{spent} instead of {instead} with {total.second}"
 
 
 def _on_imports(report: Report) -> str:
@@ -61,20 +45,8 @@ def _on_imports(report: Report) -> str:
     return f"; on {counted(first.questions, 'imported question')} {comparison_words.sentence(first)}"
 
 
-def _sum(mean: float | None, total: Comparison) -> float | None:
-    return None if mean is None else mean * total.questions
-
-
 def sample_words(sample: Sample) -> str:
     return f"from a sample of {sample.questions:,} of {counted(sample.out_of, 'question')}"
-
-
-def _totals(report: Report) -> str:
-    totals, sample = report.asked, report.sample
-    if totals is None:
-        return f"{0 if sample is None else sample.out_of:,} questions"
-    text = f"{totals.questions:,} questions for {money(getattr(totals, report.unit), report.unit)}"
-    return f"{text} (counted up to {moment(totals.counted_to)})" if totals.behind_s > _LATE_S else text
 
 
 def period_of(report: Report, *, now: float) -> str:
@@ -108,8 +80,6 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
             "rated": number(total.rated),
             "spent": _spent(total, report.unit),
         }
-    if report.asked is not None:
-        facts["asked"] = _totals(report)
     verdict = report.sentence if total is None else f"{_verdict(total)}."
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
-from ragbandit.router.api.findings import Finding, of_disk, of_settings, of_store, ping, tried
+from ragbandit.router.api.findings import Finding, month_report, of_disk, of_report, of_settings, of_store, ping, tried
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
@@ -115,7 +115,8 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
 
     def of_rows() -> Sequence[Finding]:
         with ledger_of(settings, label=settings.policy.label) as ledger:
-            return of_store(ledger.database, settings=settings, now=time.time())
+            month = month_report(ledger.database, settings=settings, now=time.time())
+            return of_report(month) + of_store(ledger.database, settings=settings, now=time.time())
 
     return findings + tried("database", of_rows), [*attempts, "database"]
 

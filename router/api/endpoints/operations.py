@@ -170,8 +170,8 @@ async def read_report(
     """Compare reward, quality and cost of routing with always using one arm: by arm, tenant, price and week.
 
     The figures have intervals and a verdict; they are estimated from the logged decisions. If the period has more than
-    30,000 questions, a uniform sample of them is read, so a report takes seconds at most; `sample` is its size. Totals,
-    such as `asked`, are exact.
+    30,000 questions, a uniform sample of them is read, so a report takes seconds at most; `sample` is its size. Sums
+    are scaled to all questions; `/v1/overview` has exact totals.
     """
     router, now = router_of(request), time.time()
     end = now if until is None else until

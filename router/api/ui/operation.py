@@ -184,7 +184,7 @@ def _findings(router: Router, state: RouterState | None) -> list[Finding]:
     findings = [*of_parts(router.readiness.states()), *of_settings(router.settings)]
     if state is not None:
         findings += of_ledger(state.ledger)
-    return findings + of_store(router.database, settings=router.settings, now=time.time(), weigh=False)
+    return findings + of_store(router.database, settings=router.settings, now=time.time())
 
 
 async def _history(request: Request) -> tuple[str, Overview]:

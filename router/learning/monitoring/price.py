@@ -3,7 +3,6 @@
 reward = quality - weight * cost, so an arm that costs c more pays if its quality is higher by weight * c.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.policies import make_policy
@@ -18,8 +17,12 @@ DEAR_STEP: Final = 0.05
 _ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
 
 
-def _worth(weight: float, *, prices: Mapping[str, float]) -> str:
-    amounts = [worth(1.0 / (weight * price), term) for term, price in prices.items() if price > 0.0]
+def price_words(reward: "RewardSettings") -> str | None:
+    """What a right answer is worth, in each term that is charged; None without a price."""
+    prices = {term: price for term, price in reward.cost.items() if price > 0.0}
+    if reward.weight == 0.0 or not prices:
+        return None
+    amounts = [worth(1.0 / (reward.weight * price), term) for term, price in prices.items()]
     return f"a right answer is worth {' or '.join(amounts)}"
 
 
@@ -42,10 +45,11 @@ def budget_warnings(settings: "Settings") -> list[str]:
 
 def in_words(reward: "RewardSettings") -> list[str]:
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
-    if reward.weight == 0.0 or not prices:
+    right = price_words(reward)
+    if right is None:
         reason = "reward.weight is 0" if prices else "reward.cost prices nothing"
         return [f"{reason}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
-    sentences = [_worth(reward.weight, prices=prices)]
+    sentences = [right]
     if "dollars" in prices:
         cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
         sentences.append(f"an answer that costs one cent more must be right on {cent} more of 100 questions")

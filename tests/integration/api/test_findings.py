@@ -9,7 +9,16 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
+from ragbandit.router.api.findings import (
+    month_report,
+    of_disk,
+    of_ledger,
+    of_parts,
+    of_processes,
+    of_report,
+    of_settings,
+    of_store,
+)
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
@@ -88,7 +97,7 @@ def test_ratings_that_favour_an_arm(stored):
     assert stored("sample ratio", now=now - SETTLED_S) == []
 
 
-def test_a_router_that_earns_no_more_than_one_arm(stored):
+def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
     """Where always one arm would have earned more, a warning names it; of few questions there is none."""
     world, best = stored.world, "single_step"
     for count, lines in ((100, 0), (300, 1)):
@@ -96,7 +105,7 @@ def test_a_router_that_earns_no_more_than_one_arm(stored):
             world.outcome(made)
             world.feedback(made, reward=float(made.arm == best))
         world.learn()
-        found = stored("routing", now=world.now + 1.0)
+        found = told(of_report(month_report(world.database, settings=settings(), now=world.now + 1.0)))
         assert [line.partition(";")[0] for line in found] == [
             f"warning routing: fix: always {best} earns as much"
         ] * lines

@@ -20,7 +20,7 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
         cost = {"dollars": DOLLARS[made["arm"]]}
         body = {"decision_id": made["decision_id"], "answer": "Paris", "steps": 1, "status": "answered", "cost": cost}
         service.http.post("/v1/outcomes", json=body).raise_for_status()
-        body = {"decision_id": made["decision_id"], "rating": float(number % 5 > 0)}
+        body = {"decision_id": made["decision_id"], "rating": True}
         service.http.post("/v1/feedback", json=body).raise_for_status()
     service.router.learn()
     found = service.http.get("/v1/report").json()

@@ -51,9 +51,9 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
 
 def page(assessment: Assessment) -> str:
     """The page of an assessment. Raises ConfigError without Jinja."""
-    template = environment().get_template("page.html")
-    text: str = template.render(shown=shown(assessment), style=(STATIC / "page.css").read_text(encoding="utf-8"))
-    return text
+    values = {"title": assessment.title, "shown": shown(assessment)}
+    style = (STATIC / "page.css").read_text(encoding="utf-8")
+    return str(environment().get_template("page.html").render(values, style=style))
 
 
 def check_page(path: str | Path, *, field: str = "report") -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
-from ragbandit.router.comparison import Comparison, Difference
+from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.sources import label_weight
@@ -74,8 +74,6 @@ class Report:
     """The sample behind comparisons; null if every question was read."""
     total: Comparison | None
     """All questions, against the arm to compare with; null if nothing can be compared."""
-    costs: Mapping[Unit, Difference]
-    """Differences in dollars, steps and seconds against this arm, as far as outcomes report them."""
     curve: LearningCurve | None = None
     """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]

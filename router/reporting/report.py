@@ -20,7 +20,6 @@ from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
 from ragbandit.router.reporting.imports import imported_comparisons
 from ragbandit.router.reporting.reading import (
-    UNITS,
     Flags,
     Report,
     ReportRows,
@@ -98,7 +97,6 @@ def report_of(
     chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
     grouped: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
-    costs: dict[Unit, Difference] = {}
     if chosen is not None:
         impossible = int((log.pmf[:, chosen] == 0.0).sum())
         if impossible:
@@ -110,9 +108,6 @@ def report_of(
             "prices": groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
             "weeks": groups.of(week, names=names, against=chosen),
         }
-        comparable = log.part(log.pmf[:, chosen] > 0.0)
-        units = [name for name in UNITS if np.nansum(log.costs[name]) > 0.0]
-        costs = {name: _costs(comparable, name, against=chosen) for name in units}
     rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
     state = state_of(log.deciders, rated=rated)
     result = Report(
@@ -126,7 +121,6 @@ def report_of(
         price=None if scope.reward is None else price_words(scope.reward),
         sample=log.sample,
         total=None if chosen is None else arms[chosen],
-        costs=costs,
         curve=None if chosen is None else pairs[chosen][1],
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
         paired=paired,
@@ -134,7 +128,7 @@ def report_of(
         left_out=left_out,
         notes=(),
     )
-    notes = (*_footnotes(result), *_notes(log, policy=policy, unit=unit))
+    notes = tuple(_notes(result, log, policy=policy))
     return replace(result, sentence=words.sentence(result, now=scope.until if now is None else now), notes=notes)
 
 
@@ -256,15 +250,11 @@ def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, ar
     )
 
 
-def _range_of(values: Vector) -> tuple[float, float]:
-    return float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
-
-
 def _ratings(
     log: ReportRows, values: Vector, *, against: int | Choices, least: float | None = None
 ) -> tuple[Difference, Matrix | None]:
-    lowest, most = _range_of(values)
-    least = lowest if least is None else least
+    least = float(np.nanmin(values, initial=0.0)) if least is None else least
+    most = float(np.nanmax(values, initial=1.0))
     given: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
     found, scores = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **given)
     return _clipped(found, least - most, most - least), scores
@@ -284,10 +274,19 @@ def _clipped(value: Difference, low: float, high: float) -> Difference:
     return replace(value, low=max(value.low, low), high=min(value.high, high))
 
 
-def _notes(log: ReportRows, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
-    if log.sample is not None:
-        yield f"comparisons are {words.sample_words(log.sample)}, drawn by their ids; sums are scaled to all of them"
-    costs = log.costs[unit]
+def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterator[str]:
+    unit, costs = report.unit, log.costs[report.unit]
+    if report.total is not None:
+        yield f"compared with {report.total.second}: {report.why}"
+        yield (
+            "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
+            "often you look"
+        )
+    if report.left_out:
+        parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
+        yield f"questions that are in no comparison: {parts}"
+    if report.sample is not None:
+        yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
     if free and unit == "dollars":
         yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
@@ -321,15 +320,3 @@ def exploration(log: ReportRows, *, unit: Unit) -> tuple[Difference, Difference]
     """What was served minus always using each question's likeliest arm. Returns (quality, cost)."""
     likeliest = log.pmf.argmax(axis=1)
     return _ratings(log, log.quality, against=likeliest, least=0.0)[0], _costs(log, unit, against=likeliest)
-
-
-def _footnotes(report: Report) -> Iterator[str]:
-    if report.total is not None:
-        yield f"compared with {report.total.second}: {report.why}"
-        yield (
-            "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
-            "often you look"
-        )
-    if report.left_out:
-        parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
-        yield f"questions that are in no comparison: {parts}"

@@ -2,10 +2,9 @@
 
 A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the arm probabilities (pmfs) of the newest
 questions from simple facts about them. Each step splits the leaf for which a split most reduces the sum of squares of
-the pmfs around the leaves' means. R^2 is measured on questions that were not used in the fit.
+the pmfs around the leaves' means.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -54,7 +53,6 @@ _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big
 _REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
-_NO_PRICE: Final = {"price": None, "cost_weight": None}
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
 
@@ -64,12 +62,12 @@ class PolicyMap:
     questions: int
     #: the kinds of questions, the largest share first; empty for fewer than 2 * FEWEST questions
     kinds: tuple[QuestionKind, ...] = ()
-    #: R^2 on the half of the questions that the tree was not fitted on; None for few questions or equal pmfs
-    explained: float | None = None
+    #: R^2: share of the pmfs' sum of squares that is between kinds
+    explained: float = 0.0
 
     @property
     def sentence(self) -> str:
-        if self.explained is None or len(self.kinds) < 2 or self.explained < LEAST_GAIN:
+        if self.explained < LEAST_GAIN:
             return f"no kind of question gets other arms than the rest, in the newest {self.questions:,} questions"
         part = f"these {len(self.kinds)} kinds explain {percent(round(self.explained, 2))}"
         return f"{part} of how the probabilities differ between the newest {self.questions:,} questions"
@@ -101,11 +99,7 @@ def policy_map(
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
     rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
     tests = _tests([facts_of(row, schema=schema) for row in rows])
-    # Halves by a hash of the text, so that equal questions are in the same half.
-    digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
-    explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
-    kinds = _kinds([row["text"] for row in rows], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
-    return PolicyMap(questions=len(rows), kinds=kinds, explained=explained)
+    return _mapped([row["text"] for row in rows], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
 
 
 def question_kinds(
@@ -115,20 +109,19 @@ def question_kinds(
 
     Returns the kinds of questions, the largest share first.
     """
-    rows = [
-        {"tenant": query.tenant, "text": query.text, "context": json.dumps(dict(query.context)), **_NO_PRICE}
-        for query in queries
-    ]
+    same = {"price": None, "cost_weight": None}
+    rows = [{"tenant": q.tenant, "text": q.text, "context": json.dumps(dict(q.context)), **same} for q in queries]
     tests = _tests([facts_of(row, schema=schema) for row in rows])
-    return _kinds([query.text for query in queries], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
+    return _mapped([query.text for query in queries], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards).kinds
 
 
-def _kinds(
+def _mapped(
     texts: Sequence[str], *, tests: Sequence[_Test], pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector
-) -> tuple[QuestionKind, ...]:
+) -> PolicyMap:
     """The leaves of a tree that is fitted on all questions. rewards: NaN for questions that were not rated."""
-    kinds = []
-    for path, places in grown(pmfs, tests=tests, rows=np.arange(len(texts))):
+    kinds, within = [], 0.0
+    for path, places in grown(pmfs, tests=tests):
+        within += _squares(pmfs[places])
         rated = rewards[places][~np.isnan(rewards[places])]
         asked = dict.fromkeys(texts[at] for at in places if texts[at] and not _SHA256.fullmatch(texts[at]))
         kind = QuestionKind(
@@ -139,7 +132,9 @@ def _kinds(
             examples=tuple(t if len(t) <= LONGEST else f"{t[:LONGEST]} ..." for t in list(asked)[:EXAMPLES]),
         )
         kinds.append(kind)
-    return tuple(sorted(kinds, key=lambda kind: -kind.share))
+    kinds.sort(key=lambda kind: -kind.share)
+    explained = 1.0 - within / max(_squares(pmfs), 1e-9)
+    return PolicyMap(questions=len(texts), kinds=tuple(kinds), explained=explained if len(kinds) > 1 else 0.0)
 
 
 def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[str, Any]]:
@@ -216,12 +211,12 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
     return tests
 
 
-def grown(targets: Matrix, *, tests: Sequence[_Test], rows: Rows) -> list[tuple[Path, Rows]]:
-    """The leaves of a tree that is fitted on these rows. targets: pmfs, shape (n questions, K arms)."""
-    holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
-    least, fewest = LEAST_GAIN * _squares(targets[rows]), max(FEWEST, len(rows) // _FEWEST_PART)
+def grown(targets: Matrix, *, tests: Sequence[_Test]) -> list[tuple[Path, Rows]]:
+    """The leaves of a tree. targets: pmfs, shape (n questions, K arms)."""
+    rows, holds = np.arange(len(targets)), np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
+    least, fewest = LEAST_GAIN * _squares(targets), max(FEWEST, len(rows) // _FEWEST_PART)
     leaves: list[tuple[Path, Rows]] = [((), rows)]
-    best = [_best_split(targets[rows], holds[:, rows], fewest=fewest)]
+    best = [_best_split(targets, holds, fewest=fewest)]
     while len(leaves) < MOST_LEAVES:
         at = max(range(len(leaves)), key=lambda leaf: best[leaf][0])
         gain, test = best.pop(at)
@@ -257,20 +252,6 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
     if best <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
         return 0.0, 0
     return best, int(np.argmax(gains >= best - 1e-9 * count))  # the first of splits whose gains differ by rounding
-
-
-def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArray[np.bool_]) -> float | None:
-    """Test R^2 of a tree fitted on half of the questions. None for too few questions, or if all pmfs are equal."""
-    fitted, test_rows = np.flatnonzero(is_fitted), np.flatnonzero(~is_fitted)
-    if min(len(fitted), len(test_rows)) < FEWEST or _squares(targets) < 1e-9 * len(targets):
-        return None
-    residual = total = 0.0
-    for path, places in grown(targets, tests=tests, rows=fitted):
-        sides = [test.holds[test_rows] == side for test, side in path] or [test_rows >= 0]
-        part = targets[test_rows[np.logical_and.reduce(sides)]]
-        residual += float(((part - targets[places].mean(axis=0)) ** 2).sum())
-        total += float(((part - targets[fitted].mean(axis=0)) ** 2).sum())
-    return 1.0 - residual / total if total > 0.0 else None
 
 
 def _conditions(path: Path) -> Iterator[str]:

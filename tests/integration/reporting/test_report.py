@@ -120,7 +120,7 @@ def test_a_report_of_a_store(store):
     spent = sum(DOLLARS[one.arm] for one in store.made[:150])
     assert found.total.cost.first * 150 == pytest.approx(spent)
     assert found.total.cost.second == pytest.approx(0.1)
-    assert found.total.cost.high < 0.0 < found.costs["seconds"].high
+    assert found.total.cost.high < 0.0
     assert found.total.quality.low < 0.0 < found.total.quality.high
     assert found.total.verdict == "not known yet"
     assert found.total.missing.startswith("about ")
@@ -130,7 +130,7 @@ def test_a_report_of_a_store(store):
     assert sum(line.questions for line in found.weeks) == 150
     assert {line.second for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
     assert "questions that are in no comparison: 1 (multi_step was not offered, or could not be drawn)" in found.notes
-    assert "exploration: against always the likeliest arm" in found.notes[-1]
+    assert any(note.startswith("exploration: against always the likeliest arm") for note in found.notes)
     [spread] = [note for note in found.notes if note.startswith("shares of these questions")]
     draws = Counter(one.arm for one in store.made[:151])
     arms = [f"{arm} {percent(count / 151)}, 1 s" for arm, count in draws.most_common()]

@@ -68,10 +68,8 @@ def report(
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    log = read_log(database, scope)
-    imported = imported_comparisons(database, scope)
-    common: dict[str, Any] = {"policy": policy, "against": against, "alarm": alarm, "now": now}
-    return report_of(log, scope, paired=imported, **common)
+    log, imported = read_log(database, scope), imported_comparisons(database, scope)
+    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, paired=imported)
 
 
 def report_of(

@@ -6,7 +6,7 @@ from typing import Final
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
 from ragbandit.router.reporting.reading import Report, Sample, Unit
-from ragbandit.shared.formats import NOTHING, counted, duration, moment, money, number, percent
+from ragbandit.shared.formats import counted, duration, moment, money, number, percent
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
@@ -73,13 +73,6 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
     known = total is not None and total.verdict != NOT_KNOWN
-    facts = {}
-    if total is not None:
-        facts = {
-            "questions": number(total.questions),
-            "rated": number(total.rated),
-            "spent": _spent(total, report.unit),
-        }
     verdict = report.sentence if total is None else f"{_verdict(total)}."
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
@@ -102,8 +95,12 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
             *report.notes,
         ),
         cost_unit=report.unit,
-        facts=facts,
+        facts={} if total is None else _facts(total, report.unit),
     )
+
+
+def _facts(total: Comparison, unit: Unit) -> dict[str, str]:
+    return {"questions": number(total.questions), "rated": number(total.rated), "spent": _spent(total, unit)}
 
 
 def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bool) -> str:
@@ -123,17 +120,14 @@ def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bo
 
 def _frontier(comparisons: Sequence[Comparison]) -> list[FrontierPoint]:
     """The arms whose quality is known against what was served, and what was served."""
-    points = []
-    for one in comparisons:
-        quality, cost = one.quality, one.cost
-        if quality.verdict() != NOT_KNOWN and quality.second is not None and cost.second is not None:
-            points.append(FrontierPoint(name=one.second, quality=quality.second, cost=cost.second, kind="arm"))
-    first = comparisons[0] if comparisons else None
-    if points and first is not None and first.quality.first is not None and first.cost.first is not None:
-        points.append(
-            FrontierPoint(name="what was served", quality=first.quality.first, cost=first.cost.first, kind="served")
-        )
-    return points
+    known = [one for one in comparisons if one.quality.verdict() != NOT_KNOWN]
+    ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
+    ways += [("what was served", one.quality.first, one.cost.first, "served") for one in comparisons[:1] if known]
+    return [
+        FrontierPoint(name=name, quality=quality, cost=cost, kind=kind)  # type: ignore[arg-type]
+        for name, quality, cost, kind in ways
+        if quality is not None and cost is not None
+    ]
 
 
 def _table(title: str, rows: Sequence[Comparison], *, unit: Unit, by_arm: bool) -> NumberTable:
@@ -154,8 +148,5 @@ def _table(title: str, rows: Sequence[Comparison], *, unit: Unit, by_arm: bool) 
 
 
 def _costs(one: Comparison, unit: Unit) -> str:
-    served = comparison_words.amount(one.cost.first, unit)
-    change = comparison_words.cost_change(one.cost)
-    if change is None or one.cost.second is None:
-        return f"{served} instead of {NOTHING}"
-    return f"{served} instead of {comparison_words.amount(one.cost.second, unit)}"
+    second = None if comparison_words.cost_change(one.cost) is None else one.cost.second
+    return f"{comparison_words.amount(one.cost.first, unit)} instead of {comparison_words.amount(second, unit)}"

@@ -74,15 +74,9 @@ def _feedback(router: Router) -> dict[str, Any]:
     }
 
 
-async def reported(request: Request, *, seconds: float) -> Assessment:
-    """The report of the last `seconds` seconds, at most a minute old."""
-    minute, router = int(time.time() // 60), router_of(request)
-    result: Assessment = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
-    return result
-
-
 @lru_cache(maxsize=8)
 def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # noqa: ARG001 - the cache lasts a minute
+    """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
     now, settings = time.time(), router.settings
     scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=settings.reward)
     result = report(router.database, scope, policy=settings.policy)
@@ -161,12 +155,13 @@ async def first(request: Request) -> Response:
     chosen, history = await _history(request)
     state = await read_or_none(current_state(request))
     values = _shared(request, chosen, history)
+    read = partial(_report, router, seconds=TIMES[chosen][1], minute=int(time.time() // 60))
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "budgets": await reads_of(request).run(lambda: budget_lines(router.database, router.settings, now=time.time())),
         "charts": earned_charts(history),
-        "shown": shown(await reported(request, seconds=TIMES[chosen][1]), sign=values["sign"]),
+        "shown": shown(await reports_of(request).run(read), sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)
 

@@ -9,16 +9,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.api.findings import (
-    month_report,
-    of_disk,
-    of_ledger,
-    of_parts,
-    of_processes,
-    of_report,
-    of_settings,
-    of_store,
-)
+from ragbandit.router.api import findings
+from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
@@ -105,10 +97,9 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
             world.outcome(made)
             world.feedback(made, reward=float(made.arm == best))
         world.learn()
-        found = told(of_report(month_report(world.database, settings=settings(), now=world.now + 1.0)))
-        assert [line.partition(";")[0] for line in found] == [
-            f"warning routing: fix: always {best} earns as much"
-        ] * lines
+        month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
+        found = [line.partition(";")[0] for line in told(findings.of_report(month))]
+        assert found == [f"warning routing: fix: always {best} earns as much"] * lines
 
 
 def test_dollar_budgets(stored, settings):

@@ -80,7 +80,6 @@ def test_the_learning_curve(early, scale, even):
     assert curve.last == pytest.approx(
         [curve.fixed[-1] + end for end in (found.total.reward.low, found.total.reward.high)]
     )
-    assert words.assessment(found, now=found.until).curves == (curve,)
     assert ("Routing was behind and is ahead" in curve.note) == (even is not None)
 
 

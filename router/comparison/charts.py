@@ -75,7 +75,7 @@ def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSign
     points = [point for point in points if math.isfinite(point.quality) and math.isfinite(point.cost)]
     if not points:
         return None
-    x = number_scale([point.cost for point in points], unit=unit, room=0.08, least=5)
+    x = number_scale([point.cost for point in points], unit=unit, room=0.08)
     y = number_scale([point.quality for point in points], room=0.12)
     places = [(x.at(point.cost), plots.y_of(point.quality, y)) for point in points]
     policy = sorted(place for place, point in zip(places, points, strict=True) if point.kind in ("price", "in use"))

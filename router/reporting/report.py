@@ -94,18 +94,11 @@ def report_of(
     arms = [comparison for comparison, _ in pairs]
     chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
-    grouped: dict[str, Any] = {"tenants": (), "prices": (), "weeks": ()}
-    if chosen is not None:
-        impossible = int((log.pmf[:, chosen] == 0.0).sum())
-        if impossible:
-            left_out[f"{log.arms[chosen]} was not offered, or could not be drawn"] = round(impossible * log.scale)
-        week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
-        names = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
-        grouped = {
-            "tenants": groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
-            "prices": groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
-            "weeks": groups.of(week, names=names, against=chosen),
-        }
+    impossible = 0 if chosen is None else int((log.pmf[:, chosen] == 0.0).sum())
+    if chosen is not None and impossible:
+        left_out[f"{log.arms[chosen]} was not offered, or could not be drawn"] = round(impossible * log.scale)
+    week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
+    weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
     rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
     state = state_of(log.deciders, rated=rated)
     result = Report(
@@ -122,7 +115,9 @@ def report_of(
         curve=None if chosen is None else pairs[chosen][1],
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
         paired=paired,
-        **grouped,
+        tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
+        prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
+        weeks=groups.of(week, names=weeks, against=chosen),
         left_out=left_out,
         notes=(),
     )
@@ -181,7 +176,9 @@ class _Groups:
     seconds: float  #: since the first question
     alarm: str | None
 
-    def of(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Comparison, ...]:
+    def of(self, group: Choices, *, names: Mapping[int, str], against: int | None) -> tuple[Comparison, ...]:
+        if against is None:
+            return ()
         numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
         if len(numbers) < 2:
             return ()

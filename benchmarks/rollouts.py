@@ -2,14 +2,14 @@
 
 Made worlds of three arms. The champion plays the best arm with probability 0.93, the candidate another one on a third
 of the questions, by which its reward is `gap` better or worse. Each run goes through the verdicts that the service
-uses, beginning as a canary of 5 %; a decision every ten seconds, judged at once, and a verdict every 25 decisions.
+uses, as a canary of `--weight`; a decision every ten seconds, judged at once, and a verdict every 25 decisions.
 `--runs 500` is the default; `--worlds labels` takes rewards that are 0 or 1, `--worlds rare` such that are rarely 0.
 """
 
 import argparse
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -21,9 +21,7 @@ from rich.table import Table
 from benchmarks.coverage.places import VERSION
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.verbs import next_weight
 from ragbandit.router.rollouts.verdicts import Evidence, decide
-from ragbandit.shared.types import PolicyControl
 
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 #: decisions between two moves of the state
@@ -56,13 +54,13 @@ class World:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """How one run ended: "promote", "rollback", "expire", or "open" where it had not after all decisions."""
+    """How one run ended: "better", "rollback", or "open" where it had not after all decisions."""
 
     ending: str
     decisions: int
 
 
-def rows(world: World, *, weight: float, count: int, rng: Generator, first: int) -> tuple[Judged, Outcomes]:
+def rows(world: World, *, weight: float, count: int, rng: Generator) -> tuple[Judged, Outcomes]:
     """Decisions of this world, drawn from the mixture."""
     at = np.arange(count)
     best, differs = rng.integers(0, 3, count), rng.random(count) < world.differing
@@ -80,7 +78,6 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
     rated = rng.random(count) < world.rated
     judge = np.where(rng.random(count) < world.judge, reward, rng.permutation(reward)) if world.judge else None
     draws = Draws(
-        ids=tuple(str(first + n) for n in range(count)),
         arms=ARMS,
         arm=arm,
         pmf=pmf,
@@ -88,40 +85,33 @@ def rows(world: World, *, weight: float, count: int, rng: Generator, first: int)
         champion=champion,
         scores=np.full((count, 3), np.nan),
     )
-    seconds = rng.lognormal(0.0, 0.5, count)
     failed = (rng.random(count) < world.failing).astype(float)
-    outcomes = Outcomes(draws=draws, failed=failed, seconds=seconds, cost=1.0 + arm.astype(float))
+    outcomes = Outcomes(draws=draws, failed=failed, cost=1.0 + arm.astype(float))
     if judge is not None:
         seen = np.where(rated, reward, np.nan)
         return Judged(draws=draws, reward=seen, judge=judge, minimum=-1.0, maximum=1.0), outcomes
     return Judged(draws=draws.cut(rated), reward=reward[rated], minimum=-1.0, maximum=1.0), outcomes
 
 
-def lived(seed: int, *, world: World, decisions: int, settings: RolloutSettings) -> Run:
-    """One candidate's life, from a canary of the first weight to its end."""
-    rng, now = np.random.default_rng(seed), 0.0
-    version = replace(VERSION, weight=settings.steps[0])
-    evidence = Evidence(settings=settings)
+def lived(seed: int, *, world: World, decisions: int, weight: float) -> Run:
+    """The life of one canary, until it is proven to be better or rolled back."""
+    rng, evidence = np.random.default_rng(seed), Evidence(settings=RolloutSettings())
     for first in range(0, decisions, EVERY):
-        judged, outcomes = rows(world, weight=version.weight, count=EVERY, rng=rng, first=first)
-        now += EVERY * PACE_S
-        evidence.rewards.add(judged)
-        evidence.guardrails.add(outcomes)
-        found = decide(version, evidence=evidence, control=PolicyControl(revision=1), now=now)
-        if found.kind in ("promote", "rollback", "expire", "invalid"):
+        judged, outcomes = rows(world, weight=weight, count=EVERY, rng=rng)
+        evidence.rewards.add_judged(judged)
+        evidence.add(outcomes)
+        found = decide(VERSION, evidence=evidence, now=(first + EVERY) * PACE_S)
+        if found.kind in ("better", "rollback"):
             return Run(ending=found.kind, decisions=first + EVERY)
-        if found.kind == "step":
-            weight = next_weight(version, settings=settings) or version.weight
-            version = replace(version, weight=weight, since=now, revision=version.revision + 1)
-            evidence = Evidence(settings=settings)
     return Run(ending="open", decisions=decisions)
 
 
 def main() -> None:
-    """Print how often candidates of each world are promoted and rolled back, and after how many decisions."""
+    """Print how often candidates of each world are found better and rolled back, and after how many decisions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--decisions", type=int, default=5000)
+    parser.add_argument("--weight", type=float, default=0.25, help="share of the canary")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--worlds", choices=["graded", "labels", "rare"], default="graded")
     parser.add_argument("--rated", type=float, default=1.0, help="share of the answers that people rate")
@@ -129,18 +119,18 @@ def main() -> None:
         "--judge", type=float, default=0.0, help="correlation of a judge's scores with the quality; 0 without a judge"
     )
     asked = parser.parse_args()
-    rare, settings = asked.worlds == "rare", RolloutSettings()
+    rare = asked.worlds == "rare"
     gaps = {"no difference": 0.0, "worse by 10 points": -0.1}
     gaps |= {"better by half a point": 0.005} if rare else {"better by 5 points": 0.05}
     given = {"labels": asked.worlds != "graded", "rated": asked.rated, "judge": asked.judge}
     given |= {"usual": 0.98 if rare else 0.5}
     worlds = [World(name=name, gap=gap, **given) for name, gap in gaps.items()]
-    headings = ("candidate", "promoted", "rolled back", "before 1,000", "still open", "median decisions to its end")
+    headings = ("candidate", "better", "rolled back", "before 1,000", "still open", "median decisions to its end")
     told = f"{asked.runs} runs of at most {asked.decisions:,} decisions, {asked.worlds} rewards"
     table = Table(*headings, title=f"{told}, {asked.rated:.0%} rated, a judge of correlation {asked.judge:g}")
     with ProcessPoolExecutor(asked.processes) as pool:
         for world in worlds:
-            one = partial(lived, world=world, decisions=asked.decisions, settings=settings)
+            one = partial(lived, world=world, decisions=asked.decisions, weight=asked.weight)
             ended = list(track(pool.map(one, range(asked.runs), chunksize=5), total=asked.runs, description=world.name))
             table.add_row(world.name, *_told(ended))
     Console().print(table)
@@ -154,9 +144,12 @@ def _told(ended: list[Run]) -> list[str]:
     early = sum(run.ending == "rollback" and run.decisions < 1000 for run in ended)
     done = [run.decisions for run in ended if run.ending != "open"]
     median = f"{np.median(done):,.0f}" if done else "-"
-    others = sum(count for ending, count in endings.items() if ending not in ("promote", "rollback", "open"))
-    still = share(endings["open"]) + (f" ({others} otherwise)" if others else "")
-    return [share(endings["promote"]), share(endings["rollback"]), share(early), still, median]
+    return [
+        *(share(endings[ending]) for ending in ("better", "rollback")),
+        share(early),
+        share(endings["open"]),
+        median,
+    ]
 
 
 if __name__ == "__main__":

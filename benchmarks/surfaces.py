@@ -139,7 +139,7 @@ class Life:
             reward: {{weight: {world.weight}}}
             arms: {{{", ".join(f"{arm}: {{run_by: caller}}" for arm in self.arms)}}}
             policy: {{name: {world.policy}, {part.get(world.setup, "")}}}
-            rollout: {{seconds_per_step: 0.0, time_limit_s: 5.0}}
+            rollout: {{time_limit_s: 5.0}}
             server: {{max_wait_s: 60.0}}
             tenants: {{default: {{dollars_per_day: {budget}}}}}
         """)

@@ -26,7 +26,6 @@ from ragbandit.router.offline.replay.plan import CandidatePmf
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
-from ragbandit.router.rollouts.guardrails import GUARDRAILS
 from ragbandit.router.rollouts.verdicts import Evidence
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 
@@ -196,39 +195,39 @@ def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
     failing = np.array([0.02, 0.2, 0.4])
     failed = (np.random.default_rng([seed, 1]).random(len(lived.action)) < failing[lived.action]).astype(float)
     apart = lived.candidate - lived.champion
-    reward, failures = (apart * lived.chance).sum(axis=1), apart @ failing
+    reward, failures, dollars = (apart * lived.chance).sum(axis=1), apart @ failing, apart @ DOLLARS
+    spread = np.random.default_rng([seed, 5]).lognormal(-0.32, 0.8, len(failed))  # mean 1
     settings = evidence.settings
-    promises = (1.0 - settings.alpha - settings.rollback_alpha, 1.0 - 2.0 * settings.rollback_alpha / len(GUARDRAILS))
+    promises = (1.0 - settings.alpha - settings.rollback_alpha, 1.0 - 2.0 * settings.rollback_alpha)
     names = ("difference in reward", "guardrail of failures")
     of_reward, of_failures = (
         Line(name=name, confidence=promise, every_look=True) for name, promise in zip(names, promises, strict=True)
     )
-    with_judge = replace(of_reward, name=f"{names[0]}, with a judge")
-    lines: dict[Line, list[Look]] = {of_reward: [], with_judge: [], of_failures: []}
+    with_judge, of_cost = (
+        replace(of_reward, name=name) for name in (f"{names[0]}, with a judge", "difference in cost")
+    )
+    lines: dict[Line, list[Look]] = {of_reward: [], with_judge: [], of_failures: [], of_cost: []}
     for first, look in zip((0, *LOOKS), LOOKS, strict=False):
         here = lived.part(slice(first, look))
-        draws = _draws(here, first=first)
-        blank = np.full(len(here.action), np.nan)
-        evidence.guardrails.add(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
+        cost = DOLLARS[here.action] * spread[first:look]
+        evidence.add(Outcomes(draws=_draws(here), failed=failed[first:look], cost=cost))
         rated = here.part(here.rated)
-        evidence.rewards.add(Judged(draws=_draws(rated, first=first), reward=rated.reward, minimum=0.0, maximum=1.0))
+        evidence.rewards.add_judged(Judged(draws=_draws(rated), reward=rated.reward, minimum=0.0, maximum=1.0))
         known = here.rated | ~np.isnan(scores[first:look])
         reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
-        told = _draws(here.part(known), first=first)
-        beside.rewards.add(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
+        told = _draws(here.part(known))
+        beside.rewards.add_judged(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
         seen = lived.rated[:look]
         for line, rewards in ((of_reward, evidence.rewards), (with_judge, beside.rewards)):
             truth = float(reward[:look][seen].mean()) if seen.any() else 0.0
             lines[line].append(_look(rewards.difference, truth))
-        excess = evidence.guardrails.guardrails["failures"].excess
-        lines[of_failures].append(_look(excess, float(failures[:look].mean())))
+        lines[of_failures].append(_look(evidence.failures.difference, float(failures[:look].mean())))
+        lines[of_cost].append(_look(evidence.cost.difference, float(dollars[:look].mean())))
     return lines
 
 
-def _draws(rows: Life, *, first: int) -> Draws:
-    count = len(rows.action)
+def _draws(rows: Life) -> Draws:
     return Draws(
-        ids=tuple(f"{first}-{row}" for row in range(count)),
         arms=ARMS,
         arm=rows.action,
         pmf=rows.pmf,

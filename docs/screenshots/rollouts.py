@@ -1,4 +1,4 @@
-"""Candidates for the made-up traffic: one in shadow, one that a person lets serve too early, one that is a draft.
+"""Candidates for the made-up traffic: one in shadow, one in canary, one that is a draft.
 
 The service's own code decides, learns and judges, with a clock that is set.
 """

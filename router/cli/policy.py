@@ -38,11 +38,11 @@ def show_versions(
 
     One version is shown with its changed settings, its possible verbs and its newest verdicts.
     """
-    with opened(config) as (settings, ledger):
+    with opened(config) as (_, ledger):
         if name is None:
             _list(overview(ledger.database, base=ledger.label), as_json=as_json)
             return
-        version = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
+        version = asdict(detail(ledger.database, name, base=ledger.label))
         if as_json:
             print_json(version)
             return
@@ -171,14 +171,13 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
 
 def canary(
     name: NameArgument,
-    weight: Annotated[float | None, typer.Option(help="share served; default: the next of rollout.steps")] = None,
+    weight: Annotated[float | None, typer.Option(help="share served, at most 0.5; default: 0.05")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw a share of the decisions from a version's probabilities."""
-    verb: Verb = "step" if weight is None else "canary"
-    _perform(verb, name, reason=reason, config=config, as_json=as_json, weight=weight)
+    _perform("canary", name, reason=reason, config=config, as_json=as_json, weight=weight)
 
 
 def promote(

@@ -246,55 +246,32 @@ class ConversationSettings(Section):
 
 
 class GuardrailSettings(Section):
-    """How much worse than the champion a candidate may be in failures, latency and cost."""
+    """How much more often than the champion's a candidate's answers may fail before it is rolled back."""
 
-    #: largest increase of the share of failed and cancelled answers: 0.01 is one percentage point
+    #: largest increase of the share of failed answers: 0.01 is one percentage point
     failures: Annotated[float, Field(gt=0, le=1)] = 0.01
-    #: largest relative increase of the 95th percentile of the latency: 0.2 is 20 %
-    latency: Annotated[float, Field(gt=0, le=10)] = 0.2
-    #: largest relative increase of the mean cost, in the terms of `reward.cost`: 0.1 is 10 %
-    cost: Annotated[float, Field(gt=0, le=10)] = 0.1
-    #: evidence for a step or promotion. false: no estimate is above its limit. true: no upper confidence bound is above
-    #: its limit; for a limit of one percentage point of failures this takes thousands of answers
-    proven: bool = False
+    #: seconds after which an answer counts as failed here; None: however slow, it does not
+    slow_s: Seconds | None = None
 
 
 class RolloutSettings(Section):
-    """How versions of the policy are compared, promoted and rolled back. See docs/rollouts.md."""
+    """How versions of the policy are compared and rolled back. See docs/rollouts.md."""
 
-    #: rising shares of the traffic that a canary gets one after another; after the last share the canary is promoted
-    steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
-        default_factory=lambda: [0.05, 0.25, 0.5]
-    )
-    #: largest probability, over all checks together, that a candidate is promoted though it is not better by `margin`
+    #: largest probability, over all checks together, that a candidate is called better though it is not better by
+    #: `margin`
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     #: largest probability, in each state, that a candidate's reward rolls it back though it is not worse by `harm`
     rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
-    #: reward by which a candidate must be better than the champion
+    #: reward by which a candidate must be better than the champion to be promoted without --force
     margin: Annotated[float, Field(ge=0)] = 0.0
     #: reward by which a candidate may be worse than the champion before it is rolled back
     harm: Annotated[float, Field(ge=0)] = 0.0
-    #: effective number of judged decisions and of outcomes that a step needs. Unequal importance weights make the
-    #: effective number smaller than the actual one
-    rows_per_step: Count = 200
-    #: shortest time in a state before a candidate takes the next step or is promoted, seconds; a rollback does not wait
-    seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
-    #: seconds after which a canary that has neither won nor lost returns to shadow
-    max_age_s: Seconds = 14 * 86400.0
     guardrails: GuardrailSettings = GuardrailSettings()
-    #: true: a version in shadow becomes a canary as soon as the evidence allows it; false: a person starts the canary
-    enter_canary: bool = False
     #: maximum number of candidates in shadow; each computes the arms' probabilities for every decision, with a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
     #: seconds in which a candidate must compute its probabilities for a batch of questions. A slower candidate skips
     #: the batch, and cannot be a canary
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
-
-    @model_validator(mode="after")
-    def _rising(self) -> "RolloutSettings":
-        if any(later <= earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)):
-            raise ValueError("steps must rise, as [0.05, 0.25, 0.5]")
-        return self
 
 
 #: lambda, the cost weight: value of one unit of cost, in right answers

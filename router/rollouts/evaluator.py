@@ -1,10 +1,9 @@
 import json
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +25,7 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyLabel, PolicyVersion
 
 PAGE: Final = 1000
 PAGES: Final = 20
@@ -42,9 +41,9 @@ class VersionReader:
 
     version: PolicyVersion
     champion: PolicyLabel
-    prices: Mapping[str, float]  #: cost term -> price per unit, for the guardrail of cost
+    prices: Mapping[str, float]  #: cost term -> price per unit
     evidence: Evidence
-    stored: tuple[str, str] = ("", "")  #: (kind, reason without numbers) of the last stored verdict
+    stored: str = ""  #: kind of the last stored verdict
     stored_at: float = 0.0
     _last_outcome: tuple[float, str] = field(init=False)  #: (time, id) of the last outcome that was read
     _seq: int | None = None  #: seq of the last update that was read; None before the first page
@@ -77,14 +76,14 @@ class VersionReader:
         # Rows with a fault do not count against the version: there the champion failed, and the version was not asked.
         self.evidence.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
         draws, numbers = _draws(notes, numbers=self._outcome)
-        failed, seconds, cost = numbers.reshape(-1, 3).T
-        self.evidence.guardrails.add(Outcomes(draws=draws, failed=failed, seconds=seconds, cost=cost))
+        failed, cost = numbers.reshape(-1, 2).T
+        self.evidence.add(Outcomes(draws=draws, failed=failed, cost=cost))
         return len(page) < PAGE
 
-    def _outcome(self, row: RowMapping) -> tuple[float, float, float]:
-        cost = cost_value(row["cost"])
-        seconds = cost.seconds_total if cost.seconds_total > 0.0 else math.nan
-        return float(row["status"] == "failed"), seconds, cost_of_terms(row["steps"], cost, terms=self.prices)
+    def _outcome(self, row: RowMapping) -> tuple[float, float]:
+        cost, slow_s = cost_value(row["cost"]), self.evidence.settings.guardrails.slow_s
+        failed = row["status"] == "failed" or (slow_s is not None and cost.seconds_total > slow_s)
+        return float(failed), cost_of_terms(row["steps"], cost, terms=self.prices)
 
     def _read_ledger(self, connection: Connection, _now: float) -> bool:
         label = self.version.label
@@ -110,7 +109,7 @@ class VersionReader:
             reward, judge = numbers.T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
             judged = Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
-            self.evidence.rewards.add(judged)
+            self.evidence.rewards.add_judged(judged)
         return end == last
 
     def _rewards(self, row: RowMapping) -> tuple[float, float]:
@@ -165,8 +164,7 @@ def _draws(
         for name, table in tables.items():
             table[number, columns] = values[name]
     arm = np.array([names.index(row["arm"]) for row, *_ in rows], dtype=np.intp)
-    draws = Draws(ids=tuple(row["id"] for row, *_ in rows), arms=names, arm=arm, **tables)
-    return draws, np.array([further for *_, further in rows])
+    return Draws(arms=names, arm=arm, **tables), np.array([further for *_, further in rows])
 
 
 log = logging.getLogger("ragbandit.rollouts")
@@ -175,7 +173,7 @@ log = logging.getLogger("ragbandit.rollouts")
 LEASE_S: Final = 30.0
 #: an unchanged verdict is stored again after this number of seconds
 VERDICT_EVERY_S: Final = 300.0
-_AUDITED: Final = ("comparison", "guardrails")
+_AUDITED: Final = ("comparison", "failures")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,17 +195,16 @@ class Evaluator:
     def evaluate(self, *, now: float) -> list[Look]:
         """Judge every live version once. Returns [] if another process holds the lease. Raises StoreError."""
         with self.database.read() as connection:
-            control = store.control_of(connection, base=self.base)
-            versions = store.versions_of(connection, base=self.base) if control.revision else []
+            versions = store.versions_of(connection, base=self.base)
         live = [version for version in versions if version.state in LIVE_STATES]
         champion = next((version for version in versions if version.state == "champion"), None)
         self._watches = {version.name: self._watch(version, champion=champion) for version in live}
-        canary = next((version.name for version in live if version.state == "canary"), None)
         looks = []
         for version in live:  # renew the lease for each version, because reading a long ledger takes time
             if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
                 break
-            looks.append(self._look(version, control=control, canary=canary, now=now))
+            if self._watches[version.name].read(self.database, now=now):
+                looks.append(self._look(version, now=now))
         return looks
 
     def close(self) -> None:
@@ -222,28 +219,24 @@ class Evaluator:
         evidence = Evidence(settings=self.settings.rollout, champion=name)
         return VersionReader(version=version, champion=label, prices=self.settings.reward.cost, evidence=evidence)
 
-    def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:
+    def _look(self, version: PolicyVersion, *, now: float) -> Look:
         watch = self._watches[version.name]
-        complete = watch.read(self.database, now=now)
         uneven = lately(self.database, policy=watch.champion, now=now)
         watch.evidence.alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
-        canary = None if canary == version.name else canary
-        finding = decide(version, evidence=watch.evidence, control=control, now=now, canary=canary, complete=complete)
+        finding = decide(version, evidence=watch.evidence, now=now)
         try:
             return Look(version=self._store_verdict(watch, finding=finding, now=now), finding=finding)
         except Conflict as error:  # a person changed the version, or the action is blocked; the next look tries again
             fields = {"action": "verdict", "version": version.name, "reason": str(error)}
             log.warning("a verdict was not carried out", extra=fields)
-            return Look(version=version, finding=replace(finding, verb=None))
+            return Look(version=version, finding=finding)
 
     def _store_verdict(self, watch: VersionReader, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """In one transaction, store the verdict if it is new or due, and carry it out. Returns the changed version."""
-        without_forecast = finding.reason.replace(finding.comparison.missing or "", "")
-        shape = finding.kind, re.sub(r"[\d.,+%-]+", "#", without_forecast)  # not new if only numbers in it changed
-        is_due = now - watch.stored_at >= VERDICT_EVERY_S
-        if finding.verb is None and shape == watch.stored and not is_due:
+        is_due = finding.kind != watch.stored or now - watch.stored_at >= VERDICT_EVERY_S
+        if not (is_due or finding.rolls_back):
             return watch.version
-        facts = facts_of(watch.version, evidence=watch.evidence, comparison=finding.comparison)
+        facts = facts_of(watch.evidence, comparison=finding.comparison)
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 raise Conflict("the lease of the rollouts was lost: another process judges the versions now")
@@ -256,25 +249,24 @@ class Evaluator:
                 kind=finding.kind,
                 reason=finding.reason,
                 waits_for=finding.waits_for or finding.reason,
-                inputs_sha256=finding.inputs_sha256,
                 facts=facts,
                 now=now,
             )
             done = seen
-            if finding.verb is not None:
+            if finding.rolls_back:
                 act = Act(
-                    verb=finding.verb,
+                    verb="rollback",
                     name=seen.name,
                     base=self.base,
                     revision=seen.revision,
                     actor="evaluator",
                     reason=finding.reason[:MAX_REASON],
                     now=now,
-                    facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
+                    facts={name: facts[name] for name in _AUDITED},
                 )
                 done = perform_within(connection, act, settings=self.settings.rollout)
-        watch.stored = shape
+        watch.stored = finding.kind
         watch.stored_at = now
         fields = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
-        (log.info if finding.verb is None else log.warning)("a version was judged", extra=fields)
+        (log.warning if finding.rolls_back else log.info)("a version was judged", extra=fields)
         return done

@@ -1,8 +1,6 @@
 """Evidence on a policy version since it entered its state. The split of rows into pages does not change the results."""
 
-import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -10,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.comparison import Difference
-from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, JudgeSlopes, asymptotic_width, doubly_robust
 from ragbandit.shared.types import surely_effective_rows
 
@@ -33,7 +30,6 @@ Point = tuple[int, float, float, float]
 class Draws:
     """n draws over K arms. `pmf`, `candidate` and `champion`: shape (n, K), 0 for arms that were not offered."""
 
-    ids: tuple[str, ...]
     arms: tuple[str, ...]
     arm: npt.NDArray[np.intp]  #: column of the drawn arm, shape (n,)
     pmf: Array  #: probabilities with which the arm was drawn
@@ -42,12 +38,11 @@ class Draws:
     scores: Array  #: rewards predicted by the champion's policy, shape (n, K); NaN without a prediction
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.arm)
 
     def cut(self, here: slice | npt.NDArray[np.bool_]) -> "Draws":
         columns = ("arm", "pmf", "candidate", "champion", "scores")
-        ids = tuple(np.array(self.ids, dtype=object)[here])
-        return replace(self, ids=ids, **{name: getattr(self, name)[here] for name in columns})
+        return replace(self, **{name: getattr(self, name)[here] for name in columns})
 
     def drawn(self, pmf: Array) -> Array:
         probabilities: Array = pmf[np.arange(len(self.arm)), self.arm]
@@ -82,9 +77,8 @@ class Outcomes:
     """Draws with their outcomes, rated or not, in the order in which the outcomes were stored."""
 
     draws: Draws
-    failed: Array  #: 1.0 if the answer failed, else 0.0, shape (n,)
-    seconds: Array  #: duration of the answer, seconds; NaN if not reported
-    cost: Array
+    failed: Array  #: 1.0 if the answer failed or was too slow, else 0.0, shape (n,)
+    cost: Array  #: in the units of `reward.cost`, at least 0, shape (n,)
 
 
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
@@ -93,8 +87,9 @@ _PRIOR: Final = 2.0
 
 @dataclass(kw_only=True, slots=True)
 class Predictions:
-    """Predicts values in [0, 1] by the logged scores or the arms' means, whichever had smaller errors so far."""
+    """Predicts values by the logged scores or the arms' means, whichever had smaller errors so far."""
 
+    start: float = 0.5  #: prediction before the first row
     _count: dict[str, float] = field(default_factory=dict)
     _sum: dict[str, float] = field(default_factory=dict)
     _rows: float = 0.0
@@ -112,7 +107,7 @@ class Predictions:
         count = np.array([self._count.get(name, 0.0) for name in arms]) + np.cumsum(hits, axis=0)
         total = np.array([self._sum.get(name, 0.0) for name in arms]) + np.cumsum(hits * value[:, None], axis=0)
         rows = self._rows + np.arange(len(value))
-        overall = (self._total + np.cumsum(value) - value + 0.5) / (rows + 1.0)
+        overall = (self._total + np.cumsum(value) - value + self.start) / (rows + 1.0)
         means = total - hits * value[:, None] + _PRIOR * overall[:, None]
         means /= count - hits + _PRIOR
         if len(value):
@@ -130,19 +125,13 @@ class Predictions:
         return chosen
 
 
-def note_rows(digest: "hashlib._Hash", ids: Sequence[str], *columns: Array) -> None:
-    """Add rows to a hash. The hash does not depend on how the rows are split into pages."""
-    for key, *numbers in zip(ids, *columns, strict=True):
-        digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
-
-
 #: control variate from a judge: (slope b, judge's score, predicted scores of all arms, mean of unrated scores)
 Control = tuple[Array, Array, Array, Array]
 
 
 @dataclass(kw_only=True, slots=True)
 class LiveDifference:
-    """Mean of a value in [0, 1] per question: candidate - `factor` x champion, with bounds that hold at every look.
+    """Mean of a value per question, candidate - champion, with bounds that hold at every look.
 
     A row has a doubly robust score (Dudik, Erhan, Langford and Li 2014). A bound is the mean of the scores -+
     `asymptotic_width` x error, with error^2 = variance + (_UNSEEN_ROWS x farthest)^2 / rows. farthest is what a row can
@@ -152,10 +141,19 @@ class LiveDifference:
     (with it none, tests/unit/router/rollouts/test_verdicts.py).
     """
 
-    factor: float = 1.0
+    low_alpha: float
+    high_alpha: float
+    top: float = 1.0  #: largest value; smaller than the values so far, it rises with them. The smallest value is 0
+    unit: float = 1.0  #: unit of the values in the difference
+    least: float = 0.0  #: what the value 0 is in the difference
     rows: int = 0
     #: sums over the rows: see `columns`
     sums: Array = field(default_factory=lambda: np.zeros(10))
+    predictions: Predictions = field(default_factory=Predictions)
+
+    def add(self, draws: Draws, *, value: Array) -> None:
+        guess = self.predictions.before(draws.arms, arm=draws.arm, value=value)
+        self.take(self.columns(draws, value=value, guess=guess))
 
     def columns(self, draws: Draws, *, value: Array, guess: Array, control: Control | None = None) -> Array:
         """What each row adds to `sums`, shape (10, n).
@@ -163,13 +161,15 @@ class LiveDifference:
         Score, its square, the candidate's score, its weight w, w^2, the expectation of w^2; the expected square and
         cube of what the row can take from the score at most, and of what it can add.
         """
-        share = draws.candidate - self.factor * draws.champion
+        share = draws.candidate - draws.champion
         share[np.abs(share) < _ROUNDING] = 0.0
         candidate = draws.robust(draws.candidate, value=value, guess=guess)
         chance = np.where(draws.pmf > 0.0, draws.pmf, np.inf)
         weight = share / chance
-        takes = np.where(weight > 0.0, weight * guess, weight * (guess - 1.0))
-        adds = np.where(weight > 0.0, weight * (1.0 - guess), -weight * guess)
+        top = np.maximum.accumulate(np.maximum(value, self.top))[:, None]
+        self.top = float(top.max(initial=self.top))
+        takes = np.where(weight > 0.0, weight * guess, weight * (guess - top))
+        adds = np.where(weight > 0.0, weight * (top - guess), -weight * guess)
         unrated: Array | float = 0.0
         if control is not None:
             b, judge, judge_guess, mean = control
@@ -189,18 +189,19 @@ class LiveDifference:
         total, squares, expected = map(float, self.sums[3:6])
         return surely_effective_rows(total, squares=squares, rows=self.rows, expected_squares=expected)
 
-    def difference(self, *, low_alpha: float, high_alpha: float, scale: float = 1.0, least: float = 0.0) -> Difference:
-        """The difference with its bounds. scale, least: unit of the value, and the value that counts as 0."""
+    @property
+    def difference(self) -> Difference:
         if not self.rows:
             return Difference()
         mean, square, first = map(float, self.sums[:3] / self.rows)
         low = high = None
         if self.effective >= FEWEST_EFFECTIVE:
             variance = max(square - mean**2, 0.0)
-            low = max(mean - self._half_width(variance, alpha=low_alpha, unseen=self.sums[6:8]), -self.factor) * scale
-            high = min(mean + self._half_width(variance, alpha=high_alpha, unseen=self.sums[8:]), 1.0) * scale
-        means = {"first": first * scale + least, "second": (first - mean) / self.factor * scale + least}
-        return Difference(estimate=mean * scale, low=low, high=high, effective_rows=self.effective, **means)
+            low_width = self._half_width(variance, alpha=self.low_alpha, unseen=self.sums[6:8])
+            high_width = self._half_width(variance, alpha=self.high_alpha, unseen=self.sums[8:])
+            low, high = max(mean - low_width, -self.top) * self.unit, min(mean + high_width, self.top) * self.unit
+        means = {"first": first * self.unit + self.least, "second": (first - mean) * self.unit + self.least}
+        return Difference(estimate=mean * self.unit, low=low, high=high, effective_rows=self.effective, **means)
 
     def _half_width(self, variance: float, *, alpha: float, unseen: Array) -> float:
         """unseen: expected square and cube of what a row can add, or take from the score."""
@@ -243,21 +244,15 @@ class JudgeControl:
 
 
 @dataclass(kw_only=True, slots=True)
-class RewardEvidence:
-    """Difference of rewards, candidate minus champion, in [-1, 1] as a share of the reward's range."""
+class RewardDifference(LiveDifference):
+    """Difference of rewards. The values are shares of the reward's range."""
 
-    settings: RolloutSettings
-    minimum: float = -1.0
-    maximum: float = 1.0
     points: list[Point] = field(default_factory=list)
-    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    live: LiveDifference = field(default_factory=LiveDifference)
     _next_point: int = _STRIDE
-    _predictions: Predictions = field(default_factory=Predictions)
     _control: JudgeControl = field(default_factory=JudgeControl)
 
-    def add(self, judged: Judged) -> None:
-        self.minimum, self.maximum = judged.minimum, judged.maximum
+    def add_judged(self, judged: Judged) -> None:
+        self.least, self.unit = judged.minimum, judged.maximum - judged.minimum
         draws, value, control = judged.draws, self._scaled(judged.reward), None
         if judged.judge is not None:
             share = draws.candidate - draws.champion
@@ -265,29 +260,18 @@ class RewardEvidence:
             rated = ~np.isnan(judged.reward)
             draws, value = draws.cut(rated), value[rated]
         scores = self._scaled(draws.scores)
-        guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
-        columns = self.live.columns(draws, value=value, guess=guess, control=control)
+        guess = self.predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
+        columns = self.columns(draws, value=value, guess=guess, control=control)
         first = 0
         while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
             upto = min(len(draws), first + self._next_point - self.rows)
-            self.live.take(columns[:, first:upto])
+            self.take(columns[:, first:upto])
             first = upto
             if self.rows == self._next_point:
                 self._plot()
-        note_rows(self.digest, judged.draws.ids, judged.reward, *([] if judged.judge is None else [judged.judge]))
-
-    @property
-    def rows(self) -> int:
-        return self.live.rows
-
-    @property
-    def difference(self) -> Difference:
-        """The difference in units of the reward: `alpha` for its lower bound, `rollback_alpha` for its upper bound."""
-        alphas = {"low_alpha": self.settings.alpha, "high_alpha": self.settings.rollback_alpha}
-        return self.live.difference(**alphas, scale=self.maximum - self.minimum, least=self.minimum)
 
     def _scaled(self, value: Array) -> Array:
-        return np.clip((value - self.minimum) / (self.maximum - self.minimum), 0.0, 1.0)
+        return np.clip((value - self.least) / self.unit, 0.0, 1.0)
 
     def _plot(self) -> None:
         now = self.difference

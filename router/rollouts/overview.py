@@ -1,20 +1,16 @@
 """Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import select
 
-from ragbandit.router.comparison import Comparison
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.named_sections import expanded
-from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.rollouts.verbs import SECTIONS, Verb, next_weight, verbs_of
+from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
@@ -24,7 +20,6 @@ from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, 
 
 #: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
-_COMPARISON: Final = TypeAdapter(Comparison)
 
 
 def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -69,13 +64,6 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     return changed
 
 
-def comparison_of(facts: Mapping[str, Json]) -> Comparison | None:
-    """The comparison in a verdict's facts. None if the verdict is of an earlier release, or damaged."""
-    with suppress(ValidationError):
-        return _COMPARISON.validate_python(facts.get("comparison"))
-    return None
-
-
 NEWEST: Final = 200
 VERDICTS: Final = 50
 
@@ -108,8 +96,6 @@ class VersionDetail(PolicyVersion):
 
     possible: tuple[Verb, ...]
     """Actions that its state allows."""
-    next_weight: float | None
-    """Weight after the next step; null at the last one."""
     killed: Literal["arm", "champion"] | None
     """State of the kill switch, see `PolicyControl`."""
     recent: RecentFaults
@@ -125,7 +111,7 @@ def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
     return PolicyList(control=control, policies=tuple(versions))
 
 
-def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> VersionDetail:
+def detail(database: Database, name: str, *, base: PolicyLabel) -> VersionDetail:
     with database.read() as connection:
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
@@ -141,7 +127,6 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
     return VersionDetail(
         **asdict(version),
         possible=tuple(verb for verb in verbs_of(version) if has_previous or version.state != "champion"),
-        next_weight=next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         killed=control.killed,
         recent=RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None),
         verdicts=tuple(verdicts),

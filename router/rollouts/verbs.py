@@ -1,10 +1,10 @@
 """Actions that change the state of a version, for people and for the evaluator.
 
-    draft -> shadow -> canary (5, 25, 50 %) -> champion -> retired
+    draft -> shadow -> canary -> champion -> retired
 
-A live version can be paused or rolled back; a person may put a rolled back version into shadow again. Rolling back the
-champion makes the previous champion decide again. Every action is one transaction that locks the row of the kill
-switch, so versions of a configuration are changed one at a time.
+The evaluator only rolls back; people do the rest. A live version can be paused or rolled back, and a person may put a
+rolled back version into shadow again. Rolling back the champion makes the previous champion decide again. Every action
+is one transaction that locks the row of the kill switch, so versions of a configuration are changed one at a time.
 """
 
 import re
@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.verdicts import comparison_of, is_proven
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
@@ -25,13 +26,16 @@ from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.redaction import credentials_in
 from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
+Verb = Literal["shadow", "canary", "promote", "pause", "resume", "rollback", "retire"]
 
 SECTIONS: Final = ("policy", "reward", "arms")
 #: maximum number of versions of one configuration that are neither rolled back nor retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
 MAX_CHANGES: Final = 100_000
+#: share of a canary in what is served: without another one, and at most
+CANARY_WEIGHT: Final = 0.05
+MAX_CANARY_WEIGHT: Final = 0.5
 _NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
 _MAX_LABEL: Final = 40
 
@@ -44,7 +48,7 @@ class Act:
     actor: str  #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
     reason: str
     now: float
-    #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for the first of `rollout.steps`
+    #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for CANARY_WEIGHT
     weight: float | None = None
     #: True if "promote" may contradict the evidence; the stored reason and the audit log then contain "forced"
     force: bool = False
@@ -55,10 +59,6 @@ class Act:
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
     return [verb for verb, (states, _) in TRANSITIONS.items() if version.state in states]
-
-
-def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
-    return next((weight for weight in settings.steps if weight > version.weight + 1e-9), None)
 
 
 def add(
@@ -171,10 +171,10 @@ def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
     return _change(connection, seen, act, state="shadow")
 
 
-def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    weight = settings.steps[0] if act.weight is None else act.weight
-    if not 0.0 < weight <= settings.steps[-1]:
-        remedy = f"use a weight above 0, and at most {settings.steps[-1]:g} (the last of rollout.steps)"
+def _canary(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    weight = CANARY_WEIGHT if act.weight is None else act.weight
+    if not 0.0 < weight <= MAX_CANARY_WEIGHT:
+        remedy = f"use a weight above 0, and at most {MAX_CANARY_WEIGHT:g}"
         raise InvalidInput(f"the weight {weight:g} is not possible", field="weight", remedy=remedy)
     if seen.state == "canary" and weight == seen.weight:
         raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another weight")
@@ -182,21 +182,16 @@ def _canary(connection: Connection, seen: PolicyVersion, act: Act, settings: Rol
     return _change(connection, seen, act, state="canary", weight=weight)
 
 
-def _step(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    weight = next_weight(seen, settings=settings)
-    if weight is None:
-        message = f"{seen.name!r} has the last weight, {seen.weight:g}"
-        raise Conflict(message, field="weight", remedy="promote the version, or roll it back")
-    return _canary(connection, seen, replace(act, weight=weight), settings)
-
-
-def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    proof = ("promote", seen.state, seen.weight)
+def _promote(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
+    present = seen.state, seen.weight
     newest = store.verdicts_of(connection, seen.name, limit=1)
-    is_proven = any(
-        (verdict.kind, verdict.state, verdict.weight) == proof and verdict.made_at >= seen.since for verdict in newest
-    )
-    if not (is_proven or act.force):
+    compared = [
+        comparison_of(verdict.facts)
+        for verdict in newest
+        if verdict.made_at >= seen.since and (verdict.state, verdict.weight) == present and verdict.kind == "better"
+    ]
+    is_better = any(found is not None and is_proven(found, margin=settings.margin) for found in compared)
+    if not (is_better or act.force):
         why = seen.waits_for or "it was not judged yet"
         remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
         raise Conflict(f"the evidence does not show that {seen.name!r} is better: {why}", field="force", remedy=remedy)
@@ -205,7 +200,7 @@ def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: R
         if version.state == "champion":
             _change(connection, version, cause, state="retired", former="champion", verb="retire")
     _restart_candidates(connection, seen, cause)
-    if not is_proven:
+    if not is_better:
         act = replace(act, reason=f"forced: {act.reason}", facts={**(act.facts or {}), "forced": True})
     return _change(connection, seen, act, state="champion", weight=1.0)
 
@@ -253,7 +248,6 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = Ma
     {
         "shadow": (("draft", "canary", "rolled_back"), _shadow),
         "canary": (("shadow", "canary"), _canary),
-        "step": (("shadow", "canary"), _step),
         "promote": (("shadow", "canary"), _promote),
         "pause": (("shadow", "canary"), _pause),
         "resume": (("paused",), _resume),

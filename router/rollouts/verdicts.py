@@ -1,32 +1,24 @@
 """Rules that turn the evidence on a version into a verdict. Pure: equal evidence gives an equal verdict."""
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-from ragbandit.router.comparison import MARGIN, Comparison, compare, forecast
-from ragbandit.router.comparison.words import between, sentence
+from pydantic import TypeAdapter, ValidationError
+
+from ragbandit.router.comparison import Comparison, Verdict, compare
+from ragbandit.router.comparison.words import sentence
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import RewardEvidence
-from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
-from ragbandit.router.rollouts.verbs import Verb, next_weight
-from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.rollouts.evidence import LiveDifference, Outcomes, Predictions, RewardDifference
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.formats import duration, number
-from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
+from ragbandit.shared.formats import number
+from ragbandit.shared.types import Json, PolicyVersion
 
-#: if a version returns to shadow because its time ran out, its reason begins with this text; then only a person can put
-#: the version into canary again
-EXPIRED: Final = "its time ran out"
 #: a version is faulty if it gave no usable pmf for at least this share of decisions, and for at least _LEAST_FAULTS
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
-_WORDS: Final[Mapping[GuardrailName, str]] = {
-    "failures": "its answers fail more often than the champion's",
-    "latency": "its slowest answers take longer than the champion's",
-    "cost": "its answers cost more than the champion's",
-}
+_COMPARISON: Final = TypeAdapter(Comparison)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,21 +28,31 @@ class Evidence:
     #: message that arms are not drawn with the logged probabilities (`ragbandit_sample_ratio_uneven`); None if they are
     alarm: str | None = None
     faults: int = 0  #: answered questions for which the version gave no pmf
-    rewards: RewardEvidence = field(init=False)
-    guardrails: GuardrailEvidence = field(init=False)
+    rewards: RewardDifference = field(init=False)
+    failures: LiveDifference = field(init=False)
+    cost: LiveDifference = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rewards = RewardEvidence(settings=self.settings)
-        self.guardrails = GuardrailEvidence(settings=self.settings)
+        low, high = self.settings.alpha, self.settings.rollback_alpha
+        self.rewards = RewardDifference(low_alpha=low, high_alpha=high)
+        self.failures = LiveDifference(low_alpha=high, high_alpha=high)
+        self.cost = LiveDifference(low_alpha=low, high_alpha=high, top=0.0, predictions=Predictions(start=0.0))
+
+    def add(self, outcomes: Outcomes) -> None:
+        self.failures.add(outcomes.draws, value=outcomes.failed)
+        self.cost.add(outcomes.draws, value=outcomes.cost)
 
     @property
     def questions(self) -> int:
         """Answered questions for which the version gave a pmf."""
-        return self.guardrails.rows
+        return self.failures.rows
 
     @property
-    def is_faulty(self) -> bool:
-        return self.faults >= max(_FAULTS * (self.questions + self.faults), _LEAST_FAULTS)
+    def fault(self) -> str | None:
+        """Why the version is faulty; None if it is not."""
+        questions = self.questions + self.faults
+        is_faulty = self.faults >= max(_FAULTS * questions, _LEAST_FAULTS)
+        return f"it gave no pmf for {self.faults} of {questions} decisions" if is_faulty else None
 
     def comparison(self, version: PolicyVersion, *, now: float) -> Comparison:
         return compare(
@@ -60,187 +62,82 @@ class Evidence:
             questions=max(self.questions, self.rewards.rows),
             rated=self.rewards.rows,
             reward=self.rewards.difference,
-            cost=self.guardrails.cost,
+            cost=self.cost.difference,
             confidence=1.0 - self.settings.alpha - self.settings.rollback_alpha,
             seconds=max(now - version.since, 0.0),
             needed=FEWEST_EFFECTIVE,
-            blocked=self.alarm,
+            blocked=self.alarm or self.fault,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictFinding:
-    kind: VerdictKind
+    #: verdict of the comparison, or why the version is rolled back: it does harm, or the log is no evidence
+    kind: Verdict | Literal["rollback", "invalid"]
     reason: str
     waits_for: str = ""
-    verb: Verb | None = None
-    inputs_sha256: str
     comparison: Comparison = field(compare=False)  #: its numbers are rounded differently with other pages
 
+    @property
+    def rolls_back(self) -> bool:
+        return self.kind in ("rollback", "invalid")
 
-def decide(
-    version: PolicyVersion,
-    *,
-    evidence: Evidence,
-    control: PolicyControl,
-    now: float,
-    canary: str | None = None,
-    complete: bool = True,
-) -> VerdictFinding:
-    """What to do with a version. canary: name of another version in canary. complete: True if all rows were read."""
-    age, settings = max(0.0, now - version.since), evidence.settings
+
+def decide(version: PolicyVersion, *, evidence: Evidence, now: float) -> VerdictFinding:
+    """The verdict on a version. Only harm has an action, the rollback; everything else is for a person to do."""
     comparison = evidence.comparison(version, now=now)
-    rules = _VerdictRules(
-        version=version,
-        evidence=evidence,
-        comparison=comparison,
-        killed=control.killed is not None,
-        age=age,
-        canary=canary,
-        complete=complete,
-    )
-    kind, reason, waits_for, verb = next(rules.verdicts())
-    times = (age >= settings.seconds_per_step, age >= settings.max_age_s)
-    further = map(str, (control.killed or "", times, canary or "", complete, evidence.alarm or ""))
-    inputs = [version.name, version.revision, settings.model_dump(mode="json"), list(further)]
-    inputs += [part.digest.hexdigest() for part in (evidence.rewards, evidence.guardrails)]
-    digest = hashlib.sha256(canonical([*inputs, evidence.faults]).encode()).hexdigest()
+    if evidence.alarm is not None:
+        reason = f"the log contradicts its propensities, so it is no evidence: {evidence.alarm}"
+        verify = "a person: ragbandit verify"
+        return VerdictFinding(kind="invalid", reason=reason, waits_for=verify, comparison=comparison)
+    harm = _harm(version, evidence=evidence, comparison=comparison)
+    if harm is not None:
+        return VerdictFinding(kind="rollback", reason=harm, comparison=comparison)
+    waits_for = _waits_for(version, comparison=comparison, settings=evidence.settings)
     return VerdictFinding(
-        kind=kind, reason=reason, waits_for=waits_for, verb=verb, inputs_sha256=digest, comparison=comparison
+        kind=comparison.verdict, reason=sentence(comparison), waits_for=waits_for, comparison=comparison
     )
 
 
-#: (kind, reason, what the version waits for, action)
-_Verdict = tuple[VerdictKind, str, str, Verb | None]
+def _harm(version: PolicyVersion, *, evidence: Evidence, comparison: Comparison) -> str | None:
+    settings, failures, high = evidence.settings, evidence.failures.difference, comparison.reward.high
+    if failures.low is not None and failures.low > settings.guardrails.failures:
+        return "its answers fail or are too slow more often than the champion's, beyond rollout.guardrails.failures"
+    if comparison.verdict == "worse" and high is not None and high < -settings.harm:
+        return sentence(comparison)
+    return evidence.fault if version.state == "canary" else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _VerdictRules:
-    """What follows from the comparison and its guardrails: harm first, then what is missing, then progress."""
-
-    version: PolicyVersion
-    evidence: Evidence
-    comparison: Comparison
-    killed: bool
-    age: float
-    canary: str | None
-    complete: bool
-
-    @property
-    def settings(self) -> RolloutSettings:
-        return self.evidence.settings
-
-    def verdicts(self) -> Iterator[_Verdict]:
-        """Yield the verdicts of all rules that apply. The first one counts; the last rule always applies."""
-        for rule in (self._harm, self._held, self._missing):
-            yield from rule()
-        weight = next_weight(self.version, settings=self.settings)
-        yield self._last() if weight is None else self._step(weight)
-
-    def _harm(self) -> Iterator[_Verdict]:
-        alarm, guardrails = self.evidence.alarm, self.evidence.guardrails
-        if alarm is not None:
-            reason = f"the log contradicts its propensities, so it is no evidence: {alarm}"
-            yield "invalid", reason, "a person: ragbandit verify", "rollback"
-        harms = [
-            f"{_WORDS[name]}, beyond the margin" for name, one in guardrails.guardrails.items() if one.state == "passed"
-        ]
-        high = self.comparison.reward.high
-        if self.comparison.verdict == "worse" and high is not None and high < -self.settings.harm:
-            harms.append(sentence(self.comparison))
-        for reason in harms:
-            yield "rollback", reason, "", "rollback"
-        if self.version.state == "canary" and self.evidence.is_faulty:
-            yield "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
-
-    def _held(self) -> Iterator[_Verdict]:
-        if self.killed:
-            yield _hold("the kill switch is on, so the version is not served", "ragbandit policy resume")
-        if self.version.state == "canary" and self.age >= self.settings.max_age_s:
-            days = f"{self.settings.max_age_s / 86400:.3g} days"
-            yield "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
-        if self.version.reason.startswith(EXPIRED):
-            yield _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
-        if not self.complete:
-            yield _hold("its ledger is being read", "the end of the ledger, in a few evaluations")
-        if self.evidence.is_faulty:
-            yield _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
-
-    @property
-    def _faults(self) -> str:
-        faults = self.evidence.faults
-        return f"it gave no pmf for {faults} of {self.evidence.questions + faults} decisions"
-
-    def _missing(self) -> Iterator[_Verdict]:
-        needed, guardrails = self.settings.rows_per_step, self.evidence.guardrails.guardrails
-        for evidence, noun in ((self.evidence.rewards.live, "rated question"), (guardrails["failures"], "outcome")):
-            effective = evidence.effective
-            if effective < needed:
-                more = f"{noun}s"
-                if effective >= 1.0:
-                    each, count = self.age / evidence.rows, (needed / effective - 1.0) * evidence.rows
-                    more = forecast(count, seconds_each=each, noun=noun)
-                yield _hold(f"too few effective {noun}s: {effective:.0f} of {needed}", more)
-        remaining_s = self.settings.seconds_per_step - self.age
-        if remaining_s > 0.0:
-            yield _hold("too little time in this state", f"{duration(remaining_s)} more")
-        for name, guardrail in guardrails.items():
-            if self.settings.guardrails.proven and guardrail.state != "kept":
-                yield _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
-            if (guardrail.excess.estimate or 0.0) > guardrail.margin:
-                waits_for = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
-                yield _hold(f"by the estimate, {_WORDS[name]}", waits_for)
-
-    def _step(self, weight: float) -> _Verdict:
-        reward = self.comparison.reward
-        if (reward.estimate or 0.0) < -max(self.settings.harm, MARGIN):
-            return _hold(f"its reward looks worse ({between(reward)} a question)", self._more)
-        if self.canary is not None:
-            return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
-        if self.version.state != "canary" and not self.settings.enter_canary:
-            waits_for = f"a person: ragbandit policy canary {self.version.name}"
-            return _hold("the evidence allows it to be a canary", waits_for)
-        return "step", f"guardrails are kept, its reward does not look worse: on to {weight:.0%}", "", "step"
-
-    def _last(self) -> _Verdict:
-        low, margin = self.comparison.reward.low, self.settings.margin
-        if self.comparison.verdict == "better" and low is not None and low > margin:
-            return "promote", sentence(self.comparison), "", "promote"
-        return _hold(sentence(self.comparison), self._more)
-
-    @property
-    def _more(self) -> str:
-        """What is missing for a promotion or a rollback."""
-        comparison, name = self.comparison, self.version.name
-        if comparison.verdict == "better":
-            return f"proof that it is better by more than rollout.margin ({number(self.settings.margin)})"
-        return comparison.missing or f"a person: ragbandit policy promote {name} --force, or retire {name}"
+def _waits_for(version: PolicyVersion, *, comparison: Comparison, settings: RolloutSettings) -> str:
+    name = version.name
+    if is_proven(comparison, margin=settings.margin):
+        return f"a person: ragbandit policy promote {name}"
+    if comparison.verdict == "better":
+        return f"proof that it is better by more than rollout.margin ({number(settings.margin)})"
+    if comparison.verdict == "worse":
+        return f"proof that it is worse by more than rollout.harm ({number(settings.harm)})"
+    return comparison.missing or f"a person: ragbandit policy promote {name} --force, or retire {name}"
 
 
-def _hold(reason: str, waits_for: str) -> _Verdict:
-    return "hold", reason, waits_for, None
+def is_proven(comparison: Comparison, *, margin: float) -> bool:
+    """Whether the first way is better by more than a margin."""
+    return comparison.verdict == "better" and comparison.reward.low is not None and comparison.reward.low > margin
 
 
-def facts_of(version: PolicyVersion, *, evidence: Evidence, comparison: Comparison) -> dict[str, Json]:
+def facts_of(evidence: Evidence, *, comparison: Comparison) -> dict[str, Json]:
     """What is stored with a verdict."""
     points: list[Json] = [[rows, *(round(value, 6) for value in ends)] for rows, *ends in evidence.rewards.points]
     return {
         "comparison": asdict(comparison),
-        "decisions": evidence.questions,
         "faults": evidence.faults,
+        "failures": {**asdict(evidence.failures.difference), "allowed": evidence.settings.guardrails.failures},
         "margin": evidence.settings.margin,
-        "guardrails": {name: _guardrail_facts(evidence.guardrails, name=name) for name in GUARDRAILS},
         "points": points,
-        "since": version.since,
     }
 
 
-def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> dict[str, Json]:
-    guardrail = evidence.guardrails.get(name)
-    if guardrail is None or not guardrail.rows:
-        return {"state": "unknown", "n": 0}
-    excess = guardrail.excess
-    facts: dict[str, Json] = {"state": guardrail.state, "n": guardrail.rows, "margin": guardrail.margin}
-    facts |= {"factor": guardrail.factor, "excess": excess.estimate, "low": excess.low, "high": excess.high}
-    units = {"latency": {"slow_s": evidence.slow_s}, "cost": {"unit": evidence.cost_unit}}
-    return {**facts, **units.get(name, {})}
+def comparison_of(facts: Mapping[str, Json]) -> Comparison | None:
+    """The comparison in a verdict's facts. None if the verdict is of an earlier release, or damaged."""
+    with suppress(ValidationError):
+        return _COMPARISON.validate_python(facts.get("comparison"))
+    return None

@@ -22,7 +22,6 @@ from ragbandit.shared.types import (
     PolicyLabel,
     PolicyVerdict,
     PolicyVersion,
-    VerdictKind,
     VersionState,
 )
 
@@ -125,10 +124,9 @@ def add_verdict(
     connection: Connection,
     seen: PolicyVersion,
     *,
-    kind: VerdictKind,
+    kind: str,
     reason: str,
     waits_for: str,
-    inputs_sha256: str,
     facts: Mapping[str, Json],
     now: float,
 ) -> PolicyVerdict:
@@ -141,11 +139,10 @@ def add_verdict(
         weight=seen.weight,
         kind=kind,
         reason=reason,
-        inputs_sha256=inputs_sha256,
         facts=dict(facts),
         made_at=now,
     )
-    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict)))
+    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict), inputs_sha256=""))
     named = policy_verdicts.c.version == seen.name
     newest = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
     last = connection.execute(newest.offset(VERDICTS_KEPT).limit(1)).scalar()

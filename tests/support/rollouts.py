@@ -25,8 +25,7 @@ class Trial:
     """A clock, one candidate, and its traffic. The candidate prefers single_step, the champion no_retrieval."""
 
     def __init__(self, database, *, make_decision, now=1_700_000_000.0, **rollout):
-        told = {"rows_per_step": 40, "seconds_per_step": 60.0, "steps": [0.25, 0.5], **rollout}
-        self.settings = Settings.model_validate({"rollout": told})
+        self.settings = Settings.model_validate({"rollout": rollout})
         self.database, self.make_decision, self.now = database, make_decision, now
         self.decisions = DecisionStore(database, label=BASE)
         self.rng, self.seq, self.made = np.random.default_rng(7), 0, 0

@@ -162,10 +162,6 @@ class Counters:
 VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolled_back", "retired"]
 #: states in which the pmf of a candidate version is computed
 LIVE_STATES: Final = frozenset({"shadow", "canary"})
-#: action for a candidate version. hold: wait for more evidence. step: move to the next state or weight. promote: the
-#: version is better by the margin. rollback: the version is worse, or violates a guardrail. invalid: the log
-#: contradicts its own propensities. expire: the allowed time is over without a decision
-VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +187,7 @@ class PolicyVersion:
     reason: str
     """Why it is in its state."""
     waits_for: str = ""
-    """Evidence or time that is missing for the next step; empty if nothing is missing, or no rollout is active."""
+    """What is missing for a verdict, or what a person can do now; empty if nothing is, or no rollout is active."""
     made_by: str
     """Who added it."""
     made_at: float
@@ -212,14 +208,13 @@ class PolicyVerdict:
     """State of the version at that time."""
     weight: float
     """Weight of the version at that time."""
-    kind: VerdictKind
-    """The action that follows from the evidence."""
+    kind: str
+    """`better`, `worse`, `as good`, `not known yet`; `rollback`: it did harm; `invalid`: the log is no evidence. Other
+    words: a verdict of an earlier release."""
     reason: str
-    """Why this action follows."""
-    inputs_sha256: str
-    """Hash of the rows and settings that it was computed from, hex digits; equal inputs give an equal verdict."""
+    """The evidence in words."""
     facts: Mapping[str, Json]
-    """Its numbers: rows, effective rows, difference of reward with bounds, guardrails."""
+    """Its numbers: the comparison with the champion, faults, the difference in failures, points of the plot."""
     made_at: float
     """Time of the verdict, seconds since 1970."""
 

@@ -55,8 +55,8 @@ class VerbBody(ReasonBody):
 
     revision: int | None = Field(default=None, ge=1, le=10**15)
     """The revision that you saw: 409 if the version has changed since."""
-    weight: float | None = Field(default=None, gt=0, le=0.5)
-    """For `canary`: share of its pmf in the served pmf; null for the first of `rollout.steps`."""
+    weight: float | None = Field(default=None, gt=0, le=verbs.MAX_CANARY_WEIGHT)
+    """For `canary`: share of its pmf in the served pmf; null for 0.05."""
     force: bool = False
     """For `promote`: promote without proof by the evidence; the audit log notes it with the reason."""
 
@@ -80,8 +80,7 @@ async def listed(request: Request) -> Response:
 async def shown(name: _NamePath, request: Request) -> Response:
     """Read one version: its newest verdicts, why it waits, and the verbs that are possible now."""
     router = router_of(request)
-    read = partial(detail, router.database, name, base=base_of(router), settings=router.settings.rollout)
-    return JsonReply(await reads_of(request).run(read))
+    return JsonReply(await reads_of(request).run(partial(detail, router.database, name, base=base_of(router))))
 
 
 _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
@@ -109,7 +108,7 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
     responses={200: described("The version as it is now.", PolicyVersion)},
 )
 async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
-    """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
+    """Move a version to another state: shadow, canary, promote, pause, resume, rollback, retire.
 
     With `revision` the version moves only if it has not changed since: if two operators act at once, one gets 409.
     """

@@ -10,22 +10,22 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
 from ragbandit.router.api.ui.rendering import form_of, onward, page
-from ragbandit.router.comparison import Comparison
-from ragbandit.router.comparison.plots import ArmSigns, Bar, Line, Picture, bars, lines
+from ragbandit.router.comparison import NOT_KNOWN, Comparison
+from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.comparison.words import difference
-from ragbandit.router.rollouts.overview import comparison_of, detail, overview, settings_of
-from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
+from ragbandit.router.rollouts.overview import detail, overview, settings_of
+from ragbandit.router.rollouts.verbs import CANARY_WEIGHT, TRANSITIONS, Verb
+from ragbandit.router.rollouts.verdicts import comparison_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, counted, decimal, number
+from ragbandit.shared.formats import NOTHING, decimal, number, percent
 from ragbandit.shared.types import Json, PolicyVerdict
 
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",
-    "canary": "It gets its first share of what is served.",
-    "step": "It gets the next share of what is served.",
+    "canary": f"It gets {percent(CANARY_WEIGHT)} of what is served; `ragbandit policy canary` gives another share.",
     "promote": "It decides from the next question on. Without proof by the evidence, force is required.",
     "pause": "It serves nothing and computes nothing until it is resumed.",
     "resume": "It continues in the state in which it was paused.",
@@ -114,17 +114,15 @@ def _versions(router: Router) -> dict[str, Any]:
 
 
 def _version(router: Router, name: str) -> dict[str, Any]:
-    settings = router.settings.rollout
-    version = detail(router.database, name, base=base_of(router), settings=settings)
+    version = detail(router.database, name, base=base_of(router))
     facts, comparison = dict(version.verdicts[0].facts) if version.verdicts else {}, _comparison(version.verdicts)
     return {
         "version": version,
         "verdicts": _grouped(version.verdicts)[:LISTED],
         "comparison": comparison,
         "course": _course(facts),
-        "rails": _rails(facts),
+        "failures": _failures(facts),
         "difference": _difference(comparison),
-        "rows_per_step": settings.rows_per_step,
         "verbs": [(verb, VERBS[verb], verb in _DESTRUCTIVE) for verb in version.possible],
     }
 
@@ -146,44 +144,24 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
         series=[Line(name="difference", values=gap, look=(5, 0), band=(low, high))],
         from_zero=True,
         places="Judged decisions",
-        note="The interval is valid at every moment, however often you look. The version is promoted when all of it is "
-        f"above {above}, and rolled back once all of it is below zero.",
+        note="The interval is valid at every moment, however often you look. The version is rolled back once all of it "
+        f"is below zero, and better by proof when all of it is above {above}.",
     )
 
 
-_RAILS: Final = {"kept": ("good", "kept"), "passed": ("bad", "violated")}
-
-
-def _rails(facts: Mapping[str, Json]) -> Picture | None:
-    """What may not become worse: how far it exceeds the champion's; None without guardrails."""
-    rails = facts.get("guardrails")
-    rails = {name: rail for name, rail in rails.items() if rail.get("n")} if isinstance(rails, dict) else {}
-    if not rails:
-        return None
-    states = [_RAILS.get(rail["state"], ("busy", "not known yet")) for rail in rails.values()]
-    cells = [_rail(rail, kind=kind) for rail, (kind, _) in zip(rails.values(), states, strict=True)]
-    told = zip(rails, cells, states, strict=True)
-    return bars(
-        "Guardrails: what may not become worse",
-        names=[f"{name}, {counted(rail['n'], 'answer')}" for name, rail in rails.items()],
-        states=states,
-        columns={"Excess over the champion": cells},
-        alt="; ".join(f"{name}: {word}, excess {cell.text}" for name, cell, (_, word) in told),
-        note="A bar is the interval of the excess over the champion; the dotted line is what is allowed.",
+def _failures(facts: Mapping[str, Json]) -> str:
+    """How much more often than the champion's its answers fail, and what is allowed."""
+    found = facts.get("failures")
+    if not isinstance(found, dict) or found.get("low") is None:
+        return NOT_KNOWN
+    return (
+        f"{decimal(found['low'], sign='+')} to {decimal(found['high'], sign='+')}, allowed {number(found['allowed'])}"
     )
-
-
-def _rail(rail: Mapping[str, Any], *, kind: str) -> Bar:
-    low, high, margin = rail.get("low"), rail.get("high"), rail.get("margin")
-    if low is None or high is None:
-        return Bar(text="not known yet", limit=margin)
-    text = f"{decimal(low, sign='+')} to {decimal(high, sign='+')}, allowed {number(margin)}"
-    return Bar(text=text, kind=kind, low=low, high=high, point=rail["excess"] if kind == "bad" else None, limit=margin)
 
 
 def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:
     """Group equal neighbours. Returns (newest verdict, number of verdicts, time of the oldest one) of each group."""
-    same = groupby(verdicts, key=lambda verdict: (verdict.kind, verdict.reason, verdict.state, verdict.weight))
+    same = groupby(verdicts, key=lambda verdict: (verdict.kind, verdict.state, verdict.weight))
     groups = [list(group) for _, group in same]
     return [(group[0], len(group), group[-1].made_at) for group in groups]
 

@@ -21,6 +21,7 @@ from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.gate import check_form, needs_session
 from ragbandit.router.api.security.rules import rule_of
 from ragbandit.router.comparison import page as assessments
+from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, printable
 from ragbandit.shared.types import Caller
@@ -59,11 +60,12 @@ def state_sign(state: str | None) -> Markup:
 
 
 _KINDS: Final = (
-    dict.fromkeys(("learned", "answered", "ok", "champion", "promote", "step", "healthy", "idle", "steady"), "good")
-    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "hold"), "busy")
+    dict.fromkeys(("learned", "answered", "ok", "champion", "healthy", "idle", "steady"), "good")
+    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary"), "busy")
     | dict.fromkeys(("half_open", "busy", "learning", "held back", "drifting"), "busy")
     | dict.fromkeys(("quarantined", "failed", "rolled_back", "open", "rollback", "invalid", "killed", "down"), "bad")
     | dict.fromkeys(("stuck", "starved"), "bad")
+    | COLOURS
 )
 
 

@@ -51,7 +51,7 @@ def test_from_draft_to_canary_and_back(made):
     shown = told("show", "v1")
     assert (shown["recent"]["decisions"], shown["killed"], "rollback" in shown["possible"]) == (2, None, True)
     assert "canary" in run("show", "v1").stdout
-    assert told("canary", "v1")["weight"] == 0.25
+    assert told("canary", "v1")["weight"] == 0.05
     run("promote", "v1", code=2)
     assert told("promote", "v1", "--force")["state"] == "champion"
     assert "v1 (linucb) decides" in " ".join(command.run("status").stdout.split())

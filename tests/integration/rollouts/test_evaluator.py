@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
-from ragbandit.router.rollouts.overview import comparison_of
-from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, decide
-from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.rollouts.verdicts import Evidence, comparison_of, decide
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANDIDATE
 from tests.conftest import on_sqlite
 from tests.support.rollouts import BASE, Trial
@@ -41,33 +42,33 @@ def reader_of(trial):
 
 
 @on_sqlite
-def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
-    """A better candidate takes its steps and is promoted, however often the evaluator is a new one."""
-    trial.do("canary")
-    seen = []
-    for _ in range(16):
-        trial.live(80, gap=0.2)
+def test_a_version_that_is_better_waits_for_a_person(trial):
+    """However often the evaluator is a new one, only the verdict changes; in another share it has to be found again."""
+    trial.do("canary", weight=0.25)
+    for _ in range(3):
+        trial.live(80, gap=0.3)
         trial.look(afresh=True)
-        seen.append((trial.version.state, trial.version.weight))
-        if trial.version.state == "champion":
-            break
-    assert list(dict.fromkeys(seen)) == [("canary", 0.25), ("canary", 0.5), ("champion", 1.0)]
-    with trial.database.read() as connection:
-        assert store.version_named(connection, "main", base=BASE).state == "retired"
-    kinds = [one.kind for one in reversed(trial.verdicts)]
-    assert kinds[-1] == "promote"
-    assert "step" in kinds
-    told = {(one.action, one.actor): one.facts for one in entries(trial.database)}
-    compared = comparison_of(told["policy.promote", "evaluator"])
+    assert (trial.version.state, trial.version.weight) == ("canary", 0.25)
+    assert trial.version.waits_for == "a person: ragbandit policy promote v1"
+    assert {one.kind for one in trial.verdicts} == {"not known yet", "better"}
+    compared = comparison_of(trial.verdicts[0].facts)
     assert (compared.first, compared.second, compared.verdict) == ("v1", "main", "better")
-    assert compared == comparison_of(trial.verdicts[0].facts)
-    assert trial.version.reason.startswith("v1 is better than main")
+    trial.settings = trial.settings.model_copy(update={"rollout": RolloutSettings(margin=0.5)})
+    with pytest.raises(Conflict, match="does not show that 'v1' is better"):
+        trial.do("promote")
+    trial.settings = trial.settings.model_copy(update={"rollout": RolloutSettings()})
+    trial.do("canary", weight=0.5)
+    with pytest.raises(Conflict, match="does not show that 'v1' is better"):
+        trial.do("promote")
+    trial.live(200, gap=0.3)
+    trial.look()
+    assert trial.do("promote").reason == "tried"
 
 
 def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
-    """Read in pages of 7 or at once, in one look or in many, by one process or by two: one hash, one verdict."""
+    """Read in pages of 7 or at once, in one look or in many, by one process or by two: one verdict."""
     trial = in_sqlite
-    trial.do("canary")
+    trial.do("canary", weight=0.25)
     found = []
     for page, looks in ((7, 1), (1000, 3)):
         monkeypatch.setattr(evaluator, "PAGE", page)
@@ -77,32 +78,42 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
             if not found:
                 trial.live(110, gap=0.1)
             assert reader.read(trial.database, now=trial.now + 6.0)
-        with trial.database.read() as connection:
-            control = store.control_of(connection, base=BASE)
-        found.append(decide(trial.version, evidence=evidence, control=control, now=trial.now))
+        found.append(decide(trial.version, evidence=evidence, now=trial.now))
         assert (evidence.questions, evidence.rewards.rows) == (110, 110)
     assert found[0] == found[1]
 
 
-def test_without_data_nothing_moves_until_time_runs_out(in_sqlite):
-    """No data holds with what is missing, kept once; at the end of its time a canary is in shadow, and stays there."""
+def test_an_unchanged_verdict_is_stored_again_after_a_time(in_sqlite):
+    """Without data a version waits for ratings; the same verdict is stored once, then after five minutes."""
     trial = in_sqlite
     trial.do("canary")
     for _ in range(3):
         trial.look()
-    assert [(one.kind, one.facts["decisions"]) for one in trial.verdicts] == [("hold", 0)]
-    assert trial.version.waits_for == "rated questions"
+    assert [one.kind for one in trial.verdicts] == ["not known yet"]
+    assert trial.version.waits_for == "rated questions of main"
     trial.now += VERDICT_EVERY_S
     trial.look()
     assert len(trial.verdicts) == 2
-    trial.now += trial.settings.rollout.max_age_s
-    trial.look()
-    assert (trial.version.state, trial.verdicts[0].kind) == ("shadow", "expire")
-    trial.live(200)
-    trial.look(afresh=True)
-    assert trial.version.state == "shadow"
-    assert trial.version.reason.startswith(EXPIRED)
-    assert trial.version.waits_for == "a person: ragbandit policy canary v1"
+
+
+def test_only_a_ledger_that_was_read_is_judged(in_sqlite, monkeypatch):
+    """A new evaluator does not judge a version, until it has read all pages."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.25)
+    trial.live(10)
+    monkeypatch.setattr(evaluator, "PAGE", 1)
+    monkeypatch.setattr(evaluator, "PAGES", 6)
+    assert [len(trial.look()) for _ in range(3)] == [0, 1, 1]
+
+
+def test_slow_answers_count_as_failed(in_sqlite):
+    """With `rollout.guardrails.slow_s`, an answer that takes longer counts like one that failed."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.25)
+    trial.live(60)
+    for slow_s, fewest, most in ((None, 0, 0), (1.0, 15, 45), (0.01, 60, 60)):  # the median is one second
+        trial.settings = Settings.model_validate({"rollout": {"guardrails": {"slow_s": slow_s}}})
+        assert fewest <= evidence_on(trial).failures.predictions._total <= most
 
 
 def test_one_evaluator_at_a_time_and_paused_ones_rest(in_sqlite):
@@ -113,7 +124,7 @@ def test_one_evaluator_at_a_time_and_paused_ones_rest(in_sqlite):
     assert len(trial.look()) == 1
     assert other.evaluate(now=trial.now) == []
     trial.evaluator.close()
-    assert [one.finding.kind for one in other.evaluate(now=trial.now)] == ["hold"]
+    assert [one.finding.kind for one in other.evaluate(now=trial.now)] == ["not known yet"]
     trial.do("pause")
     assert other.evaluate(now=trial.now) == []
     assert trial.do("rollback").state == "rolled_back"
@@ -157,7 +168,7 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
     evidence = evidence_on(trial)
     assert (evidence.questions, evidence.faults) == (1, 1)
     # The candidate is compared on the arms that can be drawn: 0.2 of 0.4 is 0.5, divided by the logged probability.
-    assert evidence.guardrails.guardrails["failures"].sums[3] == pytest.approx(0.5 / told[0].propensity)
+    assert evidence.failures.sums[3] == pytest.approx(0.5 / told[0].propensity)
 
 
 def evidence_on(trial):
@@ -222,6 +233,8 @@ def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sql
     assert (trial.version.state, trial.verdicts) == ("canary", kept)
     trial.look(afresh=True)
     assert (trial.version.state, trial.verdicts[0].kind) == ("rolled_back", "rollback")
+    told = {(one.action, one.actor): one.facts for one in entries(trial.database)}
+    assert comparison_of(told["policy.rollback", "evaluator"]) == comparison_of(trial.verdicts[0].facts)
 
 
 def test_scores_of_a_judge(trial):
@@ -241,4 +254,3 @@ def test_scores_of_a_judge(trial):
     found = evidence_on(trial).rewards
     assert found.rows == 10
     assert found._control.predictions._rows == 30
-    assert evidence_on(trial).rewards.digest.hexdigest() == found.digest.hexdigest()

@@ -43,9 +43,9 @@ def test_the_way_to_champion_and_back(database):
     assert add(database).name == "v2"
     do(database, "shadow", "v1")
     do(database, "shadow", "v2")
-    assert [do(database, "step", "v1").weight for _ in range(3)] == [0.05, 0.25, 0.5]
-    with pytest.raises(Conflict, match="last weight"):
-        do(database, "step", "v1")
+    assert [do(database, "canary", "v1", weight=weight).weight for weight in (None, 0.5)] == [0.05, 0.5]
+    with pytest.raises(Conflict, match="has the weight"):
+        do(database, "canary", "v1", weight=0.5)
     with pytest.raises(Conflict, match="there is one at a time"):
         do(database, "canary", "v2")
     with pytest.raises(Conflict, match="does not show that 'v2' is better"):
@@ -67,7 +67,7 @@ def test_the_way_to_champion_and_back(database):
 @pytest.mark.parametrize("state", ["shadow", "canary"])
 @on_sqlite
 def test_a_paused_version_comes_back_to_its_state(database, state):
-    """Resumed, a canary has the first weight again, or the one that is given; nobody else may be there meanwhile."""
+    """Resumed, a canary has the smallest weight again, or the one that is given; nobody else may be there meanwhile."""
     add(database)
     do(database, "shadow", "v1")
     if state == "canary":
@@ -75,7 +75,7 @@ def test_a_paused_version_comes_back_to_its_state(database, state):
     paused = do(database, "pause", "v1")
     assert (paused.state, paused.former, paused.weight) == ("paused", state, 0.0)
     with pytest.raises(Conflict, match="possible now: resume, rollback, retire"):
-        do(database, "step", "v1")
+        do(database, "canary", "v1")
     back = do(database, "resume", "v1")
     assert (back.state, back.former, back.weight) == (state, None, 0.05 if state == "canary" else 0.0)
 

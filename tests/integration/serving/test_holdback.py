@@ -23,14 +23,15 @@ def share_of(decision):
 
 def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
     """The holdback is exact in a mixture too, rows record it completely, and the deep audit recomputes every pmf."""
-    world = make_world(policy={"holdback": HELD, "cold_start_floor": 0.1}, rollout={"steps": [0.5]})
+    world = make_world(policy={"holdback": HELD, "cold_start_floor": 0.1})
     world.judged(20)
     world.learn()
     base = PolicyLabel("main")
     changes = {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}, "floor": 0.0, "cold_start_floor": 0.0}}
     verbs.add(world.database, base=base, changes=changes, actor="test", reason="tried", now=world.now)
     for verb in ("shadow", "canary"):
-        act = verbs.Act(verb=verb, name="v1", base=base, actor="test", reason="tried", now=world.now)
+        told = {"actor": "test", "reason": "tried", "now": world.now, "weight": 0.5 if verb == "canary" else None}
+        act = verbs.Act(verb=verb, name="v1", base=base, **told)
         verbs.perform(world.database, act, settings=world.settings.rollout)
     world.router.refresh()
     made = [world.route() for _ in range(20)]

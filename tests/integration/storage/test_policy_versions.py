@@ -123,10 +123,9 @@ def test_verdicts_are_kept_up_to_a_number(database, monkeypatch):
             store.add_verdict(
                 connection,
                 seen,
-                kind="hold",
+                kind="not known yet",
                 reason="too little",
                 waits_for=f"{5 - number} more",
-                inputs_sha256="0" * 64,
                 facts={"n": number},
                 now=9.0,
             )

@@ -298,11 +298,12 @@ def test_a_version_is_compared_and_a_champion_is_shown(serve, visit):
         reward = Difference(estimate=0.094, low=low, high=0.146, effective_rows=80.0)
         compared = compare("better", "main", design="live traffic", questions=400, rated=100, reward=reward)
         with database.write() as connection:
-            facts = {"comparison": asdict(compared)}
-            common = {"kind": "hold", "reason": "", "waits_for": "", "inputs_sha256": verdict, "now": 100.0}
-            store.add_verdict(connection, made, facts=facts, **common)
+            failures = {"low": -0.01, "high": 0.02, "allowed": 0.01}
+            facts = {"comparison": asdict(compared), "failures": failures}
+            store.add_verdict(connection, made, kind=verdict, reason="", waits_for="", facts=facts, now=100.0)
         assert shown in browser.page("/ui/policies")
-        assert all(text in browser.page("/ui/policies/better") for text in (verdict, shown, ">80<"))
+        shown = (verdict, shown, ">80<", "-0.010 to +0.020, allowed 0.01")
+        assert all(text in browser.page("/ui/policies/better") for text in shown)
     for verb in ("shadow", "canary", "promote"):
         act = verbs.Act(verb=verb, name="better", force=True, **told)
         verbs.perform(database, act, settings=service.router.settings.rollout)

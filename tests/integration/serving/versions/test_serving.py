@@ -117,9 +117,9 @@ def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
 
 @on_sqlite
 def test_a_version_that_was_taken_out_serves_nothing_more(world):
-    """A rollback holds from the next decision on, before anything is loaded; a step as well."""
+    """A rollback holds from the next decision on, before anything is loaded; another share as well."""
     name = canary(world, weight=0.25, **FIXED_TWO)
-    do(world.database, "step", name)
+    do(world.database, "canary", name, weight=0.5)
     assert candidate_in(world.route().facts, name)["weight"] == 0.5
     do(world.database, "rollback", name)
     made = world.route()

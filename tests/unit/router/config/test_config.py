@@ -90,7 +90,7 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
             ("learning: {wait: 5}", "learning.wait", "wait_s"),
             ("reward: {cost: {steps: 1.0}, lambda: 2}", "reward.lambda", "weight"),
             ("learning: {lease_s: 0}", "learning.lease_s", "at least 1, not 0 [file"),
-            ("rollout: {steps: []}", "rollout.steps", "must have at least 1 item, not 0 [file"),
+            ("tenants: {a: {cost_weights: []}}", "tenants.a.cost_weights", "must have at least 2 items, not 0 [file"),
             ("learning: {lease_s: 0}", "learning.lease_s", "(in seconds; the default is 10.0)"),
             ("learning: {wait_s: 5m}", "learning.wait_s", "write a plain number of seconds"),
             ("server: {rate_limits: {default: 600/min}}", "server.rate_limits.default", "for example 600/minute"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.rollouts import verbs
+from tests.support.rollouts import add
 from tests.support.servers.http_service import refused
 
 WHY = {"reason": "it looked well"}
@@ -11,8 +11,7 @@ WHY = {"reason": "it looked well"}
 @pytest.fixture
 def world(serve):
     service = serve(policy={"name": "uniform"}, rollout={"time_limit_s": 5.0})
-    changes = {"policy": {"name": "fixed", "params": {"arm": "multi_step"}}}
-    verbs.add(service.router.database, base="main", changes=changes, actor="cli:ann", reason="tried", now=1.0)
+    add(service.router.database, policy={"name": "fixed", "params": {"arm": "multi_step"}})
     return service
 
 

@@ -1,7 +1,7 @@
 """Verbs: what moves a version, from which states, and who wins."""
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from functools import partial
 
 import pytest
 
@@ -12,23 +12,10 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import PolicyLabel
 from tests.conftest import on_sqlite
+from tests.support.rollouts import BASE, add, do
 
-BASE = PolicyLabel("main")
 SETTINGS = RolloutSettings(shadows=2)
-NOW = count(100.0)
-
-
-def add(database, name=None, **more):
-    changes = {"policy": {"name": "linucb"}}
-    told = {"actor": "cli:ann@host", "reason": "tried", "now": next(NOW), "changes": changes} | more
-    return verbs.add(database, base=BASE, name=name, **told)
-
-
-def do(database, verb, name, **more):
-    act = verbs.Act(
-        verb=verb, name=name, base=BASE, **{"actor": "cli:ann@host", "reason": "because", "now": next(NOW)} | more
-    )
-    return verbs.perform(database, act, settings=SETTINGS)
+do = partial(do, settings=SETTINGS)
 
 
 def states(database):
@@ -105,26 +92,15 @@ def test_two_operators_race(database):
         add(database, name)
         seen = do(database, "shadow", name)
 
-    def tried(act):
-        try:
-            return do(database, *act, revision=seen.revision).state
-        except Conflict as error:
-            return error
+    def race(*acts, **more):
+        with ThreadPoolExecutor(2) as pool:
+            tried = [pool.submit(do, database, *act, **more) for act in acts]
+        assert sorted(type(one.exception()).__name__ for one in tried) == ["Conflict", "NoneType"]
 
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(tried, [("canary", "v2"), ("rollback", "v2")]))
-    assert sorted(type(one).__name__ for one in results) == ["Conflict", "str"]
+    race(("canary", "v2"), ("rollback", "v2"), revision=seen.revision)
     do(database, "shadow", "v2")
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda name: tried_canary(database, name), ["v1", "v2"]))
+    race(("canary", "v1"), ("canary", "v2"))
     assert sorted(state for state, _ in states(database).values()) == ["canary", "champion", "shadow"]
-
-
-def tried_canary(database, name):
-    try:
-        return do(database, "canary", name)
-    except Conflict as error:
-        return error
 
 
 @on_sqlite
@@ -146,38 +122,23 @@ def test_bounds_and_inputs(database):
         add(database, "V 1")
     with pytest.raises(Conflict, match="v1"):
         add(database, "v1")
-    add(database, changes={"arms": {"deep": {"rounds": 3}}})
-    add(database, changes={"arms": {"deep": {"rounds": 3}, "deeper": {"rounds": 9}}})
+    add(database, arms={"deep": {"rounds": 3}})
+    add(database, arms={"deep": {"rounds": 3}, "deeper": {"rounds": 9}})
     with pytest.raises(Conflict, match="'v4' offers an arm of this name"):
-        add(database, changes={"arms": {"deep": {"rounds": 5}}})
-    grid = add(database, changes={"arms": {"wide": {"grid": {"passages": [4, 8]}}}})
+        add(database, arms={"deep": {"rounds": 5}})
+    grid = add(database, arms={"wide": {"grid": {"passages": [4, 8]}}})
     assert {name: arm["passages"] for name, arm in grid.changes["arms"].items()} == {"wide": 4, "wide.passages-8": 8}
-    told = {"changes": {}, "actor": "cli:ann@host", "reason": "tried", "now": 2.0}
-    assert verbs.add(database, base=PolicyLabel("other"), **told).name == "v7"  # a name stands for one in the store
+    assert add(database, base=PolicyLabel("other")).name == "v7"  # a name stands for one in the store
     with pytest.raises(InvalidInput, match="'encoder' cannot be changed"):
-        add(database, changes={"encoder": {"model": "hashing"}})
-
-
-@on_sqlite
-def test_the_switch(database):
-    """An arm that is offered can be pinned, or the champion; what is not set cannot be taken back."""
-    told = {"base": BASE, "actor": "cli:ann@host", "reason": "fire", "now": 5.0}
-    with pytest.raises(InvalidInput, match="use a, b"):
-        verbs.kill(database, arm="c", offered=["a", "b"], **told)
-    thrown = verbs.kill(database, arm="a", offered=["a", "b"], **told)
-    assert (thrown.killed, thrown.arm) == ("arm", "a")
-    assert verbs.kill(database, arm=None, offered=[], **told).killed == "champion"
-    assert verbs.unkill(database, **told).killed is None
-    with pytest.raises(Conflict, match="the kill switch is off"):
-        verbs.unkill(database, **told)
+        add(database, encoder={"model": "hashing"})
 
 
 @pytest.mark.parametrize("address", ["http://me:hunter2@host/x", "http://host/x?token=hunter2"])
 def test_a_version_with_credentials_in_an_address_is_refused(database, address):
     """Versions are stored as they are given: the field is named, and nothing is stored."""
     with pytest.raises(InvalidInput) as refused:
-        add(database, changes={"arms": {"far": {"class": "http", "url": address}}})
+        add(database, arms={"far": {"class": "http", "url": address}})
     assert refused.value.field == "arms.far.url"
     assert "hunter2" not in str(refused.value)
     assert states(database) == {}
-    add(database, changes={"arms": {"far": {"class": "http", "url": "http://host/x?lang=en"}}})
+    add(database, arms={"far": {"class": "http", "url": "http://host/x?lang=en"}})

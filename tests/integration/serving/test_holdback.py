@@ -7,10 +7,10 @@ from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.policies.draw import HOLDBACK, choose
-from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import CANDIDATE, PolicyLabel, Query
+from ragbandit.shared.types import CANDIDATE, Query
+from tests.support.rollouts import canary
 
 ARM = "multi_step"
 SHARE = 0.25
@@ -26,14 +26,8 @@ def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
     world = make_world(policy={"holdback": HELD, "cold_start_floor": 0.1})
     world.judged(20)
     world.learn()
-    base = PolicyLabel("main")
     changes = {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}, "floor": 0.0, "cold_start_floor": 0.0}}
-    verbs.add(world.database, base=base, changes=changes, actor="test", reason="tried", now=world.now)
-    for verb in ("shadow", "canary"):
-        told = {"actor": "test", "reason": "tried", "now": world.now, "weight": 0.5 if verb == "canary" else None}
-        act = verbs.Act(verb=verb, name="v1", base=base, **told)
-        verbs.perform(world.database, act, settings=world.settings.rollout)
-    world.router.refresh()
+    canary(world, **changes)
     made = [world.route() for _ in range(20)]
     for decision in made:
         candidate = decision.facts[CANDIDATE]

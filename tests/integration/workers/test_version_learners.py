@@ -9,8 +9,9 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import MOST, learning_versions, version_learning
-from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
+from tests.integration.serving.versions.test_serving import ARMS, PATIENT
 from tests.support import bad_policies
+from tests.support.rollouts import add, canary, do
 from tests.support.waiting import until
 
 

@@ -14,6 +14,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.totals import Extender
 from tests.integration.api.ui.conftest import answered
+from tests.support.rollouts import add, do
 from tests.support.servers.http_service import routed
 
 TEMPLATES = STATIC.parent / "templates"
@@ -265,10 +266,8 @@ def test_texts_of_others_are_texts(serve, visit):
 
 def test_a_version_can_be_moved_from_its_page(service, visit):
     """A verb asks for a reason and does it, once: who saw an older state is refused."""
-    browser, base = visit(service), service.router.ledger.label
-    verbs.add(
-        service.router.database, base=base, changes={"policy": {}}, actor="cli:test", reason="try", now=time.time()
-    )
+    browser = visit(service)
+    add(service.router.database, policy={})
     page = browser.page("/ui/policies/v1")
     assert "ragbandit policy shadow v1" in page
     revision = re.search(r'name="revision" value="(\d+)"', page)[1]
@@ -288,9 +287,7 @@ def test_a_version_is_compared_and_a_champion_is_shown(serve, visit):
     """A version has its difference, or what is missing; ledger and algorithm are those of the version that decides."""
     service = serve(policy={"name": "uniform"})
     browser, database = visit(service), service.router.database
-    told = {"base": service.router.ledger.label, "actor": "cli:ann", "reason": "try", "now": 100.0}
-    changes = {"policy": {"name": "fixed", "params": {"arm": "single_step"}}}
-    made = verbs.add(database, name="better", changes=changes, **told)
+    made = add(database, "better", policy={"name": "fixed", "params": {"arm": "single_step"}})
     for low, verdict, shown in (
         (0.04, "better", "+0.094 (+0.040 to +0.146)"),
         (-0.2, "not known yet", "about 40 more"),
@@ -305,8 +302,7 @@ def test_a_version_is_compared_and_a_champion_is_shown(serve, visit):
         shown = (verdict, shown, ">80<", "-0.010 to +0.020, allowed 0.01")
         assert all(text in browser.page("/ui/policies/better") for text in shown)
     for verb in ("shadow", "canary", "promote"):
-        act = verbs.Act(verb=verb, name="better", force=True, **told)
-        verbs.perform(database, act, settings=service.router.settings.rollout)
+        do(database, verb, "better", force=True)
     page = browser.page("/ui/policies")
     assert all(f'<dd class="main">{text}</dd>' in page for text in ("main.better", "fixed"))
 

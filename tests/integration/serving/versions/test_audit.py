@@ -9,7 +9,8 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import CANDIDATE, KILLED
-from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do, kill, unkill
+from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, kill, unkill
+from tests.support.rollouts import add, canary, do
 
 
 @pytest.fixture

@@ -6,8 +6,12 @@ import time
 import pytest
 
 from ragbandit.router.policies.draw import choose
+from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.serving.router import Router
+from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
-from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do
+from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT
+from tests.support.rollouts import add, canary, do
 
 FIXED_THREE = {"policy": {"name": "fixed", "params": {"arm": "three"}}}
 
@@ -34,7 +38,7 @@ def test_a_promotion_while_questions_come_in(world):
             while len(made) < before + 15:
                 assert asking.is_alive()
                 time.sleep(0.005)
-            do(world.database, verb, name, now=float(len(made) + 5), force=True)
+            do(world.database, verb, name, force=True)
             world.router.refresh()
     finally:
         stop.set()
@@ -50,15 +54,15 @@ def test_a_promotion_while_questions_come_in(world):
 
 @on_sqlite
 def test_champions_give_way_and_come_back_in_turn(world):
-    """A second promotion retires the first champion; each rollback lets the one before decide again, as it was."""
+    """A second promotion retires the first champion; each rollback lets the one before decide again. None of it needs a
+    restart, and a router that starts follows the same champion.
+    """
     first, second = add(world.database, **FIXED_TWO).name, add(world.database, **FIXED_THREE).name
     found = []
-    for now, (verb, name) in enumerate(
-        [("shadow", first), ("promote", first), ("shadow", second), ("promote", second), ("rollback", second)], 10
-    ):
-        do(world.database, verb, name, now=float(now), force=True)
+    ways = [("shadow", first), ("promote", first), ("shadow", second), ("promote", second)]
+    for verb, name in [*ways, ("rollback", second), ("rollback", first)]:
+        do(world.database, verb, name, force=True)
         world.router.refresh()
-        found.append(world.route().policy)
-    do(world.database, "rollback", first, now=20.0)
-    world.router.refresh()
-    assert [*found, world.route().policy] == ["main", "main.v1", "main.v1", "main.v2", "main.v1", "main"]
+        with Router.open(world.settings, jobs=MemoryJobs()) as again:
+            found.append((world.route().policy, again.submit(Query(text="?"), run_by="caller").result(30).policy))
+    assert found == [(label, label) for label in ("main", "main.v1", "main.v1", "main.v2", "main.v1", "main")]

@@ -6,19 +6,18 @@ import threading
 
 import pytest
 
-from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.policies.draw import choose, mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.following import versions
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, PolicyLabel, Query
+from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, Query
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
+from tests.support.rollouts import BASE, add, canary, do
 from tests.support.waiting import until
 
-BASE = PolicyLabel("main")
 ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}
 #: the default time limit is for machines that do nothing else
 PATIENT = {"rollout": {"time_limit_s": 5.0}}
@@ -27,23 +26,6 @@ PATIENT = {"rollout": {"time_limit_s": 5.0}}
 @pytest.fixture
 def world(make_world, database_url):
     return make_world(arms=ARMS, database_url=database_url, policy={"name": "uniform"}, **PATIENT)
-
-
-def add(database, *, name=None, **changes):
-    return verbs.add(database, base=BASE, name=name, changes=changes, actor="cli:ann@host", reason="tried", now=1.0)
-
-
-def do(database, verb, name, *, now=2.0, **more):
-    act = verbs.Act(verb=verb, name=name, base=BASE, actor="cli:ann@host", reason="because", now=now, **more)
-    return verbs.perform(database, act, settings=RolloutSettings())
-
-
-def canary(world, *, weight=0.5, **changes):
-    name = add(world.database, **changes).name
-    do(world.database, "shadow", name)
-    do(world.database, "canary", name, weight=weight)
-    world.router.refresh()
-    return name
 
 
 def kill(database, arm=None, offered=tuple(ARMS)):
@@ -155,24 +137,6 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert CANDIDATE not in made.facts
             assert KILLED not in made.facts
             assert made.pmf == pytest.approx((1 / 3,) * 3)
-
-
-@on_sqlite
-def test_promoted_and_rolled_back_without_a_restart(world):
-    """The champion's settings decide under its own ledger's label, after a restart too; rolled back, the former do."""
-    name = canary(world, **FIXED_TWO)
-    do(world.database, "promote", name, force=True)
-    world.router.refresh()
-    made = world.route()
-    assert (made.policy, made.pmf[made.arms.index("two")] > 0.8) == ("main.v1", True)
-    assert made.version.startswith("main.v1-")
-    with Router.open(world.settings, jobs=MemoryJobs()) as again:
-        other = again.submit(Query(text="again?"), run_by="caller").result(30)
-        assert other.policy == "main.v1"
-    do(world.database, "rollback", name, now=5.0)
-    world.router.refresh()
-    made = world.route()
-    assert (made.policy, made.pmf) == ("main", pytest.approx((1 / 3,) * 3))
 
 
 def test_a_restart_finds_every_state(make_world):

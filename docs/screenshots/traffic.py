@@ -48,6 +48,7 @@ def settings_of(folder: str) -> Settings:
             "arms": {name: {"run_by": "caller"} for name in ARMS},
             "reward": {"weight": 0.08},
             "policy": {"holdback": {"arm": "multi_step", "share": 0.1}},
+            "rollout": {"time_limit_s": 5.0},
             "server": {"port": 0},
         }
     )

@@ -66,7 +66,7 @@ class Evidence:
             confidence=1.0 - self.settings.alpha - self.settings.rollback_alpha,
             seconds=max(now - version.since, 0.0),
             needed=FEWEST_EFFECTIVE,
-            blocked=self.alarm or self.fault,
+            blocked=self.alarm or (self.fault and f"fewer faults: {self.fault}"),
         )
 
 
@@ -130,7 +130,7 @@ def facts_of(evidence: Evidence, *, comparison: Comparison) -> dict[str, Json]:
     return {
         "comparison": asdict(comparison),
         "faults": evidence.faults,
-        "failures": {**asdict(evidence.failures.difference), "allowed": evidence.settings.guardrails.failures},
+        "failures": asdict(evidence.failures.difference),
         "margin": evidence.settings.margin,
         "points": points,
     }

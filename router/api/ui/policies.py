@@ -14,18 +14,18 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.comparison.words import difference
 from ragbandit.router.rollouts.overview import detail, overview, settings_of
-from ragbandit.router.rollouts.verbs import CANARY_WEIGHT, TRANSITIONS, Verb
+from ragbandit.router.rollouts.verbs import CANARY_WEIGHT, MAX_CANARY_WEIGHT, TRANSITIONS, Verb
 from ragbandit.router.rollouts.verdicts import comparison_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, decimal, number, percent
+from ragbandit.shared.formats import NOTHING, decimal, number
 from ragbandit.shared.types import Json, PolicyVerdict
 
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",
-    "canary": f"It gets {percent(CANARY_WEIGHT)} of what is served; `ragbandit policy canary` gives another share.",
+    "canary": "It gets a share of what is served. Its evidence begins again.",
     "promote": "It decides from the next question on. Without proof by the evidence, force is required.",
     "pause": "It serves nothing and computes nothing until it is resumed.",
     "resume": "It continues in the state in which it was paused.",
@@ -35,6 +35,8 @@ VERBS: Final[dict[str, str]] = {
 _DESTRUCTIVE: Final = ("rollback", "retire")
 #: order of the list of versions, by state
 _ORDER: Final = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
+#: shares of a canary that the page offers
+_SHARES: Final = (CANARY_WEIGHT, 0.1, 0.25, MAX_CANARY_WEIGHT)
 MOST_VERSIONS: Final = 100
 LISTED: Final = 30
 
@@ -63,13 +65,16 @@ async def one(name: str, request: Request) -> Response:
 
 @pages.post("/ui/policies/{name}/{verb}")
 async def act(name: str, verb: str, request: Request) -> Response:
-    form = await form_of(request, "revision", "reason", "force")
+    form = await form_of(request, "revision", "reason", "force", "weight")
     if verb not in TRANSITIONS:
         raise NotFound(f"{verb!r:.40} is not a verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
     if not re.fullmatch("[0-9]{1,15}", form["revision"]):
         raise InvalidInput("the form has no valid revision", field="revision", remedy="load the page again")
     force, revision = form["force"] == "yes", int(form["revision"])
-    body = VerbBody.model_construct(reason=form["reason"], force=force, revision=revision)
+    if form["weight"] not in ("", *map(str, _SHARES)):
+        raise InvalidInput("the form has no valid share", field="weight", remedy="choose an entry of the list")
+    weight = float(form["weight"] or CANARY_WEIGHT)
+    body = VerbBody.model_construct(reason=form["reason"], force=force, revision=revision, weight=weight)
     await policies.move(name, cast(Verb, verb), body, request)
     return onward(f"/ui/policies/{name}")
 
@@ -122,6 +127,8 @@ def _version(router: Router, name: str) -> dict[str, Any]:
         "comparison": comparison,
         "course": _course(facts),
         "failures": _failures(facts),
+        "allowed": router.settings.rollout.guardrails.failures,
+        "shares": _SHARES,
         "difference": _difference(comparison),
         "verbs": [(verb, VERBS[verb], verb in _DESTRUCTIVE) for verb in version.possible],
     }
@@ -145,18 +152,16 @@ def _course(facts: Mapping[str, Json]) -> Picture | None:
         from_zero=True,
         places="Judged decisions",
         note="The interval is valid at every moment, however often you look. The version is rolled back once all of it "
-        f"is below zero, and better by proof when all of it is above {above}.",
+        f"is below zero, and may be promoted while all of it is above {above}.",
     )
 
 
 def _failures(facts: Mapping[str, Json]) -> str:
-    """How much more often than the champion's its answers fail, and what is allowed."""
+    """How much more often than the champion's its answers fail."""
     found = facts.get("failures")
     if not isinstance(found, dict) or found.get("low") is None:
         return NOT_KNOWN
-    return (
-        f"{decimal(found['low'], sign='+')} to {decimal(found['high'], sign='+')}, allowed {number(found['allowed'])}"
-    )
+    return f"{decimal(found['low'], sign='+')} to {decimal(found['high'], sign='+')}"
 
 
 def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:

@@ -274,6 +274,8 @@ def test_a_version_can_be_moved_from_its_page(service, visit):
     sent = {"revision": revision, "reason": "enough"}
     for seen in ({}, {"revision": "²"}, {"revision": "9" * 5000}):
         assert browser.send("/ui/policies/v1/retire", on="/ui/policies/v1", reason="x", **seen).status_code == 422
+    wrong = browser.send("/ui/policies/v1/canary", on="/ui/policies", weight="0.6", **sent)
+    assert (wrong.status_code, "no valid share" in wrong.text) == (422, True)
     assert browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent).status_code == 303
     again = browser.send("/ui/policies/v1/retire", on="/ui/policies", **sent)
     assert again.status_code == 409
@@ -295,14 +297,16 @@ def test_a_version_is_compared_and_a_champion_is_shown(serve, visit):
         reward = Difference(estimate=0.094, low=low, high=0.146, effective_rows=80.0)
         compared = compare("better", "main", design="live traffic", questions=400, rated=100, reward=reward)
         with database.write() as connection:
-            failures = {"low": -0.01, "high": 0.02, "allowed": 0.01}
-            facts = {"comparison": asdict(compared), "failures": failures}
+            facts = {"comparison": asdict(compared), "failures": {"low": -0.01, "high": 0.02}}
             store.add_verdict(connection, made, kind=verdict, reason="", waits_for="", facts=facts, now=100.0)
         assert shown in browser.page("/ui/policies")
-        shown = (verdict, shown, ">80<", "-0.010 to +0.020, allowed 0.01")
+        shown = (verdict, shown, ">80<", "-0.010 to +0.020")
         assert all(text in browser.page("/ui/policies/better") for text in shown)
-    for verb in ("shadow", "canary", "promote"):
-        do(database, verb, "better", force=True)
+    do(database, "shadow", "better")
+    sent = {"revision": 2, "reason": "look", "weight": 0.25}
+    assert browser.send("/ui/policies/better/canary", on="/ui/policies", **sent).status_code == 303
+    assert "25 %" in browser.page("/ui/policies/better")
+    do(database, "promote", "better", force=True)
     page = browser.page("/ui/policies")
     assert all(f'<dd class="main">{text}</dd>' in page for text in ("main.better", "fixed"))
 

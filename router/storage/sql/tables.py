@@ -267,7 +267,7 @@ policy_verdicts = _table(
     Column("weight", Double, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("inputs_sha256", String(64), nullable=False),
+    Column("inputs_sha256", String(64), nullable=False, comment="empty; not used since 1.0"),
     Column("facts", Text, nullable=False, comment="JSON object"),
     Column("made_at", Double, nullable=False),
     Index("policy_verdicts_version", "version", "number"),

@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.coverage.places import VERSION
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged
 from ragbandit.router.rollouts.verdicts import Evidence, decide
 
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
@@ -60,8 +60,8 @@ class Run:
     decisions: int
 
 
-def rows(world: World, *, weight: float, count: int, rng: Generator) -> tuple[Judged, Outcomes]:
-    """Decisions of this world, drawn from the mixture."""
+def rows(world: World, *, weight: float, count: int, rng: Generator) -> tuple[Judged, dict[str, Any]]:
+    """Decisions of this world, drawn from the mixture: with rewards, and the arguments of `Evidence.add`."""
     at = np.arange(count)
     best, differs = rng.integers(0, 3, count), rng.random(count) < world.differing
     other = (best + rng.integers(1, 3, count)) % 3
@@ -86,7 +86,7 @@ def rows(world: World, *, weight: float, count: int, rng: Generator) -> tuple[Ju
         scores=np.full((count, 3), np.nan),
     )
     failed = (rng.random(count) < world.failing).astype(float)
-    outcomes = Outcomes(draws=draws, failed=failed, cost=1.0 + arm.astype(float))
+    outcomes = {"draws": draws, "failed": failed, "cost": 1.0 + arm.astype(float)}
     if judge is not None:
         seen = np.where(rated, reward, np.nan)
         return Judged(draws=draws, reward=seen, judge=judge, minimum=-1.0, maximum=1.0), outcomes
@@ -99,7 +99,7 @@ def lived(seed: int, *, world: World, decisions: int, weight: float) -> Run:
     for first in range(0, decisions, EVERY):
         judged, outcomes = rows(world, weight=weight, count=EVERY, rng=rng)
         evidence.rewards.add_judged(judged)
-        evidence.add(outcomes)
+        evidence.add(**outcomes)
         found = decide(VERSION, evidence=evidence, now=(first + EVERY) * PACE_S)
         if found.kind in ("better", "rollback"):
             return Run(ending=found.kind, decisions=first + EVERY)

@@ -25,7 +25,7 @@ from ragbandit.router.offline.replay import LogPart, Plan, ReplayResult, estimat
 from ragbandit.router.offline.replay.plan import CandidatePmf
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.rollouts.evidence import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Draws, Judged
 from ragbandit.router.rollouts.verdicts import Evidence
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 
@@ -210,7 +210,7 @@ def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
     for first, look in zip((0, *LOOKS), LOOKS, strict=False):
         here = lived.part(slice(first, look))
         cost = DOLLARS[here.action] * spread[first:look]
-        evidence.add(Outcomes(draws=_draws(here), failed=failed[first:look], cost=cost))
+        evidence.add(_draws(here), failed=failed[first:look], cost=cost)
         rated = here.part(here.rated)
         evidence.rewards.add_judged(Judged(draws=_draws(rated), reward=rated.reward, minimum=0.0, maximum=1.0))
         known = here.rated | ~np.isnan(scores[first:look])

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, func, select, tuple_
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.rollouts.evidence import Array, Draws, Judged, Outcomes
+from ragbandit.router.rollouts.evidence import Array, Draws, Judged
 from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
@@ -77,7 +77,7 @@ class VersionReader:
         self.evidence.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
         draws, numbers = _draws(notes, numbers=self._outcome)
         failed, cost = numbers.reshape(-1, 2).T
-        self.evidence.add(Outcomes(draws=draws, failed=failed, cost=cost))
+        self.evidence.add(draws, failed=failed, cost=cost)
         return len(page) < PAGE
 
     def _outcome(self, row: RowMapping) -> tuple[float, float]:

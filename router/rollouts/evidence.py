@@ -72,15 +72,6 @@ class Judged:
     judge: Array | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcomes:
-    """Draws with their outcomes, rated or not, in the order in which the outcomes were stored."""
-
-    draws: Draws
-    failed: Array  #: 1.0 if the answer failed or was too slow, else 0.0, shape (n,)
-    cost: Array  #: in the units of `reward.cost`, at least 0, shape (n,)
-
-
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
 _PRIOR: Final = 2.0
 

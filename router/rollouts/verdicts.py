@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from ragbandit.router.comparison import Comparison, Verdict, compare
 from ragbandit.router.comparison.words import sentence
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.evidence import LiveDifference, Outcomes, Predictions, RewardDifference
+from ragbandit.router.rollouts.evidence import Array, Draws, LiveDifference, Predictions, RewardDifference
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import Json, PolicyVersion
@@ -38,9 +38,10 @@ class Evidence:
         self.failures = LiveDifference(low_alpha=high, high_alpha=high)
         self.cost = LiveDifference(low_alpha=low, high_alpha=high, top=0.0, predictions=Predictions(start=0.0))
 
-    def add(self, outcomes: Outcomes) -> None:
-        self.failures.add(outcomes.draws, value=outcomes.failed)
-        self.cost.add(outcomes.draws, value=outcomes.cost)
+    def add(self, draws: Draws, *, failed: Array, cost: Array) -> None:
+        """Add outcomes, rated or not. failed: 1.0 if the answer failed or was too slow, else 0.0, shape (n,)."""
+        self.failures.add(draws, value=failed)
+        self.cost.add(draws, value=cost)
 
     @property
     def questions(self) -> int:

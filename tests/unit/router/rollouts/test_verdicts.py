@@ -18,9 +18,8 @@ BETTER = World(name="better", gap=0.12)
 
 
 def cut(made, here):
-    """These rows of judged draws or outcomes."""
-    columns = {name: getattr(made, name)[here] for name in ("reward", "failed", "cost") if hasattr(made, name)}
-    return replace(made, draws=made.draws.cut(here), **columns)
+    """These rows of outcomes."""
+    return {name: column.cut(here) if name == "draws" else column[here] for name, column in made.items()}
 
 
 def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, page=None, change=lambda made: made):
@@ -29,8 +28,8 @@ def evidence_of(world, *, count=600, weight=0.25, seed=1, settings=SETTINGS, pag
     evidence = Evidence(settings=settings, champion="main")
     for first in range(0, count, page or count):
         here = slice(first, first + (page or count))
-        evidence.rewards.add_judged(cut(judged, here))
-        evidence.add(cut(ended, here))
+        evidence.rewards.add_judged(replace(judged, **cut({"draws": judged.draws, "reward": judged.reward}, here)))
+        evidence.add(**cut(ended, here))
     return evidence
 
 
@@ -73,12 +72,12 @@ def test_answers_that_fail_more_often_roll_back():
     """An arm that only the candidate prefers violates the guardrail; if the champion fails as well, it does not."""
 
     def failing(made):
-        return replace(made, failed=np.where(made.draws.ratio > 1.2, 1.0, made.failed))
+        return {**made, "failed": np.where(made["draws"].ratio > 1.2, 1.0, made["failed"])}
 
     found = verdict(evidence_of(SAME, count=400, weight=0.5, change=failing), now=1.0)
     assert (found.kind, found.comparison.verdict) == ("rollback", "not known yet")
     assert found.reason.startswith("its answers fail or are too slow more often than the champion's")
-    everywhere = evidence_of(SAME, count=400, change=lambda made: replace(made, failed=np.ones(len(made.draws))))
+    everywhere = evidence_of(SAME, count=400, change=lambda made: {**made, "failed": np.ones(400)})
     assert not verdict(everywhere, now=1.0).rolls_back
 
 
@@ -130,7 +129,7 @@ def test_candidates_as_good_as_the_champion_are_left_alone(usual):
             world = World(name="same", gap=0.0, labels=True, usual=usual)
             judged, ended = rows(world, weight=0.05, count=100, rng=rng)
             evidence.rewards.add_judged(replace(judged, minimum=0.0))
-            evidence.add(ended)
+            evidence.add(**ended)
             excess = evidence.failures.difference.low
             is_passed = excess is not None and excess > SETTINGS.guardrails.failures
             seen |= {evidence.comparison(VERSION, now=1.0).verdict, "passed" if is_passed else ""}

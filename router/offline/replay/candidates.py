@@ -122,7 +122,7 @@ class _Preparation:
             judged=self.judged,
         )
         description = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
-        if spec.current:  # its name already describes what it has learned
+        if spec.current:  # the name of this candidate describes what it has learned
             return CandidatePmf(described=description, pmf=pmf, notes=notes)
         name = served_name(policy.algorithm, params=policy.params)
         return CandidatePmf(described=description, pmf=pmf, notes=notes, learned="folds", policy=name)

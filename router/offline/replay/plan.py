@@ -218,7 +218,7 @@ class ImportanceWeights:
 class CandidateResult:
     name: str
     described: str  #: for example "always single_step" or "mba after 500 updates of main"
-    #: of the candidate itself: its mean as a difference from 0
+    #: the mean of this candidate, which is its difference from a reward of 0
     reward: Difference
     quality: Difference
     cost: Difference

@@ -63,8 +63,6 @@ class Bar:
     low: float | None = None
     high: float | None = None
     point: float | None = None
-    limit: float | None = None
-    """A value to compare with, such as what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,7 +139,7 @@ def bars(
     parts = [Markup('<div class="name head"></div>')]
     scales = []
     for place, (head, cells) in enumerate(columns.items()):
-        ends = [end for cell in cells for end in (cell.low, cell.high, cell.limit)]
+        ends = [end for cell in cells for end in (cell.low, cell.high)]
         scales.append(number_scale([0.0, *ends], unit=(units or {}).get(head, "")))
         parts.append(drawn('<div class="c{} head">{}</div>', place, one_line(head)))
     named = '<div class="name"><bdi>{}</bdi> <span class="state {}">{}</span></div>'
@@ -166,9 +164,6 @@ def bars(
 def _interval(bar: Bar, *, scale: Scale) -> Markup:
     zero = share_x(scale.at(0.0))
     parts = [drawn('<line class="zero" x1="{}" x2="{}" y1="0" y2="28"/>', zero, zero)]
-    if bar.limit is not None:
-        limit = share_x(scale.at(bar.limit))
-        parts.append(drawn('<line class="said" x1="{}" x2="{}" y1="0" y2="28"/>', limit, limit))
     if bar.low is not None and bar.high is not None:
         left, right = share_x(scale.at(bar.low)), share_x(scale.at(bar.high))
         for x1, x2, y1, y2 in ((left, right, 14, 14), (left, left, 9, 19), (right, right, 9, 19)):

@@ -20,7 +20,8 @@ def sentence(report: Report, *, now: float) -> str:
     if total is None:
         return f"{start}no questions that compare two arms{_on_imports(report)}."
     text = f"{counted(total.questions, 'question')} for {_spent(total, report.unit)}"
-    text = text if report.sample is None else f"{text}, {sample_words(report.sample)}"
+    if report.sample is not None:
+        text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
     return f"{start}{text}; {_verdict(total)}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
 
 
@@ -30,9 +31,12 @@ def _verdict(total: Comparison) -> str:
     return comparison_words.sentence(total)
 
 
-def _spent(total: Comparison, unit: Unit) -> str:
-    means = total.cost.first, total.cost.second
-    spent, instead = (money(None if mean is None else mean * total.questions, unit) for mean in means)
+def _spent(total: Comparison, unit: Unit, *, is_sample: bool = False) -> str:
+    """Sums of the period; if they are scaled from a sample, with two digits."""
+    sums = [None if mean is None else mean * total.questions for mean in (total.cost.first, total.cost.second)]
+    if is_sample:
+        sums = [None if one is None else float(f"{one:.2g}") for one in sums]
+    spent, instead = (f"{'about ' * is_sample}{money(one, unit)}" for one in sums)
     if comparison_words.cost_change(total.cost) is None:
         return spent
     return f"{spent} instead of {instead} with {total.second}"
@@ -95,12 +99,13 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
             *report.notes,
         ),
         cost_unit=report.unit,
-        facts={} if total is None else _facts(total, report.unit),
+        facts={} if total is None else _facts(total, report),
     )
 
 
-def _facts(total: Comparison, unit: Unit) -> dict[str, str]:
-    return {"questions": number(total.questions), "rated": number(total.rated), "spent": _spent(total, unit)}
+def _facts(total: Comparison, report: Report) -> dict[str, str]:
+    spent = _spent(total, report.unit, is_sample=report.sample is not None)
+    return {"questions": number(total.questions), "rated": number(total.rated), "spent": spent}
 
 
 def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bool) -> str:

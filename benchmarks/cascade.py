@@ -19,15 +19,16 @@ from typing import Any, Final
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import numpy as np
 from rich.console import Console
 
 from benchmarks.figures import machine
+from ragbandit.examples.handbook.learning_curve import played, rows_of
+from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
-from ragbandit.router.offline.first_pass import first_pass
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.processes import cores
-from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played, rewards_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, Query, TableRow
 from ragbandit.strategies.arms.cascade import Cascade, Part
@@ -95,21 +96,19 @@ def main() -> None:
     asked, settings, console = options.parse_args(), Settings(data_dir=str(_ROOT / ".ragbandit")), Console()
     encoder, reward = make_encoder(settings.encoder), settings.reward
     for name in asked.tables.split(","):
-        rows = [json.loads(line) for line in (_TABLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
-        features = embedded([row["question"] for row in rows], encoder=encoder, data_dir=settings.data_dir)
+        records = [json.loads(line) for line in (_TABLES / f"{name}.jsonl").read_text("utf-8").splitlines()]
+        features = embedded([row["question"] for row in records], encoder=encoder, data_dir=settings.data_dir)
         for with_cascades in (False, True):
-            table = table_of(rows, with_cascades=with_cascades)
-            world = SimulationData(table=table, settings=settings, features=features, encoder_hash=encoder.hash)
+            table = table_of(records, with_cascades=with_cascades)
             for weight in _WEIGHTS:
-                runs = [SimulationRun(policy="mba", params={}, weight=weight, seed=seed) for seed in range(asked.seeds)]
-                passes = played(runs, world=world, jobs=asked.jobs)
-                bounds = (reward.minimum, reward.maximum)
-                rewards = rewards_of(table, weight=weight, price=reward.cost["steps"], bounds=bounds)
-                earned = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=None, harm=settings.policy.harm)
+                there = settings.model_copy(update={"reward": reward.model_copy(update={"weight": weight})})
+                rows = rows_of(table, features=features, encoder_hash=encoder.hash, settings=there)
+                passes = played(rows, settings=there, seeds=asked.seeds, jobs=asked.jobs)
+                means = rewards_of(table, reward=there.reward).mean(axis=0)
                 console.print(
                     f"{name}, {'with' if with_cascades else 'without'} cascades, price {weight:g}: "
-                    f"{earned.reward:.3f} while learning, {earned.best_fixed} always "
-                    f"{earned.always[earned.best_fixed]:.3f}",
+                    f"{np.mean([one.earned for one in passes]):.3f} while learning, "
+                    f"{table.arms[int(means.argmax())]} always {means.max():.3f}",
                     soft_wrap=True,
                 )
     console.print(machine())

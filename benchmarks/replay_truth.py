@@ -21,12 +21,12 @@ from rich.progress import Progress
 from rich.table import Table as Printed
 
 from ragbandit import Router
+from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import Encoder, HashingEncoder
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.replay import MemoryLog, Plan, estimate_candidates, memory_log, parse_candidates, prepare
-from ragbandit.router.offline.simulation import rewards_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -102,7 +102,7 @@ def lived(
 ) -> MemoryLog:
     """Decisions on questions drawn from the table, each told what its arm made of it, learned as they come."""
     draw = np.random.default_rng(seed)
-    every = table_rewards(table, settings=settings)
+    every = rewards_of(table, reward=settings.reward)
     rewards = {
         (row.id, arm): float(value)
         for row, values in zip(table.rows, every, strict=True)
@@ -161,15 +161,9 @@ def judged(log: MemoryLog, *, table: LabelledTable, settings: Settings, confiden
     return found
 
 
-def table_rewards(table: LabelledTable, *, settings: Settings) -> Matrix:
-    """Reward of every arm on every row of the table, shape (rows, K)."""
-    reward = settings.reward
-    return rewards_of(table, weight=reward.weight, price=reward.cost["steps"], bounds=(reward.minimum, reward.maximum))
-
-
 def truth_of(log: MemoryLog, *, table: LabelledTable, settings: Settings) -> Matrix:
     """Reward of every arm on every row of the log, shape (n, K), in the order of the log's arms."""
-    all_rewards = table_rewards(table, settings=settings)
+    all_rewards = rewards_of(table, reward=settings.reward)
     places = {row.id: place for place, row in enumerate(table.rows)}
     columns = [table.arms.index(arm) for arm in log.log.arms]
     rows = [places[str(json.loads(context)["row"])] for context in log.log.batch.column("context").to_pylist()]

@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.worlds.passes import DEAREST, Judged, World
+from ragbandit.examples.handbook.learning_curve import prefixes, worst_prefix
 from ragbandit.examples.handbook.side_by_side import mean_and_error
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
-from ragbandit.router.offline.first_pass import first_pass
 from ragbandit.router.offline.logs.tables import table_query
+from ragbandit.router.offline.passes import break_even
 from ragbandit.router.policies.context import ContextColumns
 from ragbandit.shared.types import Matrix, Vector
 
@@ -91,13 +92,8 @@ def measured(
 ) -> Measured:
     """What these passes come to. possible: what full information could gain over the best fixed arm."""
     rewards = world.rewards
-    against = first_pass(
-        passes,
-        arms=world.table.arms,
-        rewards=rewards,
-        incumbent=world.table.arms[world.reference(mode)],
-        harm=Settings().policy.harm,
-    )
+    fixed, least = rewards[:, world.reference(mode)], 1.0 - Settings().policy.harm
+    harmed = [float((ours - least * theirs).min()) < -1e-9 for ours, theirs in prefixes(passes, fixed=fixed)]
     best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
     beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
     return Measured(
@@ -107,12 +103,12 @@ def measured(
         labelled=labelled,
         best=best,
         incumbent=beside,
-        break_even=against.break_even,
-        worst_prefix=against.worst_prefix,
-        harmed=against.harmed,
+        break_even=break_even(passes, fixed=fixed)[0],
+        worst_prefix=worst_prefix(passes, fixed=fixed),
+        harmed=sum(harmed) / len(harmed),
         share=best[AFTER].value / possible if possible > WORTH else None,
         answers=_answers(world, policy=policy, passes=passes),
-        labels=against.labels,
+        labels=math.fsum(one.labels for one in passes) / len(passes),
     )
 
 

@@ -1,30 +1,24 @@
 """One policy's pass through a world, under the conditions in which its labels come."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
+from ragbandit.examples.handbook.learning_curve import rows_of
+from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import made_update
-from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, table_query
-from ragbandit.router.offline.simulation import (
-    EPOCH,
-    Learning,
-    Places,
-    Played,
-    SimulationData,
-    SimulationRun,
-    chance_of,
-    rewards_of,
-)
-from ragbandit.router.policies import with_settings
-from ragbandit.router.policies.base import apply
+from ragbandit.router.learning.examples import Example, join
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import LabelledTable, table_query
+from ragbandit.router.offline.passes import Learning, Places, Played, chance_of
+from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.draw import draw, outputs_of
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, Json, Matrix, PolicyLabel
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, FeedbackId, JoinedDecision, Json, Matrix
 
 #: questions of a pass at most, and of a table that are asked at most
 QUESTIONS: Final = 1200
@@ -56,9 +50,7 @@ class World:
     @cached_property
     def rewards(self) -> Matrix:
         """Rewards of every row and arm, shape (n, arms)."""
-        reward = Settings().reward
-        bounds = (reward.minimum, reward.maximum)
-        return rewards_of(self.table, weight=self.weight, price=reward.cost["steps"], bounds=bounds)
+        return rewards_of(self.table, reward=Settings().reward.model_copy(update={"weight": self.weight}))
 
     @property
     def best(self) -> int:
@@ -123,13 +115,13 @@ class Task:
 class ConditionedLearning(Learning):
     """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
 
-    def __init__(self, run: SimulationRun, *, world: SimulationData, conditions: Conditions, favoured: ArmName) -> None:
-        super().__init__(run, world=world)
+    def __init__(self, *given: Any, conditions: Conditions, favoured: ArmName, **more: Any) -> None:
+        super().__init__(*given, **more)
         self._conditions, self._favoured = conditions, favoured
-        #: (decisions after which it comes, decision, quality, steps)
-        self._waiting: deque[tuple[int, Decision, float, float]] = deque()
-        self._qualities = world.table.correct.ravel()
-        self._worst = world.table.arms[int(self._rewards.mean(axis=0).argmin())]
+        #: (decisions after which it comes, decision, outcome of its arm)
+        self._waiting: deque[tuple[int, Decision, Logged]] = deque()
+        rewards = np.array([row.reward.value for row in self.rows]).reshape(-1, len(self.arms))
+        self._worst = self.arms[int(rewards.mean(axis=0).argmin())]
 
     def is_labelled(self, decision: Decision) -> bool:
         """With a judge all, though by the judge alone."""
@@ -139,59 +131,49 @@ class ConditionedLearning(Learning):
     def _has_judge(self) -> bool:
         return self._conditions.judge is not None or self._conditions.bought
 
-    def feedback(self, decision: Decision, *, quality: float) -> tuple[Feedback, ...]:
+    def _feedback(self, decision: Decision, *, quality: float) -> Iterator[Feedback]:
         """The rating, if it is rated, and the judge's score."""
-        rated = super().feedback(decision, quality=quality) if self._is_rated(decision) else ()
+        common: dict[str, Any] = {"decision_id": decision.id, "settings": self.settings, "now": decision.made_at}
+        if self._is_rated(decision):
+            yield made_feedback(feedback_id=FeedbackId("rating"), rating=quality, source="code", **common)
         if not self._has_judge:
-            return rated
+            return
         score = float(decision.arm == self._worst)
         if not self._conditions.bought:
             is_known = chance_of(decision.id, what="judged") < (self._conditions.judge or 0.0)
-            other = int(chance_of(decision.id, what="score") * len(self._qualities))
-            score = quality if is_known else float(self._qualities[other])
-        return (*rated, self.judgement(decision, quality=score, source="judge"))
+            other = self.rows[int(chance_of(decision.id, what="score") * len(self.rows))]
+            score = quality if is_known else other.reward.quality
+        yield made_feedback(feedback_id=FeedbackId("score"), rating=score, source="judge", **common)
 
     def _is_rated(self, decision: Decision) -> bool:
         """The first ones; else by the same number as ever, against a lower chance for arms that are not favoured."""
-        if self.steps <= self._conditions.first:
+        if len(self.order) <= self._conditions.first:
             return True
         is_favoured = not self._conditions.favoured or decision.arm == self._favoured
-        share = self.world.labelled * (1.0 if is_favoured else DISFAVOURED)
+        share = self.labelled * (1.0 if is_favoured else DISFAVOURED)
         return chance_of(decision.id, what="labelled") < share
 
-    def step(self, place: int) -> Decision:
+    def step(self, question: int) -> Decision:
         """Learn what has come meanwhile, then decide."""
-        self._learn_until(self.steps)
-        return super().step(place)
+        self._learn_until(self.decided)
+        return super().step(question)
 
-    def learn(self, decision: Decision, *, quality: float, steps: float) -> None:
-        """Learn the update now, or store it until it is due."""
-        if chance_of(decision.id, what="wrong") < self._conditions.wrong:
-            quality = 1.0 - quality
-        # a label that is not late is learned before the next decision, which is the one of number steps
-        self._waiting.append((self.steps + self._conditions.late, decision, quality, steps))
-
-    def show(self, place: int) -> None:
-        """Learn the outcomes of all arms on one row, as `ragbandit advise --warm` does."""
-        table, features = self.world.table, self.world.features if self._sees else None
-        common: dict[str, Any] = {"encoder_hash": self.world.encoder_hash, "settings": self.settings, "now": EPOCH}
-        own = None if features is None else features[place]
-        for row in arm_rows(table.rows[place], arms=table.arms, features=own, **common):
-            self.seq += 1
-            label = PolicyLabel(self.settings.policy.label)
-            update = made_update(row.decision, row.reward, label=label, seq=self.seq, now=EPOCH, decided=self.steps)
-            self.refused += not apply(self.policy, update)
+    def reveal(self, decision: Decision, *, row: Logged) -> None:
+        """Learn the outcome now, or store it until it is due."""
+        # a label that is not late is learned before the next decision, which is the one of number decided
+        self._waiting.append((self.decided + self._conditions.late, decision, row))
 
     def shares(self, world: World, places: Places) -> Matrix:
         """What the policy chooses for these rows of the world, without a floor, after all labels have come."""
         self._learn_until(None)
         arms, rows = world.table.arms, []
         for batch in np.array_split(places, max(1, len(places) // 64)):
-            features = world.features[batch] if self._sees and world.features is not None else None
+            needs = "features" in self.policy.needs
+            features = world.features[batch] if needs and world.features is not None else None
             queries = [table_query(world.table.rows[place]) for place in batch]
             for output in outputs_of(self.policy, queries, features=features, arms=[arms] * len(batch)):
                 drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=0)
-                self._note(drawn.fault)
+                self.fault = self.fault or drawn.fault
                 scores = np.array(drawn.pmf if drawn.scores is None else drawn.scores)
                 best = scores if drawn.scores is None else scores == scores.max()
                 rows.append(best / best.sum())
@@ -199,8 +181,24 @@ class ConditionedLearning(Learning):
 
     def _learn_until(self, now: int | None) -> None:
         while self._waiting and (now is None or self._waiting[0][0] <= now):
-            _, decision, quality, steps = self._waiting.popleft()
-            super().learn(decision, quality=quality, steps=steps)
+            _, decision, row = self._waiting.popleft()
+            is_wrong = chance_of(decision.id, what="wrong") < self._conditions.wrong
+            quality = 1.0 - row.reward.quality if is_wrong else row.reward.quality
+            at = decision.made_at
+            joined = join(
+                JoinedDecision(
+                    decision=decision,
+                    outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=row.reward.cost),
+                    feedback=tuple(self._feedback(decision, quality=quality)),
+                ),
+                settings=self.settings,
+                needs_features=decision.features is not None,
+                encoder_hash=decision.encoder_hash,
+                now=at + self.settings.learning.wait_s,  # after the time in which feedback is collected
+            )
+            if not isinstance(joined, Example):
+                raise RuntimeError(f"not learned: {joined}")
+            self.labels += self.learn(decision, joined.reward)
 
 
 def cut(world: World, *, seed: int) -> tuple[Places, Places]:
@@ -216,34 +214,32 @@ def passed(task: Task, *, world: World) -> Judged:
     arms = world.table.arms
     incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
     judge = task.conditions.judge is not None or task.conditions.bought
-    values = {"context": world.context, "policy": {"incumbent": incumbent}, "learning": {"wait_s": float(judge)}}
-    settings = Settings.model_validate(values)
-    policy, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
+    values = {"context": world.context, "reward": {"weight": world.weight}, "policy": {"incumbent": incumbent}}
+    settings = Settings.model_validate({**values, "learning": {"wait_s": float(judge)}})
+    name, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
     facts: Mapping[str, Mapping[str, Json]] = {} if is_apart else {str(arm): own for arm, own in world.facts.items()}
-    params = with_settings(policy, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
-    data = SimulationData(
-        table=_part(world.table, asked),
+    params = with_settings(name, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
+    features = None if world.features is None else world.features[asked]
+    part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
+    rows = rows_of(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
+    learning = ConditionedLearning(
+        protected(name, params=params, settings=settings.policy),
+        rows=rows,
         settings=settings,
-        features=None if world.features is None else world.features[asked],
-        encoder_hash=world.encoder_hash,
+        seed=task.seed,
         labelled=task.conditions.labelled,
+        conditions=task.conditions,
+        favoured=arms[world.reference(task.conditions.favoured)],
     )
-    run = SimulationRun(policy=policy, params=params, weight=world.weight, seed=task.seed)
-    favoured = arms[world.reference(task.conditions.favoured)]
-    learning = ConditionedLearning(run, world=data, conditions=task.conditions, favoured=favoured)
     order, warm = np.random.default_rng(task.seed).permutation(len(asked)), task.conditions.warm
     for place in order[:warm]:
-        learning.show(int(place))
+        for row in rows[place * len(arms) : (place + 1) * len(arms)]:
+            learning.warm(row)
     for place in order[warm:]:
         learning.step(int(place))
     shares = learning.shares(world, rest)
     played = learning.played()
-    if played.faults or played.refused:
-        raise RuntimeError(f"{task.policy} in {world.name}: {played.reason}")
+    if played.fault is not None:
+        raise RuntimeError(f"{task.policy} in {world.name}: {played.fault}")
     found = {each.name: getattr(played, each.name) for each in fields(played)} | {"order": asked[played.order]}
     return Judged(**found, test=rest, shares=shares)
-
-
-def _part(table: LabelledTable, places: Places) -> LabelledTable:
-    rows = tuple(table.rows[place] for place in places)
-    return replace(table, rows=rows)

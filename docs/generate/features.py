@@ -54,8 +54,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "explain": ("router/serving/explanations/*.py", "router/cli/inspection.py"),
     "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
     "simulated passes, warm": (
-        "router/offline/simulation.py",
-        "router/offline/first_pass.py",
+        "router/offline/passes.py",
         "router/offline/warm.py",
     ),
     "evaluate": ("workers/evaluation/*.py",),

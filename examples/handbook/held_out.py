@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.examples.handbook.command import Row
+from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation import rewards_of
 
 #: small words, skipped in the search for the word that names the property
 _SMALL: Final = (
@@ -52,14 +52,12 @@ def split(questions: Sequence[Row], *, limit: int, seed: int) -> tuple[list[Row]
 
 def recorded(table: LabelledTable, *, settings: RewardSettings) -> dict[str, Row]:
     """Map each question's id and arm to the recorded quality, steps and reward."""
-    bounds = (settings.minimum, settings.maximum)
-    rewards = rewards_of(table, weight=settings.weight, price=settings.cost.get("steps", 0.0), bounds=bounds)
     return {
         str(row.id): {
             str(arm): {"quality": row.correct[arm], "steps": row.steps[arm], "reward": float(reward)}
             for arm, reward in zip(table.arms, mine, strict=True)
         }
-        for row, mine in zip(table.rows, rewards, strict=True)
+        for row, mine in zip(table.rows, rewards_of(table, reward=settings), strict=True)
     }
 
 

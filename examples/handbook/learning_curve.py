@@ -18,6 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
+from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.cli.console import bars, errors
 from ragbandit.router.comparison import NOT_KNOWN
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve
@@ -25,15 +26,15 @@ from ragbandit.router.comparison.page import write_page
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.first_pass import first_pass
-from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.processes import cores
-from ragbandit.router.offline.simulation import Places, Played, SimulationData, SimulationRun, played, rewards_of
-from ragbandit.router.policies import make_policy, with_settings
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
+from ragbandit.router.offline.passes import EPOCH, Places, Played, break_even, play
+from ragbandit.router.offline.processes import cores, process_executor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Matrix, Vector
 
 SEEDS: Final = 20
 #: the router that may not fall behind the incumbent
@@ -44,6 +45,8 @@ BAND: Final = (0.05, 0.95)
 POINTS, PRINTED, COLUMNS = 48, 3, 64
 #: lines of the small picture, and questions before its first point, whose mean is noise
 LINES, FIRST = 7, 20
+#: questions of the shortest prefix that is compared: in shorter ones a single answer changes the ratio too much
+LEAST_PREFIX: Final = 100
 
 console = Console(emoji=False)
 
@@ -144,47 +147,63 @@ def learned(
     table: LabelledTable, *, settings: Settings, seeds: int, incumbent: str | None, progress: Progress = no_progress
 ) -> tuple[Curve, Curve | None]:
     """The curve of the configured policy on this table, free; and held back to the incumbent, if one is given."""
-    asked, reward = settings.policy, settings.reward
-    world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=asked.params).needs)
-    rewards = rewards_of(
-        table, weight=reward.weight, price=reward.cost.get("steps", 0.0), bounds=(reward.minimum, reward.maximum)
-    )
+    asked, features, encoder_hash = settings.policy, None, ""
+    if "features" in policy_of(settings).needs:
+        encoder = make_encoder(settings.encoder)
+        features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
+        encoder_hash = encoder.hash
+    rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
 
     def passes(incumbent: str | None) -> list[Played]:
-        policy = asked.model_copy(update={"incumbent": incumbent})
-        params = with_settings(asked.name, params=asked.params, incumbent=incumbent is not None)
-        runs = [
-            SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed) for seed in range(seeds)
-        ]
-        there = replace(world, settings=settings.model_copy(update={"policy": policy}))
-        jobs = min(cores(), seeds)
-        return played(runs, world=there, jobs=jobs, progress=progress)
+        changes = {"policy": asked.model_copy(update={"incumbent": incumbent})}
+        there, jobs = settings.model_copy(update=changes), min(cores(), seeds)
+        return played(rows, settings=there, seeds=seeds, jobs=jobs, progress=progress)
 
+    rewards = rewards_of(table, reward=settings.reward)
     curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
     free = curve(passes(None), name="router")
     return free, None if incumbent is None else curve(passes(incumbent), name=HELD)
 
 
-def _world(table: LabelledTable, *, settings: Settings, sees: bool) -> SimulationData:
-    world = SimulationData(table=table, settings=settings)
-    if not sees:
-        return world
-    encoder = make_encoder(settings.encoder)
-    features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
-    return replace(world, features=features, encoder_hash=encoder.hash)
+def rows_of(
+    table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, settings: Settings
+) -> list[Logged]:
+    """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""
+    rows: list[Logged] = []
+    for place, row in enumerate(table.rows):
+        own = None if features is None else features[place]
+        made = arm_rows(row, arms=table.arms, features=own, encoder_hash=encoder_hash, settings=settings, now=EPOCH)
+        rows += [replace(one, decision=replace(one.decision, id=DecisionId(row.id))) for one in made]
+    return rows
+
+
+def played(
+    rows: Sequence[Logged], *, settings: Settings, seeds: int, jobs: int, progress: Progress = no_progress
+) -> list[Played]:
+    """A pass for each seed. jobs: number of processes."""
+    one = partial(play, rows, settings=settings)
+    if jobs == 1:
+        return [one(seed=seed, progress=partial(progress, f"seed {seed}")) for seed in range(seeds)]
+    passes = []
+    with process_executor(jobs) as pool:
+        for done, future in enumerate([pool.submit(one, seed=seed) for seed in range(seeds)], start=1):
+            passes.append(future.result())
+            progress("orders", done, seeds)
+    return passes
 
 
 def curve_of(
     passes: Sequence[Played], *, name: str, table: LabelledTable, rewards: Matrix, incumbent: str | None
 ) -> Curve:
     """The curve of these passes, each over the whole table. rewards: of every row and arm, (n, arms)."""
-    found = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=incumbent, harm=0.05)
-    count = len(table.rows)
-    ahead = _per_question(passes, count=count) - rewards[:, int(rewards.mean(axis=0).argmax())]
+    means, count = rewards.mean(axis=0), len(table.rows)
+    column = int(means.argmax()) if incumbent is None else table.arms.index(ArmName(incumbent))
+    even, share = break_even(passes, fixed=rewards[:, column])
+    ahead = _per_question(passes, count=count) - rewards[:, int(means.argmax())]
     so_far = np.array([np.cumsum(one.earned) / np.arange(1, count + 1) for one in passes])  # (seeds, n)
     return Curve(
         name=name,
-        incumbent=found.incumbent,
+        incumbent=table.arms[column],
         seeds=len(passes),
         questions=count,
         points=tuple(_point(so_far[:, at - 1], questions=at) for at in _places(count)),
@@ -193,11 +212,27 @@ def curve_of(
         ahead=float(ahead.mean()),
         ahead_se=float(ahead.std(ddof=1) / np.sqrt(count)),
         leads=_leads(passes, rewards=rewards, arms=table.arms),
-        break_even=found.break_even,
-        break_even_share=found.break_even_share,
-        worst_prefix=found.worst_prefix,
+        break_even=even,
+        break_even_share=share,
+        worst_prefix=worst_prefix(passes, fixed=rewards[:, column]),
         late=_late(passes, table=table, rewards=rewards, name=name),
     )
+
+
+def prefixes(passes: Sequence[Played], *, fixed: Vector) -> list[tuple[Vector, Vector]]:
+    """Sums of earned rewards and of a fixed arm's, after each number of questions from LEAST_PREFIX on."""
+    sums = [(np.cumsum(one.earned), np.cumsum(fixed[one.order])) for one in passes]
+    return [
+        (ours[min(LEAST_PREFIX, len(ours)) - 1 :], theirs[min(LEAST_PREFIX, len(ours)) - 1 :]) for ours, theirs in sums
+    ]
+
+
+def worst_prefix(passes: Sequence[Played], *, fixed: Vector) -> float | None:
+    """Smallest share of the fixed arm's sum over all `prefixes`; None if a sum of that arm is not above 0."""
+    sums = prefixes(passes, fixed=fixed)
+    if not all((theirs > 0.0).all() for _, theirs in sums):
+        return None
+    return min(float((ours / theirs).min()) for ours, theirs in sums)
 
 
 def _leads(passes: Sequence[Played], *, rewards: Matrix, arms: Sequence[str]) -> dict[str, tuple[float, float, float]]:

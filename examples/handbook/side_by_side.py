@@ -13,7 +13,6 @@ from rich.table import Table as Printed
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation import rewards_of
 from ragbandit.shared.types import Matrix
 
 #: what a question of the handbook needs, in words
@@ -22,6 +21,12 @@ LEGEND: Final = (
     "mean ± standard error over questions; a failed answer is wrong\nStep: rounds of search and generation; "
     "Time: seconds over those of single_step; read, written: tokens"
 )
+
+
+def rewards_of(table: LabelledTable, *, reward: RewardSettings) -> Matrix:
+    """Reward of every arm, shape (n, arms), as `ragbandit.router.learning.reward` computes it."""
+    price = reward.cost.get("steps", 0.0)
+    return np.clip(table.correct - reward.weight * (price * table.steps), reward.minimum, reward.maximum)
 
 
 def sampled(questions: Sequence[Row], *, each: int, by: str) -> list[Row]:
@@ -63,9 +68,7 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
     kinds: the id of a question -> its kind. Each row has the share right of every kind and of all ("right"), the
     "steps" and the "reward", each with its standard error under "<name>_se", None for one question.
     """
-    price, bounds = reward.cost.get("steps", 0.0), (reward.minimum, reward.maximum)
-    rewards = rewards_of(table, weight=reward.weight, price=price, bounds=bounds)
-    count = len(table.arms)
+    rewards, count = rewards_of(table, reward=reward), len(table.arms)
     everywhere = np.eye(count)
     chosen = {str(arm): np.tile(everywhere[place], (len(table.rows), 1)) for place, arm in enumerate(table.arms)}
     cheapest = np.where(rewards == rewards.max(axis=1, keepdims=True), table.steps, np.inf).argmin(axis=1)

@@ -7,20 +7,24 @@
 - Logged draws: if these questions are missing, or too few to decide, replay estimates the same comparisons from the
   questions that have the outcome of one drawn arm. The estimate with the narrower interval is taken.
 - Control: the same with outcomes permuted between questions. Any gain is then chance.
-- From cold: a simulated service draws one arm per question, and labels a share of the answers. The simulation finds
-  the number of questions after which routing has paid for its learning.
+- Learning curves: a simulated service draws one arm per question, and labels a share of the answers. From cold it asks
+  all questions; warm, it asks each fold after it has learned the other folds. The curves show where routing has earned
+  what the best fixed arm earns.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final, Literal
+
+import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Difference, forecast, words
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.first_pass import FirstPass, first_pass, learning_curve
+from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.gains import (
     ALWAYS,
     CONFIDENCE,
@@ -32,21 +36,21 @@ from ragbandit.router.offline.gains import (
     paired_outcomes,
 )
 from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.passes import learning_curve, play
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.crossfit import crossfitted_policy, held_out_folds
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played
-from ragbandit.router.offline.warm import Outcomes, numbered
+from ragbandit.router.offline.warm import Outcomes, learner_of, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
-from ragbandit.shared.types import Matrix, finite_json
+from ragbandit.shared.types import ArmName, Matrix, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
 #: default share of the decisions that are labelled
 LABELLED: Final = 0.3
-#: number of simulated passes from cold, each over the questions in another order
+#: number of simulated passes from cold, each over all questions in another order
 PASSES: Final = 5
 #: for the frontier of quality and cost, the policy is also measured at these multiples of the proposed cost weight
 _FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
@@ -60,11 +64,11 @@ _PROBABILITIES: Final = "the probabilities that the arms were drawn with; `ragba
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     folds: int = 5
-    labelled: float = LABELLED  #: share of the decisions that are labelled in the passes from cold, in (0, 1]
+    labelled: float = LABELLED  #: share of the decisions that are labelled in the learning curves, in (0, 1]
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
-    everything: bool = True  #: False skips the control, the passes from cold and the frontier
+    everything: bool = True  #: False skips the control, the learning curves and the frontier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,9 +79,8 @@ class Advice(Gains):
     progress: float = 1.0  #: share of the evidence for a verdict that is there
     #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
     control: Difference | None = None
-    #: simulated service without a warm start, compared with the best fixed arm; None if it was not computed
-    cold: FirstPass | None = None
-    curve: LearningCurve | None = None  #: the same, question by question
+    #: simulated service compared with the best fixed arm, "cold" and "warm"; empty if it was not computed
+    curves: tuple[LearningCurve, ...] = ()
     ask: Ask = field(default_factory=Ask)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,49 +89,42 @@ class Advice(Gains):
 
 
 def advise(
-    rows: Sequence[Logged],
-    *,
-    source: str,
-    policy: Policy,
-    name: str,
-    settings: Settings,
-    ask: Ask | None = None,
-    progress: Progress = no_progress,
+    rows: Sequence[Logged], *, source: str, settings: Settings, ask: Ask | None = None, progress: Progress = no_progress
 ) -> Advice:
-    """Compute the verdict from logged rows, which must have features if the policy needs them.
+    """Compute the verdict on the configured policy from logged rows, which must have features if the policy needs them.
 
-    policy: an untrained policy; copies with its params learn. name: name of the policy in messages.
     Raises InvalidInput if there are fewer questions than folds.
     """
-    adviser = _Adviser(policy=policy, name=name, settings=settings, ask=ask or Ask(), progress=progress)
+    policy = learner_of(policy_of(settings))
+    adviser = _Adviser(policy=policy, settings=settings, ask=ask or Ask(), progress=progress)
     return adviser.advice(rows, source=source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Adviser:
-    policy: Policy
-    name: str
+    policy: Policy  #: untrained; copies with its params learn
     settings: Settings
     ask: Ask
     progress: Progress
 
     def advice(self, rows: Sequence[Logged], *, source: str) -> Advice:
         outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
-        paired_rows = outcomes.rows if outcomes is not None else ()
-        judged = [*paired_rows, *drawn]
+        judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
-        weights = dict[float, str]()
+        folds, weights = self._folds(judged, log=log), dict[float, str]()
         if self.ask.everything and serves_prices(self.policy) and all(row.reward.has_parts for row in judged):
             weights = _frontier_weights(settings)
-        pmfs, notes = self._learned(self.name, rows=judged, log=log, settings=settings, weights=weights)
+        common: dict[str, Any] = {"settings": settings, "log": log}
+        common["pmfs"], notes = self._learned(self.settings.policy.name, folds=folds, weights=weights, **common)
         about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
-        common: dict[str, Any] = {"log": log, "pmfs": pmfs, "settings": settings}
         advice = None
         if outcomes is not None:
             gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
             if self.ask.everything:
-                about |= self._simulated(outcomes, best=gains.best, settings=settings)
+                paired: dict[str, Any] = {"best": gains.best, "folds": folds, "settings": settings}
+                about["control"] = self._control(outcomes, **paired)
+                about["curves"] = self._curves(outcomes, rows=judged, **paired)
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
@@ -138,45 +134,51 @@ class _Adviser:
         estimated = concluded(Advice(**_fields(found, notes=notes), **{**about, "control": None}))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
-    def _learned(
-        self, name: str, *, rows: Sequence[Logged], log: MemoryLog, settings: Settings, weights: Mapping[float, str]
-    ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-        """Returns (the probabilities of routing, and of routing at each weight, notes). name: for progress."""
+    def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
         question = numbered(rows)
         questions, folds = int(question.max()) + 1, self.ask.folds
         if questions < folds:
             message = f"{questions} different questions cannot be cut in {folds} folds"
             raise InvalidInput(message, field=log.name, remedy="give more questions")
-        parts = held_out_folds(log, question=question, folds=folds)
-        common: dict[str, Any] = {"log": log, "folds": parts, "settings": settings, "progress": self.progress}
+        return held_out_folds(log, question=question, folds=folds)
+
+    def _learned(
+        self, name: str, *, log: MemoryLog, folds: Choices, settings: Settings, weights: Mapping[float, str]
+    ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+        """Returns (the probabilities of routing, and of routing at each weight, notes). name: for progress."""
+        common: dict[str, Any] = {"log": log, "folds": folds, "settings": settings, "progress": self.progress}
         pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
         return {ROUTING: pmfs.pop(name), **pmfs}, notes
 
-    def _simulated(self, outcomes: Outcomes, *, best: str, settings: Settings) -> dict[str, Any]:
-        """The fields `control`, `cold` and `curve` of the advice. best: the best fixed arm."""
+    def _control(self, outcomes: Outcomes, *, best: str, folds: Choices, settings: Settings) -> Difference:
         permuted = outcomes.permuted(seed=0)
-        log, name = log_of(permuted.rows, source=""), "routing with permuted outcomes"
-        pmfs, _ = self._learned(name, rows=permuted.rows, log=log, settings=settings, weights={})
-        gains = on_outcomes(permuted, log=log, pmfs=pmfs, settings=settings, confidence=CONFIDENCE)
-        control = next(one.reward for one in gains.comparisons if one.second == f"{ALWAYS}{best}")
-        table, weight = outcomes.table(), settings.reward.weight
-        reward = settings.reward.model_copy(update={"cost": {"steps": 1.0}})  # the table's steps are the logged costs
-        world = SimulationData(
-            table=table,
-            settings=settings.model_copy(update={"reward": reward}),
-            features=outcomes.features,
-            encoder_hash=outcomes.encoder_hash,
-            labelled=self.ask.labelled,
-        )
-        runs = [
-            SimulationRun(policy=self.policy.algorithm, params=self.policy.params, weight=weight, seed=seed)
+        common: dict[str, Any] = {"settings": settings, "log": log_of(permuted.rows, source="")}
+        name = "routing with permuted outcomes"
+        pmfs, _ = self._learned(name, folds=folds[: len(permuted.rows)], weights={}, **common)
+        gains = on_outcomes(permuted, pmfs=pmfs, confidence=CONFIDENCE, **common)
+        return next(one.reward for one in gains.comparisons if one.second == f"{ALWAYS}{best}")
+
+    def _curves(
+        self, outcomes: Outcomes, *, rows: Sequence[Logged], best: str, folds: Choices, settings: Settings
+    ) -> tuple[LearningCurve, ...]:
+        """The curves "cold" and "warm". rows: what is learned, beginning with the rows of the outcomes."""
+        fixed = outcomes.values["reward"][:, outcomes.arms.index(ArmName(best))]
+        simulated = partial(play, outcomes.rows, settings=settings, labelled=self.ask.labelled)
+        cold = [
+            simulated(seed=seed, progress=partial(self.progress, f"from cold, order {seed + 1} of {PASSES}"))
             for seed in range(PASSES)
         ]
-        passes = played(runs, world=world, jobs=1, progress=self.progress)
-        rewards = outcomes.reward[:, outcomes.complete]
-        cold = first_pass(passes, arms=table.arms, rewards=rewards, incumbent=best, harm=settings.policy.harm)
-        curve = learning_curve("cold", passes, rewards=rewards, summary=cold, arms=table.arms)
-        return {"control": control, "cold": cold, "curve": curve}
+        held_out = folds[: len(outcomes.rows) : len(outcomes.complete)]
+        warm = [
+            simulated(
+                seed=fold,
+                warm=[rows[at] for at in np.flatnonzero(folds != fold).tolist()],
+                questions=np.flatnonzero(held_out == fold),
+                progress=partial(self.progress, f"warm, part {fold + 1} of {self.ask.folds}"),
+            )
+            for fold in np.unique(held_out).tolist()
+        ]
+        return learning_curve("cold", cold, fixed=fixed), learning_curve("warm", warm, fixed=fixed)
 
 
 def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:

@@ -17,10 +17,8 @@ from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.replay.engine import estimate_candidates, replay_pmfs
+from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
-from ragbandit.router.offline.replay.parts import LogPart, with_candidates
-from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, array_pmf, baselines
 from ragbandit.router.offline.replay.report import comparisons
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
@@ -89,33 +87,32 @@ def on_outcomes(
 
     The rows of `outcomes` are the first rows of the log.
     """
-    complete = [outcomes.arms[column] for column in outcomes.complete]
+    complete, columns = outcomes.complete, [outcomes.arms.index(arm) for arm in outcomes.complete]
     # All rows of a question have the same probabilities. Shape (questions, complete arms)
     chosen = {
         label: pmf[: len(outcomes.rows) : len(complete)][:, [log.log.arms.index(arm) for arm in complete]]
         for label, pmf in pmfs.items()
     }
-    values = {"reward": outcomes.reward, "quality": outcomes.quality, "cost": outcomes.cost}
     ways = {
-        label: {part: (share * matrix[:, outcomes.complete]).sum(axis=1) for part, matrix in values.items()}
+        label: {part: (share * matrix[:, columns]).sum(axis=1) for part, matrix in outcomes.values.items()}
         for label, share in chosen.items()
     }
     gains, reward = [], settings.reward
     common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": unit_of(reward)}
     common["confidence"] = confidence
     for column, arm in enumerate(outcomes.arms):
-        asked = ~np.isnan(outcomes.reward[:, column])
+        asked = ~np.isnan(outcomes.values["reward"][:, column])
         ours = {part: way[asked] for part, way in ways[ROUTING].items()}
-        theirs = {part: matrix[asked, column] for part, matrix in values.items()}
+        theirs = {part: matrix[asked, column] for part, matrix in outcomes.values.items()}
         gains.append(paired(ROUTING, f"{ALWAYS}{arm}", ours=ours, theirs=theirs, **common))
-    questions = len(outcomes.queries)
+    queries = outcomes.queries
     points = {label: (way["quality"].mean(), way["cost"].mean()) for label, way in ways.items() if label != ROUTING}
     return Gains(
-        questions=questions,
-        on=f"on {counted(questions, 'question')} with the outcomes of every arm",
+        questions=len(queries),
+        on=f"on {counted(len(queries), 'question')} with the outcomes of every arm",
         shares=dict(zip(complete, map(float, chosen[ROUTING].mean(axis=0)), strict=True)),
         kinds=question_kinds(
-            outcomes.queries,
+            queries,
             pmfs=chosen[ROUTING],
             arms=complete,
             rewards=ways[ROUTING]["reward"],
@@ -138,17 +135,8 @@ def on_draws(
     drawn = log_of(rows, source=log.name)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
-    fixed = [spec for spec in baselines(drawn.log.arms) if spec.kind == "fixed"]
-    candidates = [CandidatePmf(described=ROUTING, pmf=pmfs.pop(ROUTING))]
-    candidates += [CandidatePmf(described="", pmf=array_pmf(spec, log=drawn.log, named=str)) for spec in fixed]
-    result = estimate_candidates(
-        [LogPart(rows=with_candidates(drawn.log, [candidate.pmf for candidate in candidates]))],
-        candidates=[CandidateSpec(name=ROUTING, kind="column", what=ROUTING), *fixed],
-        candidate_pmfs=candidates,
-        plan=Plan(folds=folds, baseline=ROUTING),
-        log=log.name,
-        progress=progress,
-    )
+    common: dict[str, Any] = {"folds": folds, "progress": progress}
+    result = replay_pmfs(drawn, {ROUTING: pmfs.pop(ROUTING)}, baseline=ROUTING, **common)
     if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
@@ -165,7 +153,7 @@ def on_draws(
             untried[arm] = f"cannot be judged: it was drawn {counted(draws, 'time')}, too seldom"
     points = {}
     if pmfs and not is_partial:
-        for way in replay_pmfs(drawn, pmfs, folds=folds, progress=progress).candidates:
+        for way in replay_pmfs(drawn, pmfs, **common).candidates:
             if way.name in pmfs and way.comparison is not None and way.comparison.reward.is_known:
                 points[way.name] = way.quality.estimate or 0.0, way.cost.estimate or 0.0
     return Gains(

@@ -1,11 +1,11 @@
 """Warm start: a policy learns labelled questions or a log before it serves."""
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, FeatureRows, Matrix, Query, TableRow
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, Matrix, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,45 +225,26 @@ def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """Outcomes by question and arm; matrices have shape (questions, arms), NaN where an arm did not answer."""
+    """Mean outcomes by question and arm, of the questions that every complete arm answered."""
 
     arms: tuple[ArmName, ...]
-    reward: Matrix
-    quality: Matrix
-    cost: Matrix
-    complete: Choices  #: indices of the arms that answered every question; routing chooses between these
-    #: a row for each question and complete arm, sorted by question, as a uniform draw would log it
+    complete: tuple[ArmName, ...]  #: arms that answered these questions; routing chooses between these
+    #: "reward", "quality" and "cost", each of shape (questions, arms), NaN where an arm did not answer
+    values: Mapping[str, Matrix]
+    #: a row for each question and complete arm, in order of questions, as a uniform draw would log it
     rows: Sequence[Logged]
-    queries: Sequence[Query]
-    #: features of the questions, shape (questions, d); None if a question has none
-    features: FeatureRows | None
-    encoder_hash: str
 
-    def table(self) -> LabelledTable:
-        arms = tuple(self.arms[column] for column in self.complete)
-        quality, cost = np.clip(self.quality[:, self.complete], 0.0, 1.0), self.cost[:, self.complete]
-        rows = tuple(
-            TableRow(
-                id=f"q{at}",
-                question=query.text,
-                correct=dict(zip(arms, quality[at].tolist(), strict=True)),
-                steps=dict(zip(arms, cost[at].tolist(), strict=True)),
-                context=query.context,
-            )
-            for at, query in enumerate(self.queries)
-        )
-        return LabelledTable(rows=rows, arms=arms)
+    @property
+    def queries(self) -> list[Query]:
+        return [row.decision.query for row in self.rows[:: len(self.complete)]]
 
     def permuted(self, *, seed: int) -> "Outcomes":
         """The outcomes permuted between questions. All outcomes of one question move together."""
-        order = np.random.default_rng(seed).permutation(len(self.queries))
         arms = len(self.complete)
-        rows = [
-            replace(row, reward=self.rows[int(order[at // arms]) * arms + at % arms].reward)
-            for at, row in enumerate(self.rows)
-        ]
-        reward, quality, cost = self.reward[order], self.quality[order], self.cost[order]
-        return replace(self, rows=rows, reward=reward, quality=quality, cost=cost)
+        order = np.random.default_rng(seed).permutation(len(self.rows) // arms)
+        others = [self.rows[question * arms + column].reward for question in order for column in range(arms)]
+        rows = [replace(row, reward=reward) for row, reward in zip(self.rows, others, strict=True)]
+        return replace(self, rows=rows, values={part: matrix[order] for part, matrix in self.values.items()})
 
 
 def numbered(rows: Sequence[Logged]) -> Choices:
@@ -274,47 +255,38 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """Mean outcomes of questions that every complete arm answered; None if a question lacks an arm that it offers."""
+    """The outcomes in these rows; None if a question lacks an arm that it offers."""
     if not has_every_arm(rows):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))
-    question = numbered(rows)
-    shape = int(question.max()) + 1, len(arms)
-    columns = {arm: column for column, arm in enumerate(arms)}
-    column = np.array([columns[row.decision.arm] for row in rows], dtype=np.intp)
-    count = np.zeros(shape)
-    np.add.at(count, (question, column), 1.0)
-    answered = (count > 0.0).sum(axis=0)
+    questions: dict[str, dict[ArmName, list[Logged]]] = {}
+    for row in rows:
+        questions.setdefault(question_key(row.decision.query), {}).setdefault(row.decision.arm, []).append(row)
+    answered = Counter(chain.from_iterable(questions.values()))
     # An arm is complete if at most one arm answered more questions: so at least two are, since routing needs a choice.
-    complete = np.flatnonzero(answered >= np.sort(answered)[-2])
-    whole = np.flatnonzero((count[:, complete] > 0.0).all(axis=1))
-    means = {}
-    for key in ("value", "quality", "cost"):
-        total = np.zeros(shape)
-        np.add.at(total, (question, column), [getattr(row.reward, key) for row in rows])
-        means[key] = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0.0)[whole]
-    first: dict[tuple[int, int], Logged] = {}
-    for at, row in enumerate(rows):
-        first.setdefault((int(question[at]), int(column[at])), row)
-    names = tuple(arms[place] for place in complete)
-    even = (1.0 / len(names),) * len(names)
+    least = sorted(answered.values())[-2]
+    complete = tuple(arm for arm in arms if answered[arm] >= least)
+    whole = [answers for answers in questions.values() if {*complete} <= {*answers}]
+    means: dict[str, Matrix] = {
+        part: np.array(
+            [[_mean(getattr(row.reward, name) for row in answers.get(arm, ())) for arm in arms] for answers in whole]
+        )
+        for part, name in (("reward", "value"), ("quality", "quality"), ("cost", "cost"))
+    }
+    even = (1.0 / len(complete),) * len(complete)
     mean_rows = []
-    for at, number in enumerate(whole):
-        for place in complete:
-            row = first[int(number), int(place)]
-            decision = replace(row.decision, arms=names, pmf=even, propensity=even[0])
-            parts: dict[str, Any] = {key: float(matrix[at, place]) for key, matrix in means.items()}
-            mean_rows.append(replace(row, decision=decision, reward=replace(row.reward, **parts)))
-    decisions = [row.decision for row in mean_rows[:: len(names)]]
-    features = [decision.features for decision in decisions if decision.features is not None]
-    return Outcomes(
-        arms=arms,
-        reward=means["value"],
-        quality=means["quality"],
-        cost=means["cost"],
-        complete=complete,
-        rows=mean_rows,
-        queries=[decision.query for decision in decisions],
-        features=np.stack(features) if len(features) == len(decisions) else None,
-        encoder_hash=decisions[0].encoder_hash,
-    )
+    for at, answers in enumerate(whole):
+        for arm in complete:
+            row, column = answers[arm][0], arms.index(arm)
+            decision = replace(row.decision, arms=complete, pmf=even, propensity=even[0])
+            value, quality, cost = (float(means[part][at, column]) for part in means)
+            mean_rows.append(
+                replace(row, decision=decision, reward=replace(row.reward, value=value, quality=quality, cost=cost))
+            )
+    return Outcomes(arms=arms, complete=complete, values=means, rows=mean_rows)
+
+
+def _mean(values: Iterable[float]) -> float:
+    """The mean; NaN without a value."""
+    listed = list(values)
+    return math.fsum(listed) / len(listed) if listed else math.nan

@@ -23,7 +23,6 @@ from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
-from ragbandit.router.offline.simulation import check_labelled
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type
@@ -83,7 +82,9 @@ def advise_verb(
     if module is not None and questions is None:
         remedy = f"ragbandit advise QUESTIONS --module {module}"
         raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
-    check_labelled(labelled)
+    if not 0.0 < labelled <= 1.0:
+        remedy = "use more than 0 and at most 1, for example 0.3"
+        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
     if report is not None:
         check_page(report)
     loaded = configuration.load(config)
@@ -193,9 +194,7 @@ class _Sources:
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
-        name = self.settings.policy.name
-        common: dict[str, Any] = {"policy": self.policy, "name": name, "settings": self.settings}
-        return advise(material.rows, source=material.source, ask=ask, progress=self.progress, **common)
+        return advise(material.rows, source=material.source, settings=self.settings, ask=ask, progress=self.progress)
 
     def of_table(self, path: Path, *, skip_bad: bool) -> WarmRows:
         bad: list[BadRow] = []
@@ -303,7 +302,8 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
     notes = []
     incumbent = settings.policy.incumbent
     if incumbent is not None:
-        notes.append(f"in service policy.harm holds the policy back to {incumbent}; here it does not")
+        curves = "in service, and in the learning curves,"
+        notes.append(f"{curves} policy.harm holds the policy back to {incumbent}; in the comparisons it does not")
     without_rows = [arm for arm in settings.arms if arm not in material.arms]
     if without_rows:
         notes.append(f"nothing is known of {', '.join(without_rows)}: explored as on the first day")

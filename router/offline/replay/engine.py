@@ -270,8 +270,13 @@ def notes_on_rows(summary: LogSummary) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress) -> ReplayResult:
-    """Judge policies, given by their probabilities, and each fixed arm. pmfs: name -> probabilities, (n, K)."""
+def replay_pmfs(
+    log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progress: Progress, baseline: str | None = None
+) -> ReplayResult:
+    """Judge policies, given by their probabilities, and each fixed arm. pmfs: name -> probabilities, (n, K).
+
+    baseline: name of the policy that all are compared with; None for the logged one.
+    """
     fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
     specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
     candidates = [
@@ -282,7 +287,7 @@ def replay_pmfs(log: MemoryLog, pmfs: Mapping[str, Matrix], *, folds: int, progr
         [LogPart(rows=with_candidates(log.log, [candidate.pmf for candidate in candidates]))],
         candidates=[*specs, *fixed],
         candidate_pmfs=candidates,
-        plan=Plan(folds=folds),
+        plan=Plan(folds=folds, baseline=baseline),
         log="a log in memory",
         progress=progress,
     )

@@ -16,7 +16,7 @@ from ragbandit.examples.handbook.learning_curve import (
 )
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.simulation import Played
+from ragbandit.router.offline.passes import Played
 from ragbandit.shared.types import TableRow
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

@@ -6,16 +6,17 @@ from functools import cache
 
 import pytest
 
+from ragbandit.examples.handbook.learning_curve import rows_of
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
 from ragbandit.router.offline.gains import unit_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
 from ragbandit.shared.types import TableRow
 from tests.support import two_pipelines as world
+from tests.support.examples import made_table
 
 ARMS = ("fast", "deep")
 SETTINGS = Settings(
@@ -58,8 +59,7 @@ def drawn(count: int, *, seed: int, pmfs=((0.5, 0.5), (0.1, 0.9), (0.9, 0.1)), w
 
 
 def asked(*rows, everything=False, **ask) -> Advice:
-    settings = {"policy": policy_of(SETTINGS), "name": "mba", "settings": SETTINGS}
-    return advise([*rows], source="the store", ask=Ask(everything=everything, **ask), **settings)
+    return advise([*rows], source="the store", ask=Ask(everything=everything, **ask), settings=SETTINGS)
 
 
 def test_outcomes_of_every_arm_are_compared_question_by_question():
@@ -79,13 +79,29 @@ def test_outcomes_of_every_arm_are_compared_question_by_question():
     assert best.cost.high < -1.2
     assert 0.4 < advice.shares["fast"] < 0.6
     assert advice.control.estimate < 0.02
-    assert advice.curve.policy[-1] == pytest.approx(advice.cold.reward)
-    assert advice.curve.fixed[-1] == pytest.approx(advice.cold.always["deep"])
+    assert advice.curves[0].fixed[-1] == pytest.approx(best.reward.second)
     assert [(kind.share, max(kind.arms, key=kind.arms.get)) for kind in advice.kinds] == [(0.5, "fast"), (0.5, "deep")]
     assert {point.kind for point in advice.frontier} == {"arm", "in use", "price"}
     assert advice.sentence.startswith("route: learned routing is better than always deep: +0.")
     assert "reward a question; quality as good" in advice.sentence
     assert advice.sentence.endswith("; on 240 questions with the outcomes of every arm")
+
+
+def test_a_warm_start_is_ahead_from_the_first_question():
+    """If the first word decides whether `fast` is right, the warm curve begins ahead of always `deep`, the cold one
+    behind.
+    """
+    texts = [f"{' '.join([('who', 'why')[number % 2]] * 4)} {number}?" for number in range(200)]
+    table = made_table([[1.0, 1.0], [0.0, 1.0]] * 100, [[1.0, 4.0]] * 200, arms=ARMS)
+    table = replace(table, rows=tuple(replace(row, question=text) for row, text in zip(table.rows, texts, strict=True)))
+    encoder = HashingEncoder(dimension=64)
+    rows = rows_of(table, features=encoder.encode(texts), encoder_hash=encoder.hash, settings=SETTINGS)
+    cold, warm = asked(*rows, everything=True, labelled=0.5).curves
+    assert (cold.name, warm.name, warm.break_even) == ("cold", "warm", 1)
+    assert cold.break_even is None or cold.break_even > 50
+    assert warm.policy[0] > warm.fixed[0] == pytest.approx(0.8) == cold.fixed[-1] > cold.policy[0]
+    assert cold.questions[-1] == 200 > 60 > warm.questions[-1]
+    assert cold.rated[-1] == pytest.approx(100, abs=25)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -1,17 +1,16 @@
-"""A simulated pass: what a policy is given, what it learns, and what it earns."""
+"""A simulated pass: what a policy is given, what it learns and earns, and when it has earned what a fixed arm earns."""
 
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.examples.handbook.learning_curve import rows_of
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder
-from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.simulation import SimulationData, SimulationRun, played, rewards_of
+from ragbandit.router.offline.passes import Played, break_even, learning_curve, play
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from tests.support.examples import made_table
 
 
@@ -48,13 +47,13 @@ def passed(monkeypatch):
     monkeypatch.setattr(Spy, "asked", [])
     monkeypatch.setattr(Spy, "taught", [])
 
-    def play(table, **given):
+    def passed(table, *, policy=None, **given):
+        settings = Settings(policy={"name": "spy", **(policy or {})})
         features = HashingEncoder(16).encode([row.question for row in table.rows])
-        world = SimulationData(table=table, **{"settings": Settings(), "features": features, **given})
-        [found] = played([SimulationRun(policy="spy", params={}, weight=0.05, seed=0)], world=world, jobs=1)
-        return found
+        rows = rows_of(table, features=features, encoder_hash="", settings=settings)
+        return play(rows, settings=settings, seed=0, **given)
 
-    return play
+    return passed
 
 
 def test_only_the_drawn_arm_is_revealed(passed):
@@ -88,22 +87,23 @@ def test_few_labels_are_learned_and_all_questions_earn(passed):
     assert np.array_equal(found[0].earned, found[2].earned)  # draws of `uniform` do not depend on what it learned
 
 
-def test_faults_are_counted_and_the_fallback_is_played(passed, monkeypatch):
+def test_the_fallback_decides_if_a_policy_breaks(passed, monkeypatch):
     """If a policy breaks for some questions, the fallback arm answers them, and the first reason is kept."""
     monkeypatch.setattr(Spy, "breaks", frozenset({"0?", "2?"}))
-    found = passed(
-        table_of(4), settings=Settings(policy={"fallback": "multi_step", "floor": 0.0, "cold_start_floor": 0.0})
-    )
+    found = passed(table_of(4), policy={"fallback": "multi_step", "floor": 0.0, "cold_start_floor": 0.0})
     drawn = dict(zip(found.order, found.drawn, strict=True))
-    assert (drawn[0], drawn[2], found.faults, found.reason) == (2, 2, 2, "RuntimeError: broken")
+    assert (drawn[0], drawn[2], found.fault) == (2, 2, "RuntimeError: broken")
 
 
-def test_rewards_are_those_of_the_learner():
-    """The rewards of a table equal what router.learning.reward computes from a rating and an outcome, bit for bit."""
-    reward, table = RewardSettings(weight=0.5, cost={"steps": 1.7}, minimum=-0.5, maximum=0.6), table_of(50)
-    found = rewards_of(table, weight=0.5, price=1.7, bounds=(-0.5, 0.6))
-    for value, rating, steps in zip(found.flat, table.correct.flat, table.steps.flat, strict=True):
-        rated = made_feedback(decision_id="d", settings=None, now=0.0, rating=rating)
-        outcome = made_outcome(decision_id="d", now=0.0, status="answered", steps=steps)
-        assert value == explicit_reward([rated], outcome=outcome, settings=reward, how="first").value
-    assert {-0.5, 0.6} <= set(found.ravel().tolist())
+def earning(*earned):
+    """A pass with these rewards."""
+    return Played(order=np.arange(len(earned)), drawn=np.zeros(len(earned), dtype=np.intp), earned=np.array(earned))
+
+
+def test_break_even_of_the_middle_pass():
+    """The median of three passes is the second; it is None if fewer than half get there."""
+    never, early, late, fixed = earning(0, 0, 0, 0), earning(1, 1, 1, 1), earning(0, 0, 1, 1), np.full(4, 0.5)
+    assert break_even([never, early, late], fixed=fixed) == (4, pytest.approx(2 / 3))
+    assert break_even([never, never, early], fixed=fixed) == (None, pytest.approx(1 / 3))
+    curve = learning_curve("cold", [early, late], fixed=fixed)
+    assert (curve.questions, curve.policy, curve.fixed, curve.break_even) == ([4], [0.75], [0.5], 1)

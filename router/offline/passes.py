@@ -1,0 +1,188 @@
+"""Simulated passes: a policy decides known questions one by one, and learns the outcome of the drawn arm only.
+
+The functions of the live service decide and learn (`made_decisions`, `made_update`, `apply`), without database.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ragbandit.router.comparison.assessment import LearningCurve
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import made_update, policy_of
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of, seed_of
+from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, Reward, Vector
+
+#: time of a pass's first decision; each decision takes a second. Policies read no times, but rows of a ledger have them
+EPOCH: Final = 1_700_000_000.0
+#: maximum number of points of a learning curve
+CURVE_POINTS: Final = 60
+
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """A pass, question by question."""
+
+    order: Places  #: number of each question
+    drawn: Places  #: index of the drawn arm
+    earned: Vector  #: reward of this arm
+    labels: int = 0  #: number of decisions whose outcome was learned
+    fault: str | None = None  #: why the fallback decided, or an outcome was not learned; the first reason
+
+
+def decision_id(row: Logged, *, seed: int) -> DecisionId:
+    """The id of the decision on a row's question. It differs by seed, so that draws differ, and hides the row's id."""
+    digest = hashlib.sha256(f"{seed}/0/{row.decision.id}".encode("utf-8", "surrogatepass")).hexdigest()
+    return DecisionId(f"simulated-{digest[:40]}")
+
+
+def chance_of(decision_id: DecisionId, *, what: str) -> float:
+    """A number in [0, 1) for an event of a decision, the same for every policy and independent of the draw."""
+    return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
+
+
+class Learning:
+    """A policy that learns while it decides.
+
+    rows: the outcomes of all arms on the first question, then on the second, ...; the arms always in the same order.
+    labelled: probability that the outcome of a decision is learned, in (0, 1].
+    """
+
+    def __init__(
+        self, policy: Policy, *, rows: Sequence[Logged], settings: Settings, seed: int = 0, labelled: float = 1.0
+    ) -> None:
+        self.policy, self.rows, self.settings, self.seed, self.labelled = policy, rows, settings, seed, labelled
+        self.arms = rows[0].decision.arms
+        self.order: list[int] = []
+        self.drawn: list[int] = []
+        self.decided = self.learned = self.labels = 0
+        self.fault: str | None = None
+
+    def warm(self, row: Logged) -> None:
+        """Learn a row as a warm start does."""
+        self.decided += 1
+        self.learn(row.decision, row.reward)
+
+    def step(self, question: int) -> Decision:
+        decision = self._decision(self.rows[question * len(self.arms)])
+        self.decided += 1
+        self.order.append(question)
+        self.drawn.append(self.arms.index(decision.arm))
+        self.fault = self.fault or decision.fault
+        if self.is_labelled(decision):
+            self.reveal(decision, row=self.rows[question * len(self.arms) + self.drawn[-1]])
+        return decision
+
+    def _decision(self, row: Logged) -> Decision:
+        known = row.decision
+        query = replace(known.query, id=decision_id(row, seed=self.seed))
+        features = known.features if "features" in self.policy.needs else None
+        rows = None if features is None else features[None, :]
+        [decision] = made_decisions(
+            [Offer(query=query, run_by="caller", arms=self.arms)],
+            outputs=outputs_of(self.policy, [query], features=rows, arms=[self.arms]),
+            features=[features],
+            settings=self.settings,
+            seen=self.policy.seen,
+            version="simulated",
+            encoder_hash=known.encoder_hash,
+            now=EPOCH + len(self.order),
+        )
+        return decision
+
+    def is_labelled(self, decision: Decision) -> bool:
+        """Whether the outcome is learned. This depends only on the id, so it does not differ between policies."""
+        return chance_of(decision.id, what="labelled") < self.labelled
+
+    def reveal(self, decision: Decision, *, row: Logged) -> None:
+        """Learn the outcome of the drawn arm. row: this arm's row of the question."""
+        self.labels += self.learn(decision, row.reward)
+
+    def learn(self, decision: Decision, reward: Reward) -> bool:
+        self.learned += 1
+        label = PolicyLabel(self.settings.policy.label)
+        update = made_update(
+            decision, reward, label=label, seq=self.learned, now=decision.made_at, decided=self.decided
+        )
+        is_learned = apply(self.policy, update)
+        if not is_learned:
+            self.fault = self.fault or "the policy would not learn an outcome"
+        return is_learned
+
+    def played(self) -> Played:
+        order, drawn = np.array(self.order, dtype=np.intp), np.array(self.drawn, dtype=np.intp)
+        places = order * len(self.arms) + drawn
+        earned = np.array([self.rows[place].reward.value for place in places], dtype=np.float64)
+        return Played(order=order, drawn=drawn, earned=earned, labels=self.labels, fault=self.fault)
+
+
+def play(
+    rows: Sequence[Logged],
+    *,
+    settings: Settings,
+    seed: int,
+    labelled: float = 1.0,
+    warm: Sequence[Logged] = (),
+    questions: Places | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Played:
+    """A pass of the configured policy, in an order that only the seed decides.
+
+    rows, labelled: see `Learning`. warm: rows that the policy learns before, as by a warm start. questions: numbers of
+    the questions to ask; None for all. progress: receives (rows learned before and questions done, total).
+    """
+    learning = Learning(policy_of(settings), rows=rows, settings=settings, seed=seed, labelled=labelled)
+    asked = np.arange(len(rows) // len(learning.arms)) if questions is None else questions
+    total = len(warm) + len(asked)
+    for done, row in enumerate(warm, start=1):
+        learning.warm(row)
+        progress(done, total)
+    for done, question in enumerate(np.random.default_rng(seed).permutation(asked), start=len(warm) + 1):
+        learning.step(int(question))
+        progress(done, total)
+    return learning.played()
+
+
+def learning_curve(name: str, passes: Sequence[Played], *, fixed: Vector) -> LearningCurve:
+    """Mean rewards so far of these passes, at up to CURVE_POINTS numbers of questions, and of a fixed arm.
+
+    fixed: reward of this arm for every question; the curve has its mean. The policy's reward is this mean plus what the
+    policy earned more than the arm on the same questions: whether the first questions are easy does not move it.
+    """
+    count, mean = min(len(one.order) for one in passes), float(fixed.mean())
+    at = np.unique(np.linspace(min(10, count), count, CURVE_POINTS).astype(np.intp))
+    gains = np.mean([np.cumsum(one.earned - fixed[one.order])[at - 1] for one in passes], axis=0) / at
+    share = sum(one.labels for one in passes) / sum(len(one.order) for one in passes)
+    return LearningCurve(
+        name=name,
+        questions=at.tolist(),
+        policy=(mean + gains).tolist(),
+        fixed=[mean] * len(at),
+        rated=np.round(at * share).astype(int).tolist(),
+        break_even=break_even(passes, fixed=fixed)[0],
+    )
+
+
+def break_even(passes: Sequence[Played], *, fixed: Vector) -> tuple[int | None, float]:
+    """When routing has earned what a fixed arm earns, and stays ahead.
+
+    Returns (number of questions in the median pass, or None if fewer than half of the passes get there; share of the
+    passes that do). fixed: see `learning_curve`.
+    """
+    even = []
+    for one in passes:
+        # not 0: equal rewards that are summed in another order differ by rounding
+        behind = np.flatnonzero(np.cumsum(one.earned - fixed[one.order]) < -1e-9)
+        first = int(behind[-1]) + 2 if len(behind) else 1
+        if first <= len(one.order):
+            even.append(first)
+    middle = (len(passes) + 1) // 2  # the lower median
+    return (sorted(even)[middle - 1] if len(even) >= middle else None), len(even) / len(passes)

@@ -25,18 +25,18 @@ from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.checks.questions import capped, checked_number, checked_type
+from ragbandit.router.serving.checks.questions import checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import counted, known_choices
-from ragbandit.shared.types import ArmName, Budget, Json, PolicyLabel
+from ragbandit.shared.formats import counted
+from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
 from ragbandit.workers.evaluation.assessment import assessment
 from ragbandit.workers.evaluation.command import show, write_records
-from ragbandit.workers.evaluation.paired import PairedRun, facts_of, shared_confidence
+from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.wiring.generators import make_generator
@@ -104,8 +104,11 @@ def advise_verb(
             material = by_table(skip_bad=skip_bad)
             _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
-        if advice.verdict != "wrong log":
-            details |= _applied(advice, material, warm=warm, apply=apply, config=config, progress=progress)
+        if advice.verdict != "wrong log" and (apply or (warm and material.origin != STORE)):
+            with opened(config, make=True) as (settings, ledger):
+                encoder = make_encoder(settings.encoder, ledger=ledger)
+                common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
+                details |= _applied(advice, material, apply=apply, file=loaded.file, progress=progress, **common)
     notes = [*_arm_notes(material, settings=settings), *advice.notes]
     reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
     shown = assessment(advice, details=details, notes=notes, settings=settings)
@@ -128,25 +131,13 @@ class RunOptions:
 
     def arms_of(self, settings: Settings, *, learns: bool) -> dict[ArmName, LoadedArm]:
         """Load the arms to run. learns: whether a configured arm is needed. Raises ConfigError and InvalidInput."""
-        selected = list(dict.fromkeys(self.arms or [*self.pipelines] or sorted(settings.worker_arms)))
-        caller_arms = {*settings.arms} - {*settings.worker_arms} - {*self.pipelines}
-        refused = sorted(caller_arms & {*selected})
-        if not (refused or self.pipelines or runs.ALL in selected) and len(selected) < 2:
-            refused = sorted(caller_arms)
-        if refused:
-            names = " and ".join(filter(None, [", ".join(refused[:-1]), refused[-1]]))
-            remedy = "give --module MODULE:NAME, a mapping of these names to your functions, or --table with outcomes"
-            raise InvalidInput(f"this command cannot run {names}, which your code runs", field="arms", remedy=remedy)
-        functions = {name: self.pipelines[name] for name in selected if name in self.pipelines}
-        worker_names = [name for name in selected if name not in functions]
-        unknown = next((name for name in worker_names if self.pipelines and name not in settings.worker_arms), None)
-        if unknown is not None:
-            remedy = known_choices([*self.pipelines, *settings.worker_arms], given=unknown)
-            raise InvalidInput(f"there is no pipeline {unknown!r}", field="arms", remedy=remedy)
-        runnable = runs.parse_arms(worker_names, settings=settings)[0] if worker_names else {}
+        default = sorted(settings.worker_arms if len(settings.worker_arms) > 1 else settings.arms)
+        selected = list(self.arms or self.pipelines or default)
+        runnable, _ = runs.parse_arms(selected, settings=settings, others=self.pipelines)
+        functions = {name: function for name, function in self.pipelines.items() if name in selected}
         if len(runnable) + len(functions) < 2:
             remedy = "add another arm or pipeline: with one there is nothing to route"
-            raise InvalidInput(f"there is only {', '.join(selected) or 'no arm'} to run", field="arms", remedy=remedy)
+            raise InvalidInput(f"there is only {', '.join(selected)} to run", field="arms", remedy=remedy)
         if learns:
             _check_configured([*runnable, *functions], settings=settings, source="arms")
         return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
@@ -166,9 +157,9 @@ def advise_pipelines(
     if apply:
         ledger = Ledger(router.database, label=PolicyLabel(settings.policy.label))
         common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": router.encoder}
-        enter(material, **common)
+        applied = _applied(advice, material, apply=True, file=router.config_file, progress=no_progress, **common)
+        warnings.append(f"policy.incumbent: {applied['incumbent']}")
         router.refresh()
-        warnings.append(f"policy.incumbent: {set_incumbent(advice.best, file=router.config_file, **common)}")
     warnings.insert(0, f"ended: {details['ended']}")
     return replace(advice, notes=(*warnings, *_arm_notes(material, settings=settings), *advice.notes))
 
@@ -230,13 +221,37 @@ class _Sources:
 
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
         """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
-        paired, outcomes = self._run(questions, options=run, arms=run.arms_of(self.settings, learns=learns))
+        settings, chosen = self.settings, self.settings.judge.generator
+        arms = run.arms_of(settings, learns=learns)
+        rows = self._rows(questions, options=run)
+        judge = None
+        if chosen is not None and any(not row.answers for row in rows):
+            judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
+        folder = Path(settings.data_dir) / "evaluations"
+        outcomes = folder / f"{questions.stem}.outcomes.jsonl"  # in the format of a log
+        ask = replace(self.ask, confidence=shared_confidence(len(rows)))
+        with runs.Answers(run.answers or folder / f"{questions.stem}.jsonl", resume=True) as stored:
+            paired = PairedRun(
+                rows=rows,
+                arms=arms,
+                answers=stored,
+                settings=settings,
+                family=run.family,
+                judge=judge,
+                budget=run.budget,
+                is_known=partial(self._is_known, outcomes, ask=ask),
+                progress=self.progress,
+                warn=self.warn,
+            )
+            paired.finish(concurrency=run.concurrency)
+        if not paired.records:
+            remedy = "give it more time or money; the same command reuses the stored answers"
+            raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
+        write_records(outcomes, paired.records)
         material = self.of_log(outcomes, skip_bad=False)
-        ask = replace(self.ask, confidence=shared_confidence(len(paired.rows)))
-        return facts_of(paired), material, self.advice(material, ask=ask)
+        return paired.facts(), material, self.advice(material, ask=ask)
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
-        runs.check_family(options.family)
         unlabelled = self.settings.judge.generator is not None
         rows = runs.read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
         first_rows = list({row.question: row for row in reversed(rows)}.values())[::-1]
@@ -245,41 +260,11 @@ class _Sources:
             self.warn(f"left out: {counted(repeated, 'row')} with a repeated question, whose first row counts")
         return first_rows
 
-    def _run(
-        self, questions: Path, *, options: RunOptions, arms: Mapping[ArmName, LoadedArm]
-    ) -> tuple[PairedRun, Path]:
-        """Returns (the ended run, the file of its outcomes in the format of a log)."""
-        settings, chosen = self.settings, self.settings.judge.generator
-        rows = self._rows(questions, options=options)
-        judge = None
-        if chosen is not None and any(not row.answers for row in rows):
-            judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
-        folder = Path(settings.data_dir) / "evaluations"
-        outcomes = folder / f"{questions.stem}.outcomes.jsonl"
-        with runs.Answers(options.answers or folder / f"{questions.stem}.jsonl", resume=True) as stored:
-            run = PairedRun(
-                rows=rows,
-                bench=runs.Bench(arms=arms, budget=capped(Budget(), limits=settings.budget), answers=stored),
-                settings=settings,
-                family=options.family,
-                judge=judge,
-                budget=options.budget,
-                is_known=partial(self._is_known, outcomes, questions=len(rows)),
-                progress=self.progress,
-                warn=self.warn,
-            )
-            run.finish(concurrency=options.concurrency)
-        if not run.records:
-            remedy = "give it more time or money; the same command reuses the stored answers"
-            raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
-        write_records(outcomes, run.records)
-        return run, outcomes
-
-    def _is_known(self, file: Path, records: list[dict[str, Json]], *, questions: int) -> bool:
-        """Whether these records suffice for a verdict. questions: number of questions of the whole run."""
+    def _is_known(self, file: Path, records: list[dict[str, Json]], *, ask: Ask) -> bool:
+        """Whether these records suffice for a verdict."""
         write_records(file, records)
-        ask = replace(self.ask, confidence=shared_confidence(questions), everything=False)
-        return self.advice(self.of_log(file, skip_bad=False), ask=ask).verdict != "not enough"
+        material = self.of_log(file, skip_bad=False)
+        return self.advice(material, ask=replace(ask, everything=False)).verdict != "not enough"
 
 
 def _print_left_out(bad: Sequence[BadRow]) -> None:
@@ -316,17 +301,21 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
 
 
 def _applied(
-    advice: Advice, material: WarmRows, *, warm: bool, apply: bool, config: str | None, progress: Progress
+    advice: Advice,
+    material: WarmRows,
+    *,
+    apply: bool,
+    file: Path | None,
+    ledger: Ledger,
+    settings: Settings,
+    encoder: Encoder,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """With `warm` or `apply`, let the policy learn rows that are not from the store. `apply` sets the incumbent too."""
+    """Let the policy learn rows that are not from the store. apply: whether to set the incumbent in the file, too."""
     details: dict[str, Any] = {}
-    if not apply and (not warm or material.origin == STORE):
-        return details
-    with opened(config, make=True) as (settings, ledger):
-        encoder = make_encoder(settings.encoder, ledger=ledger)
-        common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
-        if material.origin != STORE:
-            details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
-        if apply:
-            details["incumbent"] = set_incumbent(advice.best, file=configuration.load(config).file, **common)
+    common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
+    if material.origin != STORE:
+        details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
+    if apply:
+        details["incumbent"] = set_incumbent(advice.best, file=file, **common)
     return details

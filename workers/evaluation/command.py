@@ -1,7 +1,6 @@
 """`ragbandit evaluate`: runs arms on labelled questions, stores and judges every answer, writes a routing table."""
 
 import asyncio
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
@@ -18,15 +17,13 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
-from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_lines
-from ragbandit.shared.types import Budget
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation import results, runs
-from ragbandit.workers.wiring.generators import WorkerArm
+from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import index_folder, with_choice
 
@@ -57,11 +54,10 @@ def evaluate(
     settings = configuration.load(config).settings
     if report is not None:
         check_page(report)
-    runs.check_family(family)
+    rows = runs.read_questions(questions, family=family, limit=limit)
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
     settings = with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
-    rows = runs.read_questions(questions, family=family, limit=limit)
     arms, lacking = runs.parse_arms(strategy, settings=settings)
     if len(arms) < 2 and (table or log):
         remedy = "name two, or leave out the table"
@@ -69,10 +65,17 @@ def evaluate(
     for name, reason in lacking.items():
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-    with runs.Answers(file, resume=resume or retry_failed) as stored:
+    with runs.Answers(file, resume=resume or retry_failed) as stored, bars(errors) as progress:
         if retry_failed:
             stored.forget_failed()
-        answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
+        progress("loading the models", 0, 0)
+        loaded = ArmLoader(settings).load(arms)
+        run = PairedRun(rows=rows, arms=loaded, answers=stored, settings=settings, family=family, progress=progress)
+        with interruptible(f"stopped; {file} keeps the answers so far: continue with --resume"):
+            asyncio.run(run.run(concurrency=concurrency))
+        answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}
+        for work in (work for row in rows for work in run.work(row)):
+            answered[work.arm].append(stored.found[work.key])
     qualities = {
         arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
         for arm, texts in answered.items()
@@ -82,7 +85,7 @@ def evaluate(
     if table is not None:
         write_records(table, results.table_records(rows, **judged))
     if log is not None:
-        write_records(log, _with_features(results.log_records(rows, **judged), rows=rows, settings=settings))
+        write_records(log, _with_features(run.records, settings=settings))
     comparisons = results.compared(**judged)
     show(
         results.assessment(lines, comparisons=comparisons, file=file),
@@ -110,44 +113,8 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
     return name
 
 
-def _run(
-    rows: Sequence[runs.LabelledQuestion],
-    *,
-    arms: Mapping[str, WorkerArm],
-    settings: Settings,
-    answers: runs.Answers,
-    concurrency: int,
-) -> results.Answered:
-    """Run all arms whose answers are not stored. Returns arm -> answers. After Ctrl-C the answers so far are stored."""
-    with bars(errors) as progress:
-        progress("loading the models", 0, 0)
-        loaded = ArmLoader(settings).load(arms)
-    bench = runs.Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget), answers=answers)
-    work = bench.work(rows)
-    missing = list({item.key: item for item in work if item.key not in answers.found}.values())
-    count = itertools.count(1)
-    with bars(errors) as progress, interruptible(_stopped(answers)):
-
-        async def answer(item: runs.Work) -> None:
-            await bench.answer(item)
-            progress("answers", next(count), len(missing))
-
-        asyncio.run(runs.in_parallel(missing, answer, concurrency=concurrency, close=bench.close))
-    answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}
-    for item in work:
-        answered[item.arm].append(answers.found[item.key])
-    return answered
-
-
-def _stopped(answers: runs.Answers) -> str:
-    return f"stopped; {answers.file} keeps the answers so far: continue with --resume"
-
-
-def _with_features(
-    records: Iterable[Mapping[str, Any]], *, rows: Sequence[runs.LabelledQuestion], settings: Settings
-) -> Iterator[Mapping[str, Any]]:
-    encoder = encoder_of(settings)
-    texts = [row.question for row in rows]
+def _with_features(records: Sequence[Mapping[str, Any]], *, settings: Settings) -> Iterator[Mapping[str, Any]]:
+    encoder, texts = encoder_of(settings), list(dict.fromkeys(record["text"] for record in records))
     features = dict(zip(texts, embedded(texts, encoder=encoder, data_dir=settings.data_dir), strict=True))
     for record in records:
         yield {**record, "encoder_hash": encoder.hash, "features": features[record["text"]]}

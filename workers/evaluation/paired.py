@@ -1,4 +1,4 @@
-"""Paired runs: several arms answer the same questions, until the verdict is known or the budget is spent."""
+"""Paired runs: several arms answer the same questions: all of them, or until the verdict is known or paid for."""
 
 import asyncio
 import itertools
@@ -13,13 +13,16 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.gains import CONFIDENCE
+from ragbandit.router.serving.checks.questions import capped
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
-from ragbandit.shared.types import ArmName, Json, Outcome
+from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.strategies.base import Passage, Request
+from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
-from ragbandit.workers.evaluation.runs import Bench, LabelledQuestion, StoredAnswer, Work, in_parallel
+from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
 from ragbandit.workers.judge.checks import JudgeOfArm
+from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 #: number of questions before the first look at the verdict
 FIRST_LOOK: Final = 50
@@ -49,16 +52,18 @@ class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if `run` raises an error."""
 
     rows: Sequence[LabelledQuestion]
-    bench: Bench
+    arms: Mapping[ArmName, LoadedArm]
+    answers: Answers
     settings: Settings
     family: str
-    judge: JudgeOfArm | None
-    #: dollars that the answers may cost; None without a limit
-    budget: float | None
-    #: returns whether records suffice for a verdict; called in a thread
-    is_known: Callable[[list[dict[str, Json]]], bool]
     progress: Progress
-    warn: Callable[[str], None]
+    #: scores answers to questions without right answers
+    judge: JudgeOfArm | None = None
+    #: dollars that the answers may cost; None without a limit
+    budget: float | None = None
+    #: returns whether records suffice for a verdict; called in a thread. None to ask every question
+    is_known: Callable[[list[dict[str, Json]]], bool] | None = None
+    warn: Callable[[str], None] = lambda _text: None
     spent: float = 0.0
     #: number of questions that every arm has answered, and that count
     answered: int = 0
@@ -73,6 +78,21 @@ class PairedRun:
     _new_costs: float = 0.0
     _judge_failed: bool = False
     _looks_done: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._limits = capped(Budget(), limits=self.settings.budget)
+        self._origins = {name: arm.made_by(self._limits) for name, arm in self.arms.items()}
+
+    def work(self, row: LabelledQuestion) -> list[Work]:
+        """Every arm on this question."""
+        return [
+            Work(
+                key=key_of(row.question, arm=name, made_by=self._origins[name], version=arm.version),
+                arm=name,
+                question=row.question,
+            )
+            for name, arm in self.arms.items()
+        ]
 
     def finish(self, *, concurrency: int) -> None:
         """Call `run` in a new event loop. This also works in a notebook. Ctrl-C ends the run early."""
@@ -98,16 +118,17 @@ class PairedRun:
         finally:
             for arm, count in self.failures.items():
                 self.warn(f"{arm} failed at {count} of the questions")
-            await self.bench.close()
+            for part in parts_of(self.arms.values()):
+                await part.close()
             if self.judge is not None:
                 await self.judge.generator.close()
 
     async def _ask(self, row: LabelledQuestion) -> None:
         """Let every arm answer a question, unless its answer is stored, and record the answers."""
-        stored = self.bench.answers.found
+        stored = self.answers.found
         answers: dict[ArmName, StoredAnswer] = {}
         new_answers: list[StoredAnswer] = []
-        for work in self.bench.work([row]):
+        for work in self.work(row):
             known = stored.get(work.key)
             if known is None or not (row.answers or known.score is not None or is_blank(known.answer)):
                 await self._answer(row, work)
@@ -133,14 +154,23 @@ class PairedRun:
             self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
     async def _answer(self, row: LabelledQuestion, work: Work) -> None:
-        outcome = await self.bench.answer(work)
+        arm = self.arms[work.arm]
+        outcome = await run_strategy(
+            arm.strategy,
+            query=Query(id=DecisionId(work.key), text=work.question),
+            budget=self._limits,
+            retriever=arm.retriever,
+            generator=arm.generator,
+            named=arm.named,
+        )
+        self.answers.add(outcome, work=work)
         self.spent += outcome.cost.dollars
         if outcome.status == "failed":
             self.failures[work.arm] += 1
             if self.failures[work.arm] == 1:
                 self.warn(f"{work.arm} failed: {outcome.error}")
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
-            self.bench.answers.add(outcome, work=work, score=await self._judged(row, outcome))
+            self.answers.add(outcome, work=work, score=await self._judged(row, outcome))
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
 
@@ -182,17 +212,11 @@ class PairedRun:
 
     async def _look(self) -> None:
         due = {look for look in looks(len(self.rows)) if look <= self.answered} - self._looks_done
-        if due and self.ended is None:
+        if due and self.ended is None and self.is_known is not None:
             self._looks_done |= due
             if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.answered} questions"
 
-
-def facts_of(run: PairedRun) -> dict[str, Any]:
-    return {
-        "answered": run.answered,
-        "of": len(run.rows),
-        "dollars": run.spent,
-        "unjudged": run.unjudged,
-        "ended": run.ended or "every question was answered",
-    }
+    def facts(self) -> dict[str, Any]:
+        facts = {"answered": self.answered, "of": len(self.rows), "dollars": self.spent, "unjudged": self.unjudged}
+        return {**facts, "ended": self.ended or "every question was answered"}

@@ -85,24 +85,13 @@ def table_records(
         }
 
 
-def log_records(
-    rows: Sequence[LabelledQuestion], *, answered: Answered, qualities: Qualities, reward: RewardSettings
-) -> Iterator[dict[str, Json]]:
-    """The answers as a log of uniform draws without features, for a warm start: one record per question and arm.
-
-    The rows are not independent, so intervals computed from them are too narrow.
-    """
-    arms = list(answered)
-    for place, row in enumerate(rows):
-        for arm in arms:
-            quality = quality_of(qualities[arm][place], reward=reward)
-            yield log_record(row.question, answered[arm][place], quality=quality, arms=arms, reward=reward)
-
-
 def log_record(
     question: str, stored: StoredAnswer, *, quality: float, arms: Sequence[str], reward: RewardSettings
 ) -> dict[str, Json]:
-    """An answer as a logged decision, as if its arm had been drawn uniformly from `arms`."""
+    """An answer as a logged decision, as if its arm had been drawn uniformly from `arms`.
+
+    The rows of a question are not independent, so intervals that count them as several questions are too narrow.
+    """
     return {
         "id": f"evaluated-{stored.key[:32]}",
         "made_at": stored.made_at,

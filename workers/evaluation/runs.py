@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -16,12 +16,10 @@ from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
+from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, offered, worker_arms
-from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 Piece = TypeVar("Piece")
 
@@ -40,15 +38,12 @@ class LabelledQuestion:
     hops: int | None = None
 
 
-def check_family(family: str) -> None:
-    if family not in FAMILY_NAMES:
-        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
-
-
 def read_questions(
     path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
 ) -> tuple[LabelledQuestion, ...]:
     """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
+    if family not in FAMILY_NAMES:
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers = values.converted(values.gold, entry.get("answers"), field="answers")
@@ -167,14 +162,8 @@ class Work:
     question: str
 
 
-async def in_parallel(
-    work: Iterable[Piece],
-    do: Callable[[Piece], Awaitable[object]],
-    *,
-    concurrency: int,
-    close: Callable[[], Awaitable[object]] | None = None,
-) -> None:
-    """Call `do` with each piece of work, `concurrency` at a time, then call `close`. An error cancels all calls."""
+async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
+    """Call `do` with each piece of work, `concurrency` at a time. An error cancels all calls."""
     pieces = iter(work)
 
     async def do_next() -> None:
@@ -187,58 +176,24 @@ async def in_parallel(
                 group.create_task(do_next())
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
-    finally:
-        if close is not None:
-            await close()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    arms: Mapping[ArmName, LoadedArm]
-    budget: Budget
-    answers: Answers
-
-    def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
-        """Every arm on every question, ordered by question, so that an interruption leaves few questions incomplete."""
-        origins = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
-        work = []
-        for row in rows:
-            for name, arm in self.arms.items():
-                key = key_of(row.question, arm=name, made_by=origins[name], version=arm.version)
-                work.append(Work(key=key, arm=name, question=row.question))
-        return work
-
-    async def answer(self, work: Work) -> Outcome:
-        arm = self.arms[work.arm]
-        outcome = await run_strategy(
-            arm.strategy,
-            query=Query(id=DecisionId(work.key), text=work.question),
-            budget=self.budget,
-            retriever=arm.retriever,
-            generator=arm.generator,
-            named=arm.named,
-        )
-        self.answers.add(outcome, work=work)
-        return outcome
-
-    async def close(self) -> None:
-        for part in parts_of(self.arms.values()):
-            await part.close()
 
 
 ALL = "all"
 
 
-def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
+def parse_arms(
+    wanted: Sequence[str], *, settings: Settings, others: Collection[str] = ()
+) -> tuple[dict[str, WorkerArm], dict[str, str]]:
     """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, also joined by commas.
 
     ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
-    default params. Raises ConfigError for a named arm that cannot run, and InvalidInput for an unknown name.
+    default params. others: names that the caller runs. Raises ConfigError for a named arm that cannot run, and
+    InvalidInput for an unknown name.
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
     available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
-    _check_names(names, known=available, settings=settings)
-    arms = {name: available[name] for name in names if name != ALL}
+    _check_names(names, known={*available, *others}, settings=settings)
+    arms = {name: available[name] for name in names if name != ALL and name not in others}
     if arms:
         make_strategies(settings, arms)
     lacking: dict[str, str] = {}
@@ -264,10 +219,14 @@ def _check_names(names: Sequence[str], *, known: Iterable[str], settings: Settin
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
-    for name in names:
-        if name in every:
-            continue
-        if name in settings.arms:
-            remedy = "name an arm of our workers; `ragbandit advise --module` runs your own functions"
-            raise InvalidInput(f"the arm {name!r} runs in your own code", field="strategy", remedy=remedy)
-        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))
+    in_code = [name for name in names if name in settings.arms and name not in every]
+    if in_code:
+        listed = " and ".join(filter(None, [", ".join(in_code[:-1]), in_code[-1]]))
+        remedy = (
+            "`ragbandit advise QUESTIONS --module MODULE:NAME` runs your functions, `advise --table` takes outcomes"
+        )
+        raise InvalidInput(f"this command cannot run {listed}, which your code runs", field="strategy", remedy=remedy)
+    unknown = next((name for name in names if name not in every), None)
+    if unknown is not None:
+        remedy = known_choices(every, given=unknown)
+        raise InvalidInput(f"{unknown!r} is not an arm we know", field="strategy", remedy=remedy)

@@ -227,10 +227,10 @@ class _Sources:
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
             judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
-        folder = Path(settings.data_dir) / "evaluations"
-        outcomes = folder / f"{questions.stem}.outcomes.jsonl"  # in the format of a log
+        file = run.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+        outcomes = file.with_name(f"{file.stem}.outcomes.jsonl")  # in the format of a log
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))
-        with runs.Answers(run.answers or folder / f"{questions.stem}.jsonl", resume=True) as stored:
+        with runs.Answers(file, resume=True) as stored:
             paired = PairedRun(
                 rows=rows,
                 arms=arms,

@@ -4,7 +4,6 @@ import html
 import json
 import random
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +20,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.evaluation.applying import with_policy
-from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -246,120 +244,6 @@ def test_contexts_of_a_table_are_learned(folder):
     with Router.open(settings) as router:
         pmfs = {tier: router.route(Query(text="who is it?", context={"tier": tier})).pmf for tier in ("free", "pro")}
     assert pmfs["pro"][2] > 0.5 > pmfs["free"][2]
-
-
-#: what the scripted model answers: the arms differ in what they search, so the passage in the prompt decides
-RUN = """
-data_dir: data
-encoder: {model: hashing, dimension: 64}
-policy: {incumbent: careful}   # the pipeline of before
-reward: {cost: {dollars: 1.0}, weight: 10}
-arms:
-  quick: {class: arms:Quick}
-  careful: {class: arms:Careful}
-  broken: {class: arms:Broken}
-"""
-ARM_CODE = """
-from pathlib import Path
-from ragbandit.strategies.run import Answer
-from ragbandit.shared.types import Cost
-
-class Arm:
-    needs, generates = frozenset(), False
-    dollars, retrieves = 0.01, False
-    def __init__(self, *, name, **_): self.name, self.params = name, {}
-    async def answer(self, question, *, run):
-        run.add_cost(Cost(dollars=self.dollars))
-        with Path("asked").open("a") as file: file.write(self.name + "\\n")
-        if Path("stop").exists() and Path("asked").read_text().count("\\n") > 60: raise KeyboardInterrupt
-        return Answer(text=self.say(question), stop_reason="answered")
-
-class Quick(Arm):
-    def say(self, question): return "yes" if question.startswith("easy") else ""
-class Careful(Arm):
-    dollars = 0.03
-    def say(self, question): return "yes"
-class Broken(Arm):
-    def say(self, question): return question[1000]
-"""
-
-
-#: three quarters of what a judge can give
-JUDGED = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
-
-
-@pytest.fixture
-def running(tmp_path, monkeypatch):
-    """A folder with arms of its own and 120 questions; half of them are easy."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "config.yaml").write_text(RUN)
-    (tmp_path / "arms.py").write_text(ARM_CODE)
-    rng = random.Random(3)
-    kinds = [rng.choice(("easy", "hard")) for _ in range(120)]
-    write_json(
-        tmp_path / "q.jsonl",
-        (
-            {"question": f"{kind} {kind} {kind} {number}?", "answers": ["yes"], "dataset": kind}
-            for number, kind in enumerate(kinds)
-        ),
-    )
-    yield tmp_path
-    sys.modules.pop("arms", None)
-
-
-def test_answers_are_kept(running, caplog):
-    """Every arm is asked the same questions, a bug shows one traceback, and the same command asks nothing again."""
-    done = command.run("advise", "q.jsonl", "--json", "--folds", "2")
-    said = json.loads(done.stdout)
-    asked = (running / "asked").read_text().split()
-    assert said["best"] == "careful"
-    assert {said["answered"]} == {asked.count(arm) for arm in ("quick", "careful", "broken")}
-    failures = [record for record in caplog.records if getattr(record, "action", "") == "arm_failed"]
-    assert [bool(record.exc_text) for record in failures] == [True] + [False] * (len(failures) - 1)
-    assert failures[-1].times == 2 ** (len(failures) - 1) > 1
-    assert f"broken failed at {asked.count('broken')} of the questions" in done.stderr
-    again = advise("q.jsonl", "--json")
-    assert (running / "asked").read_text().split() == asked
-    assert again["sentence"] == said["sentence"]
-
-
-def test_a_budget_and_ctrl_c_end_with_what_is_known(running):
-    """A run that is stopped judges the questions that every arm has answered, and goes on where it stopped."""
-    said = advise("q.jsonl", "--budget", "0.5", "--json")
-    assert "budget of 0.5 dollars" in said["ended"]
-    assert 0.5 <= said["dollars"] < 0.6
-    (running / "stop").touch()
-    said = advise("q.jsonl", "--json")
-    assert said["ended"] == "Ctrl-C"
-    assert 10 < said["answered"] < 120
-    (running / "stop").unlink()
-    assert advise("q.jsonl", "--json")["answered"] > said["answered"]
-    assert "--budget ends nothing" not in advise("q.jsonl", "--budget", "0.5")  # these answers were paid before
-
-
-def test_a_question_that_stands_twice_counts_once(running):
-    """A copy is no further evidence. Every look has its share of the error."""
-    rows = [{"question": f"easy {number // 2}?", "answers": ["yes"]} for number in range(120)]
-    write_json(running / "q.jsonl", rows)
-    said = advise("q.jsonl", "--arms", "quick,careful", "--concurrency", "8", "--json")
-    assert said["answered"] == 60
-    assert said["comparisons"][0]["confidence"] == pytest.approx(0.975)
-
-
-def test_a_judge_scores_questions_without_answers(running):
-    """Questions without right answers are scored by judge.generator; nothing that is stored is asked again."""
-    judge = {"name": "scripted", "script": {"?": JUDGED}}
-    config = yaml.safe_load(RUN) | {"judge": {"generator": judge}}
-    (running / "config.yaml").write_text(yaml.safe_dump(config))
-    rows = [json.loads(line) for line in (running / "q.jsonl").read_text().splitlines()]
-    write_json(running / "q.jsonl", ({"question": row["question"]} for row in rows[:20]))
-    said = advise("q.jsonl", "--json", "--folds", "2", "--arms", "quick,careful")
-    asked = (running / "asked").read_text()
-    assert said["answered"] == 20
-    assert max(one["quality"]["second"] for one in said["comparisons"]) == pytest.approx(0.75)
-    advise("q.jsonl", "--json", "--folds", "2", "--arms", "quick,careful")
-    assert (running / "asked").read_text() == asked
 
 
 _SHARED = "labels: &b {arm: b, share: 0.1}\npolicy: {holdback: *b}  # one\n"

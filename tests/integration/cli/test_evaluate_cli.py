@@ -52,6 +52,7 @@ class Ailing(Needy):
     """An arm that fails until there is a file named "healthy" in the working directory."""
 
     needs = frozenset()
+    retrieves = False
 
     async def answer(self, question, *, run):
         if not Path("healthy").exists():
@@ -227,6 +228,17 @@ def test_failed_answers_are_asked_again_on_request(run, tmp_path):
     assert failures("--resume") == (4, 1, 8, 1, True)
     assert failures("--retry-failed") == (0, 1, 13, 0, False)
     assert failures("--resume") == (0, 1, 13, 0, False)
+
+
+def test_advise_uses_the_same_answers(run, tmp_path):
+    """The answers that `evaluate` stored are not asked again by `advise`, which runs configured arms too."""
+    (tmp_path / "healthy").touch()
+    write_config(tmp_path, arms={"ailing": {"class": f"{__name__}:Ailing"}, "no_retrieval": {}})
+    report(run("--json", strategy="ailing,no_retrieval"))
+    before = kept(tmp_path)
+    words = ("--answers", "answers.jsonl", "--folds", "2", "--json")
+    said = json.loads(command.run("advise", "questions.jsonl", *words, code=4).stdout)
+    assert (said["answered"], said["verdict"], kept(tmp_path)) == (4, "not enough", before)
 
 
 def test_answers_are_not_overwritten(run, tmp_path):

@@ -19,6 +19,7 @@ from ragbandit.shared.types import Cost
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.pipelines import load_pipelines, question_file
+from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -30,9 +31,13 @@ arms: {small: {run_by: caller}, big: {run_by: caller}}
 """
 #: `small` answers easy questions only; every call is noted in the file `calls`
 CODE = """
+from pathlib import Path
+
 def noted(name, answer):
     with open("calls", "a") as file:
         file.write(name + "\\n")
+    if Path("stop").exists() and Path("calls").read_text().count("\\n") > 60:
+        raise KeyboardInterrupt
     return answer
 
 def small(question):
@@ -69,6 +74,10 @@ def calls(folder):
     return Counter((folder / "calls").read_text().split())
 
 
+def asked(*words):
+    return json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--json", *words).stdout)
+
+
 def test_functions_run_paired_and_resumable_and_their_rows_are_the_warm_start(folder):
     """`--module` runs the functions on the same questions, asks nothing twice, and `--apply` learns the outcomes."""
     said = json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--json", code=0).stdout)
@@ -95,6 +104,43 @@ def assert_warm(last_seq):
             easy, hard = (router.route(f"{kind} {kind} 999?") for kind in ("easy", "hard"))
             assert easy.version.startswith(f"main-{last_seq}-")
             assert easy.pmf[easy.arms.index("small")] > floor > hard.pmf[hard.arms.index("small")]
+
+
+def test_a_budget_and_ctrl_c_end_with_what_is_known(folder):
+    """A run that is stopped judges the questions that every function has answered, and goes on where it stopped."""
+    said = asked("--budget", "0.5")
+    assert "budget of 0.5 dollars" in said["ended"]
+    assert 0.5 <= said["dollars"] < 0.54
+    (folder / "stop").touch()
+    stopped = asked()
+    assert stopped["ended"] == "Ctrl-C"
+    assert said["answered"] < stopped["answered"] < 120
+    (folder / "stop").unlink()
+    assert asked()["answered"] > stopped["answered"]
+    done = command.run("advise", "q.jsonl", "--module", "own_code:arms", "--budget", "0.5")
+    assert "--budget ends nothing" not in done.output  # these answers were paid before
+
+
+def test_a_question_that_stands_twice_counts_once(folder):
+    """A copy is no further evidence. Every look has its share of the error."""
+    write_json(folder / "q.jsonl", [{"question": f"easy {n // 2}?", "answers": ["yes"]} for n in range(120)])
+    said = asked("--concurrency", "8")
+    assert said["answered"] == 60
+    assert said["comparisons"][0]["confidence"] == pytest.approx(0.975)
+
+
+def test_a_judge_scores_questions_without_answers(folder):
+    """Questions without right answers are scored by judge.generator; nothing that is stored is asked again."""
+    scores = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
+    judge = {"generator": {"name": "scripted", "script": {"?": scores}}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(yaml.safe_load(CONFIG) | {"judge": judge}))
+    write_json(folder / "q.jsonl", [{"question": f"easy {n}?"} for n in range(20)])
+    said = asked("--folds", "2")
+    assert said["answered"] == 20
+    assert max(one["quality"]["second"] for one in said["comparisons"]) == pytest.approx(0.75)
+    before = calls(folder)
+    asked("--folds", "2")
+    assert calls(folder) == before
 
 
 def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):

@@ -68,10 +68,8 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
         complete = [group for group in questions.values() if has_every_arm(group)]
         if 2 * len(complete) > len(questions):
             paired += chain.from_iterable(complete)
-    if not paired:
-        return None, rows
-    known = {row.decision.id for row in paired}
-    return outcomes_of(paired), [row for row in rows if row.decision.id not in known]
+    outcomes, known = outcomes_of(paired), {row.decision.id for row in paired}
+    return (None, rows) if outcomes is None else (outcomes, [row for row in rows if row.decision.id not in known])
 
 
 def unit_of(reward: RewardSettings) -> str:

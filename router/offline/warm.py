@@ -255,8 +255,8 @@ def numbered(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The outcomes in these rows; None if a question lacks an arm that it offers."""
-    if not has_every_arm(rows):
+    """The outcomes in these rows; None if a question lacks an arm that it offers, or no question has all arms."""
+    if not (rows and has_every_arm(rows)):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))
     questions: dict[str, dict[ArmName, list[Logged]]] = {}
@@ -267,6 +267,8 @@ def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
     least = sorted(answered.values())[-2]
     complete = tuple(arm for arm in arms if answered[arm] >= least)
     whole = [answers for answers in questions.values() if {*complete} <= {*answers}]
+    if not whole:
+        return None
     means: dict[str, Matrix] = {
         part: np.array(
             [[_mean(getattr(row.reward, name) for row in answers.get(arm, ())) for arm in arms] for answers in whole]

@@ -137,6 +137,16 @@ def test_a_served_question_that_has_every_arm_by_chance_is_not_paired():
     assert asked(*rows, second).comparisons[0].design == "logged draws"
 
 
+def test_questions_that_offer_different_arms_are_judged_as_draws():
+    """If no question has the outcomes of all arms, replay compares routing with each arm."""
+    rows = []
+    for at, row in enumerate(outcomes(60, seed=1)):
+        names = ({"fast": "fast", "deep": "deep"}, {"fast": "quick", "deep": "slow"})[at < 60]
+        decision = replace(row.decision, arm=names[row.decision.arm], arms=tuple(names.values()), facts={})
+        rows.append(replace(row, decision=decision))
+    assert asked(*rows).on == "estimated from 120 decisions that drew one arm each"
+
+
 def test_what_a_log_cannot_judge_is_named():
     """An arm that was never drawn has no forecast, draws unlike their probabilities are a wrong log, and a log with one
     probability a row judges no choice per question.

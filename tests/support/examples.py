@@ -64,11 +64,15 @@ def made_table(
     steps: Sequence[Sequence[float]],
     *,
     arms: Sequence[str] = ("none", "single_step", "multi_step"),
+    texts: Sequence[str] = ("",),
 ) -> LabelledTable:
-    """A table of these two matrices."""
+    """A table of these two matrices. texts: beginnings of the questions, one after the other."""
     rows = tuple(
         TableRow(
-            id=f"q{i}", question=f"{i}?", correct=dict(zip(arms, c, strict=True)), steps=dict(zip(arms, s, strict=True))
+            id=f"q{i}",
+            question=f"{texts[i % len(texts)]}{i}?",
+            correct=dict(zip(arms, c, strict=True)),
+            steps=dict(zip(arms, s, strict=True)),
         )
         for i, (c, s) in enumerate(zip(correct, steps, strict=True))
     )

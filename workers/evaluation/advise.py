@@ -222,8 +222,8 @@ class _Sources:
     def of_run(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
         """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
         settings, chosen = self.settings, self.settings.judge.generator
-        arms = run.arms_of(settings, learns=learns)
         rows = self._rows(questions, options=run)
+        arms = run.arms_of(settings, learns=learns)
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
             judge = JudgeOfArm(settings.judge, generator=make_generator(chosen))
@@ -254,7 +254,7 @@ class _Sources:
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
         unlabelled = self.settings.judge.generator is not None
         rows = runs.read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
-        first_rows = list({row.question: row for row in reversed(rows)}.values())[::-1]
+        first_rows = runs.distinct(rows)
         repeated = len(rows) - len(first_rows)
         if repeated:
             self.warn(f"left out: {counted(repeated, 'row')} with a repeated question, whose first row counts")

@@ -70,7 +70,8 @@ def evaluate(
             stored.forget_failed()
         progress("loading the models", 0, 0)
         loaded = ArmLoader(settings).load(arms)
-        run = PairedRun(rows=rows, arms=loaded, answers=stored, settings=settings, family=family, progress=progress)
+        asked: dict[str, Any] = {"rows": runs.distinct(rows), "arms": loaded, "answers": stored}
+        run = PairedRun(**asked, settings=settings, family=family, progress=progress)
         with interruptible(f"stopped; {file} keeps the answers so far: continue with --resume"):
             asyncio.run(run.run(concurrency=concurrency))
         answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}

@@ -56,6 +56,14 @@ def read_questions(
     return tuple(row for _, row in question_rows(path, question, limit=limit))
 
 
+def distinct(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:
+    """The first row of each question."""
+    first: dict[str, LabelledQuestion] = {}
+    for row in rows:
+        first.setdefault(row.question, row)
+    return list(first.values())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:
     """An answer of an arm to a question, with its cost and a judge's score. Other measures are not stored."""

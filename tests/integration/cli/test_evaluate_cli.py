@@ -158,8 +158,11 @@ def test_table_is_what_read_table_reads(run, tmp_path):
 
 
 def test_log_has_every_arm_once_with_its_share(run, tmp_path):
-    """The log has a row per question and arm, drawn uniformly, with features, and quality and cost apart."""
+    """The log has a row per question and arm, once for a repeated question, drawn uniformly, with features, and quality
+    and cost apart.
+    """
     write_config(tmp_path, reward={"weight": 0.1, "cost": {"steps": 2.0, "retriever_calls": 1.0}})
+    write_json(tmp_path / "questions.jsonl", [*QUESTIONS, QUESTIONS[0] | {"id": "again"}])
     report(run("--json", "--log", "log.jsonl"))
     rows = list(read_rows(tmp_path / "log.jsonl", defaults=Defaults()))
     assert [(row.decision.query.text, row.decision.arm) for row in rows] == [

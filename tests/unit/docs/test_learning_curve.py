@@ -15,26 +15,16 @@ from ragbandit.examples.handbook.learning_curve import (
     sentence,
 )
 from ragbandit.router.config.loading import load
-from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.passes import Played
-from ragbandit.shared.types import TableRow
+from tests.support.examples import made_table
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
 def table_of(count):
     """Every third question is common knowledge, every third in one passage, every third in two."""
-    correct = ((1, 1, 1), (0, 1, 1), (0, 0, 1))
-    rows = tuple(
-        TableRow(
-            id=f"q{n}",
-            question=f"{('what', 'who', 'which')[n % 3]} {n}?",
-            correct=dict(zip(ARMS, map(float, correct[n % 3]), strict=True)),
-            steps=dict(zip(ARMS, (0.0, 1.0, 2.0), strict=True)),
-        )
-        for n in range(count)
-    )
-    return LabelledTable(rows=rows, arms=ARMS)
+    correct = [[1.0, 1.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]] * (count // 3)
+    return made_table(correct, [[0.0, 1.0, 2.0]] * count, arms=ARMS, texts=("what ", "who ", "which "))
 
 
 TABLE = table_of(300)

@@ -91,11 +91,10 @@ def test_a_warm_start_is_ahead_from_the_first_question():
     """If the first word decides whether `fast` is right, the warm curve begins ahead of always `deep`, the cold one
     behind.
     """
-    texts = [f"{' '.join([('who', 'why')[number % 2]] * 4)} {number}?" for number in range(200)]
-    table = made_table([[1.0, 1.0], [0.0, 1.0]] * 100, [[1.0, 4.0]] * 200, arms=ARMS)
-    table = replace(table, rows=tuple(replace(row, question=text) for row, text in zip(table.rows, texts, strict=True)))
-    encoder = HashingEncoder(dimension=64)
-    rows = rows_of(table, features=encoder.encode(texts), encoder_hash=encoder.hash, settings=SETTINGS)
+    right, texts = [[1.0, 1.0], [0.0, 1.0]] * 100, ("who who who ", "why why why ")
+    table, encoder = made_table(right, [[1.0, 4.0]] * 200, arms=ARMS, texts=texts), HashingEncoder(dimension=64)
+    features = encoder.encode([row.question for row in table.rows])
+    rows = rows_of(table, features=features, encoder_hash=encoder.hash, settings=SETTINGS)
     cold, warm = asked(*rows, everything=True, labelled=0.5).curves
     assert (cold.name, warm.name, warm.break_even) == ("cold", "warm", 1)
     assert cold.break_even is None or cold.break_even > 50

@@ -15,7 +15,7 @@ import yaml
 from ragbandit.router.config.loading import load
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import Cost
+from ragbandit.shared.types import Budget, Cost
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.pipelines import load_pipelines, question_file
@@ -74,13 +74,14 @@ def calls(folder):
     return Counter((folder / "calls").read_text().split())
 
 
-def asked(*words):
-    return json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--json", *words).stdout)
+def asked(*words, code=None):
+    words = ("advise", "q.jsonl", "--module", "own_code:arms", "--json", *words)
+    return json.loads(command.run(*words, code=code).stdout)
 
 
 def test_functions_run_paired_and_resumable_and_their_rows_are_the_warm_start(folder):
     """`--module` runs the functions on the same questions, asks nothing twice, and `--apply` learns the outcomes."""
-    said = json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--json", code=0).stdout)
+    said = asked(code=0)
     assert (said["verdict"], said["best"]) == ("route", "big")
     assert calls(folder) == {"small": said["answered"], "big": said["answered"]}
     assert said["dollars"] == pytest.approx(0.031 * said["answered"])
@@ -149,13 +150,12 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
     def die(*_, **__):
         raise SystemExit(9)
 
-    words = ("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json")
     with monkeypatch.context() as patch:
         patch.setattr("ragbandit.workers.evaluation.applying.Learner.prepare", die)
-        command.run(*words, code=9)
+        command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=9)
     assert (folder / "config.yaml").read_text() == CONFIG
     assert [path.name for path in folder.glob(".new-*")] == []
-    said = json.loads(command.run(*words, code=0).stdout)
+    said = asked("--apply", code=0)
     assert (said["added"], said["known"]) == (0, 2 * said["answered"])
     assert_warm(said["last_seq"])
 
@@ -163,9 +163,7 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
 def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
     """A running router follows to the learned policy and still learns; the file's change waits for its next start."""
     with Router.open() as running:
-        said = json.loads(
-            command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json", code=0).stdout
-        )
+        said = asked("--apply", code=0)
         running.refresh()
         decision = running.route("easy easy 999?")
         assert decision.version.startswith(f"main-{said['last_seq']}-")
@@ -193,7 +191,7 @@ def test_what_cannot_be_written_is_said_with_the_lines(folder, monkeypatch, capl
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     (folder / "config.yaml").write_text(text)
-    done = json.loads(command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", "--json", code=0).stdout)
+    done = asked("--apply", code=0)
     assert said in done["incumbent"]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert (folder / "config.yaml").read_text() == text
@@ -293,8 +291,6 @@ def test_faults_of_functions_are_named_while_they_run(folder):
 def outcome_of(output, *, prices):
     (arm,) = load_pipelines({"own": lambda question: output}, prices=prices).values()
     query = SimpleNamespace(id="d1", text="?", messages=(), context={}, tenant="")
-    from ragbandit.shared.types import Budget
-
     run = run_strategy(arm.strategy, query=query, budget=Budget(), retriever=NoRetriever(), generator=arm.generator)
     return asyncio.run(run)
 

@@ -27,7 +27,7 @@ from benchmarks.worlds.made import WORLDS
 from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
 from benchmarks.worlds.report import print_board, write
 from ragbandit.router.cli.console import bars
-from ragbandit.router.offline.processes import cores
+from ragbandit.shared.child_process import cores
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,8 +1,9 @@
 """All passes of a board: the worlds, the processes, and the figures of each world."""
 
 import importlib.util
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import Matrix
 
@@ -149,7 +149,10 @@ def _played(
     possible: dict[str, float] = {}
     results: dict[Task, Judged] = {}
     count = len(worlds) + len(tasks)
-    with process_executor(jobs, begin=_begin, given=({world.name: world for world in worlds},)) as pool:
+    given = ({world.name: world for world in worlds},)
+    # Not forked, since a child could deadlock: the parent may have threads of torch.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=given) as pool:
         work: list[Task | str] = [*(world.name for world in worlds), *tasks]
         asked = {pool.submit(_work, one): one for one in work}
         for done, future in enumerate(as_completed(asked), start=1):

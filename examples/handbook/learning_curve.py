@@ -7,8 +7,10 @@ give the reward of always one arm.
 
 import argparse
 import json
+import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +33,8 @@ from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
 from ragbandit.router.offline.passes import EPOCH, Places, Played, break_even, play
-from ragbandit.router.offline.processes import cores, process_executor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.child_process import cores
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Matrix, Vector
 
@@ -185,7 +187,8 @@ def played(
     if jobs == 1:
         return [one(seed=seed, progress=partial(progress, f"seed {seed}")) for seed in range(seeds)]
     passes = []
-    with process_executor(jobs) as pool:
+    # Not forked, since a child could deadlock: the parent may have threads of torch.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for done, future in enumerate([pool.submit(one, seed=seed) for seed in range(seeds)], start=1):
             passes.append(future.result())
             progress("orders", done, seeds)

@@ -167,6 +167,11 @@ def die_with_parent() -> None:
         raise SystemExit(0)
 
 
+def cores() -> int:
+    """Number of cores that this process may use: a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def end_with_parent() -> None:
     """On Linux, let the kernel send SIGTERM to this process when its parent dies."""
     if sys.platform.startswith("linux"):

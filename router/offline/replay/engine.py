@@ -17,7 +17,6 @@ from ragbandit.router.offline.estimation import Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
-from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.replay.assemble import ResultAssembler
 from ragbandit.router.offline.replay.candidates import MakeEncoder, current_settings, prepare
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
@@ -46,6 +45,7 @@ from ragbandit.router.offline.replay.sums import (
     measure_part,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
+from ragbandit.shared.child_process import cores
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Matrix
 

@@ -139,7 +139,7 @@ class _Adviser:
         questions, folds = int(question.max()) + 1, self.ask.folds
         if questions < folds:
             message = f"{questions} different questions cannot be cut in {folds} folds"
-            raise InvalidInput(message, field=log.name, remedy="give more questions")
+            raise InvalidInput(message, field=log.opened.described, remedy="give more questions")
         return held_out_folds(log, question=question, folds=folds)
 
     def _learned(

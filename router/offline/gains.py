@@ -130,7 +130,7 @@ def on_draws(
     progress: Progress,
 ) -> Gains | Sequence[str]:
     """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log."""
-    drawn = log_of(rows, source=log.name)
+    drawn = log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
     common: dict[str, Any] = {"folds": folds, "progress": progress}

@@ -237,9 +237,8 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: C
             pmf = in_order(pmf, arms=arms, field="pmf")
         present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
     row = checked(_Row, present)
-    if fault := _offer_fault(row) or _draw_fault(row):
-        field, reason, remedy = fault
-        raise InvalidInput(reason, field=field, remedy=remedy)
+    _check_offer(row)
+    _check_draw(row)
     query = Query(
         id=row.id,
         text=row.text,
@@ -271,9 +270,7 @@ def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Rec
     if len(arms) < 2 and "arms" not in present:
         raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
     drawn = converted(values.number, present["propensity"], field="propensity")
-    if not LEAST_PROBABILITY <= drawn <= 1.0 + SUM_TOLERANCE:
-        reason, remedy = propensity_fault(drawn)
-        raise InvalidInput(reason, field="propensity", remedy=remedy)
+    _check_propensity(drawn)
     rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
     even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
     if "arms" not in present or (len(arms) > 2 and rest > 0.0):
@@ -291,36 +288,40 @@ def _extra(record: Record) -> Record:
 _EVERY_ARM: Final = "log all arms that were offered"
 
 
-def _offer_fault(row: _Row) -> tuple[str, str, str] | None:
-    """Returns (field, reason, remedy) of the first contradiction between arms, pmf and scores, else None."""
+def _check_offer(row: _Row) -> None:
+    """Raise InvalidInput for a contradiction between arms, pmf and scores."""
     arms, pmf = row.arms, row.pmf
     if len(set(arms)) != len(arms):
-        return "arms", f"an arm is named twice: {', '.join(arms)}", "name every arm once"
+        raise InvalidInput(f"an arm is named twice: {', '.join(arms)}", field="arms", remedy="name every arm once")
     if len(arms) < (1 if row.version else 2):
-        return "arms", f"{len(arms)} offered: there was nothing to choose", _EVERY_ARM
+        raise InvalidInput(f"{len(arms)} offered: there was nothing to choose", field="arms", remedy=_EVERY_ARM)
     if len(pmf) != len(arms):
-        return "pmf", "does not fit the arms", "log one probability per arm"
+        raise InvalidInput("does not fit the arms", field="pmf", remedy="log one probability per arm")
     if min(pmf) < 0.0:
-        return "pmf", f"{min(pmf)} is negative", "log numbers in [0, 1]"
+        raise InvalidInput(f"{min(pmf)} is negative", field="pmf", remedy="log numbers in [0, 1]")
     if abs(math.fsum(pmf) - 1.0) > SUM_TOLERANCE:
-        return "pmf", f"sums to {math.fsum(pmf):.9g}, not 1", "log the whole pmf"
+        raise InvalidInput(f"sums to {math.fsum(pmf):.9g}, not 1", field="pmf", remedy="log the whole pmf")
     if row.scores is not None and len(row.scores) != len(arms):
-        return "scores", f"{len(row.scores)} numbers for {len(arms)} arms", "give one per arm"
-    return None
+        message = f"{len(row.scores)} numbers for {len(arms)} arms"
+        raise InvalidInput(message, field="scores", remedy="give one per arm")
 
 
-def _draw_fault(row: _Row) -> tuple[str, str, str] | None:
+def _check_draw(row: _Row) -> None:
     if row.arm not in row.arms:
-        return "arm", f"{row.arm!r} is not among {', '.join(row.arms)}", _EVERY_ARM
+        raise InvalidInput(f"{row.arm!r} is not among {', '.join(row.arms)}", field="arm", remedy=_EVERY_ARM)
     drawn = row.pmf[row.arms.index(row.arm)]
     propensity = drawn if row.propensity is None else row.propensity
-    for probability in (propensity, drawn):
-        if not LEAST_PROBABILITY <= probability <= 1.0 + SUM_TOLERANCE:
-            return "propensity", *propensity_fault(probability)
+    _check_propensity(propensity)
+    _check_propensity(drawn)
     if abs(propensity - drawn) > slack(drawn):
         reason = f"{propensity!r}, but the pmf gives the drawn arm {drawn!r}"
-        return "propensity", reason, "log both from the same draw, after the floor"
-    return None
+        raise InvalidInput(reason, field="propensity", remedy="log both from the same draw, after the floor")
+
+
+def _check_propensity(probability: float) -> None:
+    if not LEAST_PROBABILITY <= probability <= 1.0 + SUM_TOLERANCE:
+        reason, remedy = propensity_fault(probability)
+        raise InvalidInput(reason, field="propensity", remedy=remedy)
 
 
 def _reward(parts: Record, *, defaults: Defaults) -> Reward:

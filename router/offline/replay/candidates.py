@@ -242,15 +242,17 @@ def current_settings(log: MemoryLog, *, plan: Plan, settings: Settings) -> Setti
 def rows_to_judge(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
     """Returns (rows to judge, shape (n,); notes on the other rows). Raises InvalidInput if no row is left.
 
-    Two kinds of rows are not judged: decisions before `log.since`, and questions that a snapshot has learned, because
-    an estimate on them would be too optimistic.
+    Decisions before the log's `since` are not judged, and no questions that a snapshot has learned, because an estimate
+    on them would be too optimistic.
     """
-    array = log.log
-    judged = np.ones(len(array), dtype=np.bool_) if log.since is None else array.made_at >= log.since
+    array, opened = log.log, log.opened
+    judged = np.ones(len(array), dtype=np.bool_) if opened.since is None else array.made_at >= opened.since
     seen = np.zeros(len(array), dtype=np.bool_)
     for info in snapshots:
         # A new ledger learns all earlier decisions of its store.
-        is_own = np.array([(log.ledger or policy) == info.policy for policy in array.fields["policy"]], dtype=np.bool_)
+        is_own = np.array(
+            [(opened.ledger or policy) == info.policy for policy in array.fields["policy"]], dtype=np.bool_
+        )
         learned = np.where(is_own, seqs_of(array) <= info.last_seq, array.made_at <= info.made_at)
         seen |= judged & np.isin(array.questions, array.questions[learned])
     if not seen.any():

@@ -110,11 +110,8 @@ class MemoryLog:
     """A log whose questions policies read: all of its rows in memory."""
 
     log: Log
-    name: str  #: the log in words
+    opened: "OpenLog"  #: where the rows come from
     place: str  #: prefix of a row's name in messages
-    #: label of the ledger that learned the rows; None if only the decisions name a ledger
-    ledger: str | None = None
-    since: float | None = None
     recorded: Recorded = field(default_factory=Recorded)
     skipped: Sequence[BadRow] = ()
     undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
@@ -273,10 +270,8 @@ class OpenLog:
             raise self._no_rows()
         return MemoryLog(
             log=log,
-            name=self.described,
+            opened=self,
             place=sources[0].place,
-            ledger=self.ledger,
-            since=self.since,
             recorded=self.recorded(),
             skipped=skipped,
             undrawn=left_out.undrawn,

@@ -77,7 +77,7 @@ def test_since(parquet):
     """`since` leaves out older rows; where all are older it is refused, in pieces and in memory."""
     since = 1.7e9 + 150
     log = open_log(parquet, config=Settings(), since=since)
-    assert (replay(log).rows, replay(log).since, log.read().since) == (50, since, since)
+    assert (replay(log).rows, replay(log).since, log.read().opened.since) == (50, since, since)
     late = open_log(parquet, config=Settings(), since=2e9)
     for ask in (lambda: replay(late), late.read):
         with pytest.raises(InvalidInput, match="all 200 are older"):

@@ -136,16 +136,20 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
     if not at:
         return None
     at = [count for count in at if count >= min(_FIRST, at[-1] / 4)]
-    series, fixed = [], dict[tuple[float | None, ...], LearningCurve]()
+    series, fixed = [], list[tuple[LearningCurve, dict[int, float]]]()
     for curve, look in zip(curves, _POLICIES, strict=False):
         policy, best = (dict(zip(curve.questions, values, strict=False)) for values in (curve.policy, curve.fixed))
         values, unknown = [policy.get(count) for count in at], [None] * (len(at) - 1)
         band = None if curve.last is None else ([*unknown, curve.last[0]], [*unknown, curve.last[1]])
         series.append(Line(name=f"routing, {curve.name}", values=values, look=look, band=band))
-        fixed.setdefault(tuple(best.get(count) for count in at), curve)
-    for always, curve in fixed.items():
+        alike = [drawn for _, drawn in fixed if all(abs(drawn[n] - best[n]) < 1e-9 for n in drawn.keys() & best)]
+        if alike:
+            alike[0].update(best)
+        else:
+            fixed.append((curve, best))
+    for curve, best in fixed:
         title = curve.against if len(fixed) == 1 else f"{curve.against}, {curve.name}"
-        series.append(Line(name=title, values=always, look=_FIXED, is_dashed=True))
+        series.append(Line(name=title, values=[best.get(count) for count in at], look=_FIXED, is_dashed=True))
     asked, rated = ([0.0, *map(float, counts)] for counts in (curves[0].questions, curves[0].rated))
     notes = [c.note or ("" if c.break_even else f"{c.name}: does not get ahead in these questions") for c in curves]
     return plots.lines(

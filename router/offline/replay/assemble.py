@@ -25,7 +25,6 @@ from ragbandit.router.offline.replay.plan import (
     Pair,
     Plan,
     ReplayResult,
-    Skipped,
     deciders,
     side,
 )
@@ -82,9 +81,7 @@ class ResultAssembler:
             pairs=self._pairs(candidate_pmfs),
             faults=self.faults,
             skipped_rows=len(skipped),
-            skipped=tuple(
-                Skipped(where=f"line {row.line}", reason=f"{row.field} {row.reason}") for row in skipped[:MOST_NAMED]
-            ),
+            skipped=tuple(skipped[:MOST_NAMED]),
         )
 
     @property

@@ -18,6 +18,7 @@ from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
+from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import iso_time, one_line
@@ -258,12 +259,6 @@ class Pair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Skipped:
-    where: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
     log: str
     rows: int
@@ -286,7 +281,7 @@ class ReplayResult:
     candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
     skipped_rows: int = 0  #: number of unusable rows that were left out
-    skipped: tuple[Skipped, ...] = ()  #: the first of the unusable rows
+    skipped: tuple[BadRow, ...] = ()  #: the first of the unusable rows
     #: number of rows that the sample was drawn from; None if all rows were read
     sampled_from: int | None = None
     faults: tuple[str, ...] = ()

@@ -109,7 +109,7 @@ def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
         if counts:
             yield f"{title}: {_listed(counts)}"
     if replayed.skipped_rows:
-        first = "; ".join(f"{one_line(row.where)}: {one_line(row.reason)}" for row in replayed.skipped)
+        first = "; ".join(f"line {row.line}: {one_line(f'{row.field} {row.reason}')}" for row in replayed.skipped)
         yield f"left out: {number(replayed.skipped_rows)} rows ({first})"
     yield from map(one_line, replayed.notes)
     for candidate in replayed.candidates:

@@ -281,7 +281,12 @@ def test_bad_rows(run, tmp_path):
     refused(run(*words), "8 of 30 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 3 more", "--skip-bad")
     said = found(run(*words, "--skip-bad", "--json"))
     assert (said["rows"], said["skipped_rows"]) == (22, 8)
-    assert said["skipped"][0] == {"where": "line 5", "reason": "pmf sums to 0.9, not 1"}
+    assert said["skipped"][0] == {
+        "line": 5,
+        "field": "pmf",
+        "reason": "sums to 0.9, not 1",
+        "remedy": "log the whole pmf",
+    }
     assert "left out: 8 rows" in run(*words, "--skip-bad", "--all").stdout
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.comparison import Difference, compare
+from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidateResult,
@@ -12,7 +13,6 @@ from ragbandit.router.offline.replay.plan import (
     Pair,
     Plan,
     ReplayResult,
-    Skipped,
     side,
 )
 from ragbandit.router.offline.replay.report import assessment, headline
@@ -158,7 +158,7 @@ def test_the_log_is_described():
                 notes=("3 decisions by the fallback",), segments={"tenant": {"acme": compared("linucb", 0.05, 0.04)}}
             ),
             skipped_rows=1203,
-            skipped=(Skipped(where="line 17", reason="pmf sums to 0.9, not 1"),),
+            skipped=(BadRow(line=17, field="pmf", reason="sums to 0.9, not 1", remedy=""),),
             notes=("short log",),
             pairs=(Pair(first="linucb", second="mba", comparison=compared("linucb", 0.09, 0.04)),),
         )

@@ -120,7 +120,7 @@ def refuse_string(texts: Sequence[str]) -> None:
         raise InvalidInput("a list of texts is needed, not one string", field="texts")
 
 
-log = logging.getLogger("ragbandit.simulation")
+log = logging.getLogger("ragbandit.encoder")
 
 #: number of texts encoded between two reports of progress
 BATCH = 32

@@ -153,3 +153,21 @@ def test_all_at_one_price():
         arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
         assert found.candidates[2].reward.estimate == pytest.approx(0.8 - price * 4, abs=0.15)
     assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}
+
+
+def test_a_price_that_a_budget_had_raised():
+    """Policies are asked, and learn, at the weight at which rewards are read, whatever a budget had made of it then."""
+    rows = lived_rows(300)
+    raised = [
+        replace(
+            row,
+            decision=replace(row.decision, query=replace(row.decision.query, cost_weight=5.0), cost_weight=5.0),
+            reward=row.reward.at(5.0),
+        )
+        for row in rows
+    ]
+    weight = rows[0].reward.weight
+    settings = Settings(reward={"weight": weight})
+    usual, dear = (judged(each, "mba", settings=settings).candidates[0] for each in (rows, raised))
+    assert dear.shares == pytest.approx(usual.shares)
+    assert dear.reward.estimate == pytest.approx(usual.reward.estimate)

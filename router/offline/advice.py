@@ -38,8 +38,8 @@ from ragbandit.router.offline.gains import (
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.passes import learning_curve, play
 from ragbandit.router.offline.replay.candidates import settings_in_force
-from ragbandit.router.offline.replay.crossfit import crossfitted_policy, held_out_folds
 from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.router.offline.replay.policy_pmfs import crossfitted_policy, held_out_folds
 from ragbandit.router.offline.warm import Outcomes, learner_of, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX

@@ -4,7 +4,7 @@ log = open_log("log.parquet")
 result = replay(log, candidates=["fixed:single_step", "uniform"])
 """
 
-from ragbandit.router.offline.replay.candidates import PreparedLog, prepare
+from ragbandit.router.offline.replay.candidates import prepare
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
 from ragbandit.router.offline.replay.parts import LogPart, without_certain_start
@@ -16,7 +16,6 @@ __all__ = [
     "MemoryLog",
     "OpenLog",
     "Plan",
-    "PreparedLog",
     "ReplayResult",
     "estimate_candidates",
     "memory_log",

@@ -1,20 +1,17 @@
 """Candidates of a replay that learn or read questions: their settings, and their probabilities on every row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ragbandit.router.config.settings import FLOORS, Settings
-from ragbandit.router.encoders.base import Encoder, embedded
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.columns import LINE
-from ragbandit.router.offline.replay.crossfit import CandidatePolicy, crossfitted, lessons, notes_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import LogPart, imported
 from ragbandit.router.offline.replay.plan import (
@@ -24,20 +21,16 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     array_pmf,
     described,
-    served_name,
 )
-from ragbandit.router.policies import CONSERVATIVE, known_policies, make_policy
-from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder, PolicyPmfs, encoded, lessons, served_policy
+from ragbandit.router.policies import known_policies, make_policy
+from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import (
     ArmName,
-    FeatureRows,
     SnapshotInfo,
-    Update,
 )
-
-MakeEncoder = Callable[[], Encoder]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +79,7 @@ def prepare(
     common: dict[str, Any] = {"log": log, "updates": updates, "judged": judged, "plan": plan, "progress": progress}
     pmfs = []
     for spec in candidates:
-        ready = _Preparation(settings=in_force[spec.name], encoder=encoder, **common)
+        ready = PolicyPmfs(settings=in_force[spec.name], encoder=encoder, **common)
         if spec.name in snapshots:
             candidate = ready.frozen(*snapshots[spec.name])
         elif spec.name in served:
@@ -98,75 +91,6 @@ def prepare(
     if served or snapshots:
         notes.append(service_note(settings))
     return PreparedLog(log=replace(log, log=rows.part(judged)), candidate_pmfs=pmfs, notes=notes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Preparation:
-    log: MemoryLog
-    updates: Sequence[Update]
-    judged: Flags
-    plan: Plan
-    settings: Settings
-    encoder: MakeEncoder | None
-    progress: Progress
-
-    def learned(self, spec: CandidateSpec, *, policy: Policy) -> CandidatePmf:
-        """Probabilities of a policy, 0 outside of the judged rows. It learns the other rows too."""
-        [pmf], notes = crossfitted(
-            [None],
-            name=spec.name,
-            make=lambda: self._candidate(served_policy(spec, settings=self.settings), features=self.log.log.features),
-            folds_of_rows=self.plan.folds_in(self.log.log),
-            folds=self.plan.folds,
-            progress=self.progress,
-            judged=self.judged,
-        )
-        description = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
-        if spec.current:  # the name of this candidate describes what it has learned
-            return CandidatePmf(described=description, pmf=pmf, notes=notes)
-        name = served_name(policy.algorithm, params=policy.params)
-        return CandidatePmf(described=description, pmf=pmf, notes=notes, learned="folds", policy=name)
-
-    def frozen(self, policy: Policy, info: SnapshotInfo) -> CandidatePmf:
-        """Probabilities of a snapshot, 0 outside of the judged rows."""
-        if self.plan.weight is not None and not serves_prices(policy):
-            message = f"{info.version} has one weight of cost for all questions ({info.algorithm})"
-            remedy = "leave --price out, or name the policy, which then learns this log at that price"
-            raise InvalidInput(message, field="price", remedy=remedy)
-        log, features = self.log.log, self.log.log.features
-        if "features" in policy.needs and (features is None or log.encoder_hash != info.encoder_hash):
-            settings, progress = self.settings, self.progress
-            features, encoder_hash = encoded(log, encoder=self.encoder, settings=settings, progress=progress)
-            if encoder_hash != info.encoder_hash:
-                message = f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}"
-                remedy = "configure the encoder that the snapshot was made with"
-                raise InvalidInput(message, field="encoder", remedy=remedy)
-        candidate, pmf = self._candidate(policy, features=features), np.zeros(log.pmf.shape)
-        pmf[self.judged] = candidate.ask(np.flatnonzero(self.judged))
-        description = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
-        return CandidatePmf(described=description, pmf=pmf, notes=notes_of(candidate), learned="before")
-
-    def _candidate(self, policy: Policy, *, features: FeatureRows | None) -> CandidatePolicy:
-        common: dict[str, Any] = {"log": self.log.log, "updates": self.updates, "share": self.log.share}
-        return CandidatePolicy(policy, features=features, settings=self.settings, **common)
-
-
-def encoded(
-    log: Log, *, encoder: MakeEncoder | None, settings: Settings, progress: Progress
-) -> tuple[FeatureRows, str]:
-    """Encode the questions. Returns (features, hash of the configured encoder)."""
-    texts = log.batch.column("text").fill_null("").to_pylist() if "text" in log.batch.schema.names else [""] * len(log)
-    for index, text in enumerate(texts):
-        if not text.strip():
-            key = log.batch.column("id")[index]
-            message = f"{key} has no question, and its features are missing or another encoder's"
-            remedy = "log questions or features, or judge candidates that read neither, with --baseline logged"
-            raise InvalidInput(message, field="text", remedy=remedy)
-    if encoder is None:
-        remedy = "pass encoder=, a function that makes an encoder"
-        raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
-    made = encoder()
-    return embedded(texts, encoder=made, data_dir=settings.data_dir, progress=progress), made.hash
 
 
 def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, SnapshotInfo]:
@@ -197,15 +121,6 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
             raise
         remedy = f"{error.remedy}; then give --param {error.field}=VALUE"
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
-
-
-def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
-    """Make the untrained policy that a service with these settings would use. Raises ConfigError."""
-    changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
-    if spec.what == CONSERVATIVE:  # its params name the incumbent
-        changes["incumbent"] = None
-    policy = settings.policy.model_copy(update=changes)
-    return policy_of(settings.model_copy(update={"policy": policy}))
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:

@@ -18,9 +18,9 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import MakeEncoder, current_settings, prepare
+from ragbandit.router.offline.replay.candidates import current_settings, prepare
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
-from ragbandit.router.offline.replay.parts import LogPart, check_times, with_candidates, without_certain_start
+from ragbandit.router.offline.replay.parts import LogPart, check_times, without_certain_start
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
@@ -33,8 +33,9 @@ from ragbandit.router.offline.replay.plan import (
     baselines,
     current_candidate,
     described,
-    specs_of,
+    parse_candidates,
 )
+from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
     Evidence,
@@ -83,7 +84,7 @@ def replay(
     """
     settings = settings or log.settings
     plan = replace(plan or Plan(), usual_weight=settings.reward.weight)
-    specs = None if candidates is None else specs_of(candidates)
+    specs = None if candidates is None else parse_candidates(candidates)
     readers = [spec for spec in specs or () if spec.needs_rows]
     if log.several:
         check_spread(readers, baseline=plan.baseline)
@@ -202,7 +203,7 @@ def estimate_candidates(
         log=log,
         logged=logged or {},
         since=since,
-        notes=(*notes, *notes_on(first, evidence=evidence)),
+        notes=(*notes, *notes_on(first, evidence=evidence, plan=plan)),
         skipped=skipped,
         sampled_from=sampled_from,
     )
@@ -230,7 +231,7 @@ def check_log(first: CountedRows, *, main: bool, plan: Plan, since: float | None
             raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
-def notes_on(first: CountedRows, *, evidence: Sequence[Evidence]) -> list[str]:
+def notes_on(first: CountedRows, *, evidence: Sequence[Evidence], plan: Plan) -> list[str]:
     """Notes on rows that are not judged, or judged apart, then notes on the rows of the log."""
     summary, left_out, notes = evidence[0].summary, first.left_out, list[str]()
     for one in evidence[1:]:
@@ -247,11 +248,11 @@ def notes_on(first: CountedRows, *, evidence: Sequence[Evidence]) -> list[str]:
     if evidence[0].design == "logged draws" and summary.different <= FRESH * summary.rows:
         reason = "the rows of a question count together, so that the intervals hold for new questions"
         notes.append(f"{summary.different:,} different questions in {summary.rows:,} rows: {reason}")
-    return [*notes, *notes_on_rows(summary)]
+    return [*notes, *notes_on_rows(summary, plan=plan)]
 
 
-def notes_on_rows(summary: LogSummary) -> list[str]:
-    plan, rows, marked, known_by = summary.model.plan, summary.rows, summary.marked, summary.known_by
+def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
+    rows, marked, known_by = summary.rows, summary.marked, summary.known_by
     unjudged = "the draws are not checked, and an arm counts as possible in every row that offers it"
     by_judge = "taken as they were learned: the intervals do not count what the judge gets wrong"
     featured = "those with the same features count as the same question"
@@ -283,8 +284,10 @@ def replay_pmfs(
         *(CandidatePmf(described=label, pmf=pmf) for label, pmf in pmfs.items()),
         *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
     ]
+    # All rows are judged, imported ones too.
+    rows = replace(log.log, candidates=tuple(one.pmf for one in candidates), batch=None, imported=None)
     return estimate_candidates(
-        [LogPart(rows=with_candidates(log.log, [candidate.pmf for candidate in candidates]))],
+        [LogPart(rows=rows)],
         candidates=[*specs, *fixed],
         candidate_pmfs=candidates,
         plan=Plan(folds=folds, baseline=baseline),

@@ -13,7 +13,6 @@ from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded,
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Matrix
 
 #: the first exploration is searched for in this number of first rows
 EARLIEST: Final = 100_000
@@ -109,11 +108,6 @@ class LogPart:
     def names_of(self, key: np.uint64) -> list[str]:
         lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
         return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
-
-
-def with_candidates(log: Log, pmfs: Sequence[Matrix]) -> Log:
-    """The rows, all of them to be judged, with the probabilities of the candidates."""
-    return replace(log, candidates=tuple(pmfs), batch=None, imported=None)
 
 
 def imported(log: Log) -> Flags:

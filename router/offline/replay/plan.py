@@ -92,17 +92,20 @@ class CandidateSpec:
 
 
 def parse_candidates(
-    names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
+    names: Sequence[str | CandidateSpec], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
 ) -> list[CandidateSpec]:
     """Parse candidates. params: registry name -> params. Raises InvalidInput for a repeated name or an empty list."""
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="name one, for example fixed:single_step")
     specs: list[CandidateSpec] = []
-    for name in names:
+    for one in names:
+        name = one if isinstance(one, str) else one.name
         if name in (spec.name for spec in specs):
             raise InvalidInput(f"the candidate {name!r} is named twice", field="policy", remedy="name it once")
         prefix, colon, suffix = name.partition(":")
-        if prefix in ("fixed", "column") and suffix:
+        if isinstance(one, CandidateSpec):
+            specs.append(one)
+        elif prefix in ("fixed", "column") and suffix:
             specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=suffix))
         elif name in known_policies() or is_class_path(name):
             specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
@@ -112,12 +115,6 @@ def parse_candidates(
         else:
             specs.append(CandidateSpec(name=name, kind="snapshot", what=name))
     return specs
-
-
-def specs_of(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
-    parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
-    names = [candidate if isinstance(candidate, str) else candidate.name for candidate in candidates]
-    return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:

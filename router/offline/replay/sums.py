@@ -7,14 +7,14 @@ every paired difference with its error.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.comparison import Design
 from ragbandit.router.comparison.intervals import Moments
-from ragbandit.router.offline.estimation import Choices, Flags, Keys, Progress, Ridge, Tally, no_progress, scores
+from ragbandit.router.offline.estimation import Choices, Flags, Keys, Progress, Tally, no_progress, scores
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_ID,
     SUM_TOLERANCE,
@@ -23,54 +23,10 @@ from ragbandit.router.offline.estimation.bandit_log import (
     WeightTally,
     unsupported,
 )
+from ragbandit.router.offline.estimation.reward_model import RewardModel
 from ragbandit.router.offline.replay.parts import LeftOut, LogPart, by_origin
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector, effective_rows
-
-
-@dataclass(kw_only=True)
-class RewardModel:
-    """The cross-fitted reward model of a plan: a ridge per arm on the features, or the arms' means without features.
-
-    It reads features if one encoder made the features of all rows.
-    """
-
-    plan: Plan
-    ridge: Ridge | None = None
-    #: (hash of the encoder, width) of the features that occurred; ("", 0) for rows without features
-    kinds: frozenset[tuple[str, int]] = frozenset()
-
-    def learn(self, log: Log) -> None:
-        self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
-        ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
-        self.ridge = ridge if self.has_features else ridge.without_features()
-        targets = np.stack([log.reward, log.quality, log.cost], axis=1)
-        self.ridge.add(self._read(log), action=log.action, targets=targets, folds=self.plan.folds_in(log))
-
-    def merged(self, other: "RewardModel") -> "RewardModel":
-        both = RewardModel(plan=self.plan, kinds=self.kinds | other.kinds)
-        ridges = [model.ridge for model in (self, other) if model.ridge is not None]
-        ridges = ridges if both.has_features else [ridge.without_features() for ridge in ridges]
-        both.ridge = reduce(Ridge.merged, ridges) if ridges else None
-        return both
-
-    def solve(self) -> None:
-        if self.ridge is not None:
-            self.ridge.solve()
-
-    def predicted(self, log: Log) -> Matrix:
-        """Rewards, qualities and costs of every arm, shape (3, n, K)."""
-        assert self.ridge is not None, "a model predicts after it has learned"
-        predicted = self.ridge.predict(self._read(log), folds=self.plan.folds_in(log))
-        return np.ascontiguousarray(np.moveaxis(predicted, 2, 0))
-
-    @property
-    def has_features(self) -> bool:
-        return len(self.kinds) == 1 and all(width for _, width in self.kinds)
-
-    def _read(self, log: Log) -> FeatureRows | None:
-        return log.features if self.has_features else None
-
+from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows
 
 #: flags of `Log` whose True values are counted
 _FLAGS: Final = ("defaulted", "late", "raw", "judged", "partial")
@@ -322,7 +278,7 @@ def learn_part(
             if origin not in first.by_origin:
                 tallies = [WeightTally() for _ in range(candidates)]
                 first.by_origin[origin] = LogSummary(
-                    model=RewardModel(plan=plan), weights=tallies, baseline=baseline, apart=np.zeros(candidates)
+                    model=RewardModel(folds=plan.folds), weights=tallies, baseline=baseline, apart=np.zeros(candidates)
                 )
             first.by_origin[origin].add(rows)
         done += len(log)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.router.offline.estimation import Ridge
 from ragbandit.router.offline.estimation.bandit_log import folds_of
+from ragbandit.router.offline.estimation.reward_model import Ridge
 from ragbandit.shared.errors import InvalidInput
 
 ARMS = 3

@@ -13,7 +13,7 @@ from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.crossfit import lessons
+from ragbandit.router.offline.replay.policy_pmfs import lessons
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.kinds.fixed import Uniform

@@ -1,24 +1,31 @@
-"""Policies under evaluation: cross-fitted copies learn some rows of a log, and give probabilities for the others."""
+"""Probabilities of policies and snapshots on the rows of a log. Copies of a policy are cross-fitted: each learns some
+questions, and is asked about the others.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS
 from ragbandit.router.offline.logs.values import converted, mapping
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, served_name
+from ragbandit.router.policies import CONSERVATIVE, make_policy
+from ragbandit.router.policies.base import Policy, apply, serves_prices
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.router.storage.rows.conversion import of_known
-from ragbandit.shared.types import Budget, FeatureRows, Matrix, PolicyLabel, Query, Reward, Update
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Budget, FeatureRows, Matrix, PolicyLabel, Query, Reward, SnapshotInfo, Update
+
+MakeEncoder = Callable[[], Encoder]
 
 #: maximum number of questions in one call of a policy
 ASKED_AT_ONCE = 256
@@ -148,14 +155,11 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-MakeCandidatePolicy = Callable[[], CandidatePolicy]
-
-
 def crossfitted(
     weights: Sequence[float | None],
     *,
     name: str,
-    make: MakeCandidatePolicy,
+    make: Callable[[], CandidatePolicy],
     folds_of_rows: Choices,
     folds: int,
     progress: Progress,
@@ -186,6 +190,85 @@ def crossfitted(
         candidates.append(candidate)
     progress(f"{name} learns", total, total)
     return pmfs, notes_of(*candidates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyPmfs:
+    """Probabilities of policies and snapshots on the rows of a log, 0 outside of the judged rows."""
+
+    log: MemoryLog
+    updates: Sequence[Update]
+    judged: Flags
+    plan: Plan
+    settings: Settings
+    encoder: MakeEncoder | None
+    progress: Progress
+
+    def learned(self, spec: CandidateSpec, *, policy: Policy) -> CandidatePmf:
+        """Probabilities of a policy by name. It learns the rows that are not judged, too."""
+        [pmf], notes = crossfitted(
+            [None],
+            name=spec.name,
+            make=lambda: self._candidate(served_policy(spec, settings=self.settings), features=self.log.log.features),
+            folds_of_rows=self.plan.folds_in(self.log.log),
+            folds=self.plan.folds,
+            progress=self.progress,
+            judged=self.judged,
+        )
+        description = f"{spec.what}, each of {self.plan.folds} folds judged by what the others taught"
+        if spec.current:  # the name of this candidate describes what it has learned
+            return CandidatePmf(described=description, pmf=pmf, notes=notes)
+        name = served_name(policy.algorithm, params=policy.params)
+        return CandidatePmf(described=description, pmf=pmf, notes=notes, learned="folds", policy=name)
+
+    def frozen(self, policy: Policy, info: SnapshotInfo) -> CandidatePmf:
+        if self.plan.weight is not None and not serves_prices(policy):
+            message = f"{info.version} has one weight of cost for all questions ({info.algorithm})"
+            remedy = "leave --price out, or name the policy, which then learns this log at that price"
+            raise InvalidInput(message, field="price", remedy=remedy)
+        log, features = self.log.log, self.log.log.features
+        if "features" in policy.needs and (features is None or log.encoder_hash != info.encoder_hash):
+            settings, progress = self.settings, self.progress
+            features, encoder_hash = encoded(log, encoder=self.encoder, settings=settings, progress=progress)
+            if encoder_hash != info.encoder_hash:
+                message = f"{info.version} was made with encoder {info.encoder_hash[:12]}, not {encoder_hash[:12]}"
+                remedy = "configure the encoder that the snapshot was made with"
+                raise InvalidInput(message, field="encoder", remedy=remedy)
+        candidate, pmf = self._candidate(policy, features=features), np.zeros(log.pmf.shape)
+        pmf[self.judged] = candidate.ask(np.flatnonzero(self.judged))
+        description = f"{info.algorithm} after {info.last_seq} updates of {info.policy}"
+        return CandidatePmf(described=description, pmf=pmf, notes=notes_of(candidate), learned="before")
+
+    def _candidate(self, policy: Policy, *, features: FeatureRows | None) -> CandidatePolicy:
+        common: dict[str, Any] = {"log": self.log.log, "updates": self.updates, "share": self.log.share}
+        return CandidatePolicy(policy, features=features, settings=self.settings, **common)
+
+
+def encoded(
+    log: Log, *, encoder: MakeEncoder | None, settings: Settings, progress: Progress
+) -> tuple[FeatureRows, str]:
+    """Encode the questions. Returns (features, hash of the configured encoder)."""
+    texts = log.batch.column("text").fill_null("").to_pylist() if "text" in log.batch.schema.names else [""] * len(log)
+    for index, text in enumerate(texts):
+        if not text.strip():
+            key = log.batch.column("id")[index]
+            message = f"{key} has no question, and its features are missing or another encoder's"
+            remedy = "log questions or features, or judge candidates that read neither, with --baseline logged"
+            raise InvalidInput(message, field="text", remedy=remedy)
+    if encoder is None:
+        remedy = "pass encoder=, a function that makes an encoder"
+        raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
+    made = encoder()
+    return embedded(texts, encoder=made, data_dir=settings.data_dir, progress=progress), made.hash
+
+
+def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
+    """Make the untrained policy that a service with these settings would use. Raises ConfigError."""
+    changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
+    if spec.what == CONSERVATIVE:  # its params name the incumbent
+        changes["incumbent"] = None
+    policy = settings.policy.model_copy(update=changes)
+    return policy_of(settings.model_copy(update={"policy": policy}))
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:

@@ -5,9 +5,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from ragbandit.router.comparison import Comparison, Verdict
+
+#: maximum number of points of a learning curve
+CURVE_POINTS: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.comparison.assessment import LearningCurve
+from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.offline.logs import Logged
@@ -21,8 +21,6 @@ from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, Reward, Ve
 
 #: time of a pass's first decision; each decision takes a second. Policies read no times, but rows of a ledger have them
 EPOCH: Final = 1_700_000_000.0
-#: maximum number of points of a learning curve
-CURVE_POINTS: Final = 60
 
 Places = npt.NDArray[np.intp]
 

@@ -100,7 +100,7 @@ def compared(
     difference = served - always
     variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
     # `heavy` is the weight of the heaviest rows, computed from the probabilities: the mean of cubed weights divided by
-    # the mean of squared weights (see `heavy_weight` in offline/estimation).
+    # the mean of squared weights (see `heavy_weight` in comparison/intervals).
     if counts is None:
         heavy = float((inverse**2).sum() / inverse.sum()) / rated
         heavy = max(heavy, 0.0 if is_seen.all() else float(1.0 / seen_share[arm[is_seen]].min()))

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare, words as comparison_words
-from ragbandit.router.comparison.assessment import LearningCurve
+from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.monitoring.price import price_words
@@ -19,14 +19,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
 from ragbandit.router.reporting.imports import imported_comparisons
-from ragbandit.router.reporting.reading import (
-    Flags,
-    Report,
-    ReportRows,
-    ReportScope,
-    Unit,
-    read_log,
-)
+from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
 from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -40,8 +33,6 @@ ROUTING: Final = "routing"
 FEWEST_TO_FIX: Final = 300
 #: maximum number of groups of a kind; if there are more, the smallest are left out
 MOST_GROUPS: Final = 20
-#: largest number of points of the learning curve
-CURVE_POINTS: Final = 60
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
@@ -97,6 +88,10 @@ def report_of(
     impossible = 0 if chosen is None else int((log.pmf[:, chosen] == 0.0).sum())
     if chosen is not None and impossible:
         left_out[f"{log.arms[chosen]} was not offered, or could not be drawn"] = round(impossible * log.scale)
+    curve = None
+    if chosen is not None and alarm is None:
+        comparable = log.part(log.pmf[:, chosen] > 0.0)
+        curve = _curve(comparable, arms[chosen], scores=pairs[chosen][1], arm=chosen)
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
     rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
@@ -112,7 +107,7 @@ def report_of(
         price=None if scope.reward is None else price_words(scope.reward),
         sample=log.sample,
         total=None if chosen is None else arms[chosen],
-        curve=None if chosen is None else pairs[chosen][1],
+        curve=curve,
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
         paired=paired,
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
@@ -185,10 +180,10 @@ class _Groups:
         largest = numbers[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist()
         return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
-    def comparison(self, name: str, rows: Flags, *, against: int) -> tuple[Comparison, LearningCurve | None]:
+    def comparison(self, name: str, rows: Flags, *, against: int) -> tuple[Comparison, Matrix | None]:
         """Compare what was served in these rows, without rows that could not have drawn the arm `against`.
 
-        Returns (comparison, means so far; None without an interval or with an alarm).
+        Returns (comparison, scores of both ways; see `compared`).
         """
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
         quality, _ = _ratings(log, log.quality, against=against)
@@ -211,7 +206,7 @@ class _Groups:
         if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
             missing = "more than this sample; `ragbandit replay` reads every question"
             comparison = replace(comparison, missing=missing)
-        return comparison, None if self.alarm else _curve(log, comparison, scores=scores, arm=against)
+        return comparison, scores
 
 
 def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, arm: int) -> LearningCurve | None:

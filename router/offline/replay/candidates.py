@@ -1,4 +1,4 @@
-"""Candidates of a replay that learn or read questions: their settings, and their probabilities on every row."""
+"""Candidates of a replay that learn or read questions: their settings, and the rows on which they are judged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +14,13 @@ from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.columns import LINE
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import LogPart, imported
-from ragbandit.router.offline.replay.plan import (
-    CURRENT,
-    CandidatePmf,
-    CandidateSpec,
-    Plan,
-    array_pmf,
-    described,
-)
+from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, CandidateSpec, Plan, array_pmf, described
 from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder, PolicyPmfs, encoded, lessons, served_policy
 from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import (
-    ArmName,
-    SnapshotInfo,
-)
+from ragbandit.shared.types import ArmName, SnapshotInfo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,7 +52,7 @@ class LogPart:
     plan: Plan = field(default_factory=Plan)
     #: decisions made before this time are not judged, seconds since the epoch; None to judge all
     since: float | None = None
-    #: number of first rows to leave out, since they precede the first exploration; see `certain_start`
+    #: number of first rows to leave out, since they precede the first exploration; see `without_certain_start`
     early: Mapping[bool, int] = field(default_factory=dict)
     rows: Log | None = None
     undrawn: int = 0  #: rows that are not in `rows`, since their arm was not drawn

@@ -173,6 +173,14 @@ def test_what_a_higher_cost_buys():
     assert more_buys(points, unit="steps") == ""
 
 
+def test_a_fixed_arm_is_drawn_once_where_its_curves_are_equal():
+    """Cold and warm have one line of the best fixed arm, unless its rewards differ between them."""
+    cold = LearningCurve(name="cold", questions=[20, 40, 80], policy=[0.1, 0.2, 0.3], fixed=[0.3] * 3, rated=[1, 2, 4])
+    for fixed, lines_drawn in ((0.3, 1), (0.4, 2)):
+        warm = replace(cold, name="warm", questions=[20, 30], policy=[0.4] * 2, fixed=[fixed] * 2, rated=[1, 2])
+        assert str(learning([cold, warm]).body).count("best fixed arm") == lines_drawn
+
+
 def test_a_long_report_is_small(tmp_path, monkeypatch):
     """A page with every picture at its largest has at most 400 KB, and is written whole or not at all."""
     many = list(range(1, 20_001))

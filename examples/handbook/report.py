@@ -127,7 +127,7 @@ def live(report: Row) -> str:
     right = sum(row["n"] * (row["quality"] or 0.0) for row in report["arms"].values())
     equal = "equal" if report["ok"] else "NOT EQUAL"
     return (
-        f"   {right:.0f} are right ({arms}); {report['logged']['n']} were judged and learned. "
+        f"   {right:.0f} are right; answered by {arms}; {report['logged']['n']} were judged and learned. "
         f"Every draw and the whole learning, computed again from the store: {equal}."
     )
 

@@ -5,9 +5,10 @@
 
 A world is a table in --tables (routing/*.jsonl and worlds/*.jsonl; default: the folder next to the checkout), the
 handbook's table, a simulated one (benchmarks/worlds/made.py), or one truth of a grid of arms (grids.py: --worlds grids
---policies mba:apart,mba; the suffix `:apart` hides the arms' facts from a policy). A pass asks at most 1,200 questions,
-and at most 80 % of a table, one by one; the greedy choice after it is evaluated on the rest. The cost weight is .05, or
-.015 for Llama tables.
+--policies mba:apart,mba; the suffix `:apart` hides the arms' facts from a policy). A pass asks at most --questions, and
+at most 80 % of a table, one by one; the greedy choice after it is evaluated on the rest. The cost weight is .05, or
+.015 for Llama tables. If --questions is above the default, tables of rewards by thousands are added. Long made worlds
+(--worlds long) repeat their questions: a pass has as many as --questions, for example 100,000.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from rich.console import Console
 from benchmarks.figures import machine
 from benchmarks.publish import WORLDS_PAGE, fenced, put
 from benchmarks.worlds.board import board, gathered, installed_policies
-from benchmarks.worlds.made import WORLDS
-from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
+from benchmarks.worlds.made import LONG, WORLDS
+from benchmarks.worlds.passes import BEST, DEAREST, MODES, QUESTIONS, Conditions
 from benchmarks.worlds.report import print_board, write
 from ragbandit.router.cli.console import bars
 from ragbandit.shared.child_process import cores
@@ -56,9 +57,12 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--policies", type=_words, default=("mba", "linucb", "vw"), metavar="NAME[,NAME...]")
     options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
-    options.add_argument("--worlds", type=_words, default=(), help="only these; 'made': all made worlds; 'grids'")
+    options.add_argument(
+        "--worlds", type=_words, default=(), help="only these; 'made': all made worlds; 'long'; 'grids'"
+    )
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
     options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
+    options.add_argument("--questions", type=int, default=QUESTIONS, help="of a pass at most, warm ones included")
     options.add_argument("--seeds", type=int, default=4)
     options.add_argument("--first-seed", type=int, default=0, help="seeds from this one on: others than were tuned on")
     options.add_argument(
@@ -92,8 +96,11 @@ def main(arguments: list[str]) -> None:
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
     if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.warm, asked.first_seed) < 0:
         options.error("--seeds and --jobs are 1 or more, --late, --warm and --first-seed are 0 or more")
+    if asked.questions <= asked.warm:
+        options.error("--questions is more than --warm")
     console = Console()
     conditions = Conditions(
+        questions=asked.questions,
         warm=asked.warm,
         first=asked.first,
         wrong=asked.wrong,
@@ -105,7 +112,7 @@ def main(arguments: list[str]) -> None:
     with bars(Console(stderr=True)) as progress:
         worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
         if not worlds:
-            options.error(f"no such world; made: {', '.join(WORLDS)}")
+            options.error(f"no such world; made: {', '.join((*WORLDS, *LONG))}")
         result = board(
             worlds,
             policies=installed_policies(asked.policies),

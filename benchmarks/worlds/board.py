@@ -2,6 +2,7 @@
 
 import importlib.util
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from benchmarks.worlds.grids import GRIDS, TRUTHS, grid_world
-from benchmarks.worlds.made import WORLDS, made_world
-from benchmarks.worlds.measures import Measured, measured, possible_gain
+from benchmarks.worlds.made import LONG, WORLDS, long_questions, long_world, made_world
+from benchmarks.worlds.measures import Measured, blocks_of, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import RewardSettings
@@ -21,7 +22,7 @@ from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.shared.types import Matrix
+from ragbandit.shared.types import FeatureRows, TableRow
 
 HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"
 #: cost weight (lambda) of the other worlds, in reward per step
@@ -53,9 +54,10 @@ def installed_policies(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: Path, progress: Progress) -> list[World]:
-    """The worlds of these names, of none all but the grids, with their features.
+    """The worlds of these names, of none all but the grids and the long ones, with their features.
 
-    names: "made" stands for all made ones, "grids" for all truths of all grids, a grid's name for all of its truths.
+    names: "made" stands for all made ones, "long" for all long ones, "grids" for all truths of all grids, a grid's name
+    for all of its truths.
     """
     worlds = [make() for name, groups, make in _all(folder) if {name, *groups} & set(names or [""])]
     if not worlds:
@@ -66,15 +68,25 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: P
     features = embedded(texts, encoder=loaded, data_dir=data, progress=progress)
     cuts = np.cumsum([len(world.table.rows) for world in worlds])[:-1]
     return [
-        replace(world, features=rows, encoder_hash=loaded.hash)
+        _with_features(world, features=rows, encoder_hash=loaded.hash)
         for world, rows in zip(worlds, np.split(features, cuts), strict=True)
     ]
+
+
+def _with_features(world: World, *, features: FeatureRows, encoder_hash: str) -> World:
+    world = replace(world, features=features, encoder_hash=encoder_hash)
+    if not world.repeats:
+        return world
+    table = long_world(world.name, features=features)
+    return replace(world, table=table, chances=table.correct)
 
 
 def _all(folder: Path) -> Iterator[tuple[str, tuple[str, ...], Callable[[], World]]]:
     """(name, its groups, function that makes it); "" is the default group."""
     for name in WORLDS:
         yield name, ("", "made"), partial(_made, name)
+    for name in LONG:
+        yield name, ("long",), partial(_long, name)
     for name in GRIDS:
         for truth in range(TRUTHS):
             yield f"{name} #{truth}", ("grids", name), partial(_grid, name, truth=truth)
@@ -91,20 +103,18 @@ def _read(file: Path) -> World:
 
 def _made(name: str) -> World:
     table, chances = made_world(name)
-    context, truth = WORLDS[name].context, _known_gain(table, chances=chances)
-    return World(name=name, table=table, weight=DEFAULT_WEIGHT, context=context, truth=truth)
+    return World(name=name, table=table, weight=DEFAULT_WEIGHT, context=WORLDS[name].context, chances=chances)
+
+
+def _long(name: str) -> World:
+    """Its questions: the chances need the features."""
+    rows = (TableRow(id=text, question=text, correct={}, steps={}) for text in long_questions())
+    return World(name=name, table=LabelledTable(rows=tuple(rows), arms=()), weight=DEFAULT_WEIGHT, repeats=True)
 
 
 def _grid(name: str, *, truth: int) -> World:
     table, chances, facts = grid_world(name, truth=truth)
-    gain = _known_gain(table, chances=chances)
-    return World(name=f"{name} #{truth}", table=table, weight=DEFAULT_WEIGHT, facts=facts, truth=gain)
-
-
-def _known_gain(table: LabelledTable, *, chances: Matrix) -> float:
-    """By how much the best arm of every question earns more than the best fixed one."""
-    worth = chances - DEFAULT_WEIGHT * table.steps
-    return float(worth.max(axis=1).mean() - worth.mean(axis=0).max())
+    return World(name=f"{name} #{truth}", table=table, weight=DEFAULT_WEIGHT, facts=facts, chances=chances)
 
 
 def board(
@@ -136,7 +146,15 @@ def board(
         groups.setdefault(key, []).append(played[task])
     by_name = {world.name: world for world in worlds}
     rows = [
-        measured(by_name[name], policy=policy, mode=mode, labelled=share, passes=passes, possible=possible[name])
+        measured(
+            by_name[name],
+            policy=policy,
+            mode=mode,
+            labelled=share,
+            passes=passes,
+            possible=possible[name],
+            blocks=blocks_of(conditions.questions),
+        )
         for (name, policy, mode, share), passes in groups.items()
     ]
     return Board(worlds=worlds, possible=possible, rows=rows, policies=policies, seeds=seeds, conditions=conditions)
@@ -150,6 +168,8 @@ def _played(
     results: dict[Task, Judged] = {}
     count = len(worlds) + len(tasks)
     given = ({world.name: world for world in worlds},)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # the processes share the cores already
     # Not forked, since a child could deadlock: the parent may have threads of torch.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=given) as pool:

@@ -2,6 +2,12 @@
 
 A world is a full-information table like any other. What it is for is in its line of WORLDS; what a question's kind is
 can be read off its words, since each kind has sentences of its own.
+
+A long world (LONG) has passes of up to 100,000 questions. They repeat some 2,400 texts, so that few are encoded; each
+outcome is a draw of its own. An arm's chance is .5, plus the question's difficulty, which all arms share, plus effects
+of the arm: on all questions, on each kind (sentence), and one that is linear in the features of the text. Difficulty
+too has a part by kind and a linear one. The features contain the kind, so the best arm of every question is the best
+choice that the features allow, and a linear regression on all chances finds it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.shared.types import ArmName, Json, Matrix, TableRow
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, TableRow
 
 #: questions of a world
 ROWS: Final = 1500
+#: questions of a long world before equal texts are counted once
+LONG_ROWS: Final = 3000
 
 _LOOKUP: Final = (
     "What is the {noun} of the {thing} in {place}?",
@@ -124,6 +132,30 @@ WORLDS: Final[Mapping[str, Made]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Long:
+    """Definition of a long world: standard deviations of effects on the chance to be right."""
+
+    arms: int
+    #: of an arm: on all questions, on a kind of questions, and along a direction of the features
+    own: float
+    by_kind: float
+    smooth: float
+    #: steps of the first and of the last arm
+    steps: tuple[float, float]
+
+
+LONG: Final[Mapping[str, Long]] = {
+    # retrievers before the same generator: means within a few hundredths, and small effects of the question
+    "similar 7": Long(arms=7, own=0.015, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
+    "similar 26": Long(arms=26, own=0.015, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
+    # models of very different strength
+    "different 26": Long(arms=26, own=0.1, by_kind=0.07, smooth=0.05, steps=(0.1, 3.0)),
+}
+#: standard deviations of difficulty, shared by all arms: of kinds, and along a direction of the features
+_HARD_KIND, _HARD_SMOOTH = 0.12, 0.08
+
+
 def questions_of(rows: int) -> tuple[list[str], npt.NDArray[np.int64]]:
     """`count` fixed questions, and the number (0 to 7) of the sentence that each is made from."""
     random, sentences = np.random.default_rng(3), (*_LOOKUP, *_REASON)
@@ -154,3 +186,30 @@ def made_world(name: str, *, rows: int = ROWS, seed: int = 0) -> tuple[LabelledT
 
     table = tuple(row(number) for number in range(rows))
     return LabelledTable(rows=table, arms=tuple(steps)), chances
+
+
+def long_questions() -> dict[str, int]:
+    """The texts of long worlds, and the number (0 to 7) of the sentence that each is made from."""
+    texts, sentences = questions_of(LONG_ROWS)
+    return dict(zip(texts, sentences.tolist(), strict=True))
+
+
+def long_world(name: str, *, features: FeatureRows) -> LabelledTable:
+    """The table of this world; `correct` is the chance of every arm. features: of `long_questions`, shape (n, d)."""
+    world, questions = LONG[name], long_questions()
+    random = np.random.default_rng([*name.encode()])
+    kinds = np.eye(len(_LOOKUP + _REASON))[list(questions.values())]
+    # without the kinds' means, which most of the features' variance is between
+    within = features - kinds @ ((kinds.T @ features) / kinds.sum(axis=0)[:, None])
+    smooth = within @ random.normal(size=(features.shape[1], 1 + world.arms))
+    smooth /= smooth.std(axis=0)
+    chances = 0.5 + _HARD_SMOOTH * smooth[:, :1] + kinds @ random.normal(0.0, _HARD_KIND, (kinds.shape[1], 1))
+    chances = chances + random.normal(0.0, world.own, world.arms) + world.smooth * smooth[:, 1:]
+    chances = np.clip(chances + kinds @ random.normal(0.0, world.by_kind, (kinds.shape[1], world.arms)), 0.02, 0.98)
+    arms = tuple(ArmName(f"arm{number:02d}") for number in range(world.arms))
+    steps = dict(zip(arms, np.linspace(*world.steps, world.arms).tolist(), strict=True))
+    rows = tuple(
+        TableRow(id=f"{name}-{number}", question=text, correct=dict(zip(arms, of_row, strict=True)), steps=steps)
+        for number, (text, of_row) in enumerate(zip(questions, chances.tolist(), strict=True))
+    )
+    return LabelledTable(rows=rows, arms=arms)

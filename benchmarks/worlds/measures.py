@@ -8,11 +8,12 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.worlds.passes import DEAREST, Judged, World
+from benchmarks.worlds.passes import DEAREST, QUESTIONS, Judged, World
 from ragbandit.examples.handbook.learning_curve import prefixes, worst_prefix
 from ragbandit.examples.handbook.side_by_side import mean_and_error
 from ragbandit.router.config.settings import Settings
@@ -28,6 +29,12 @@ WHOLE, AFTER, CHEAPEST = "whole pass", "after", "cheapest right arm"
 #: smallest gain of full information for a world to count in the share
 WORTH: Final = 0.012
 DRAWS: Final = 400
+#: a block of a pass: the key of its figure, the questions before it, and those until its end
+Block = tuple[str, int, int]
+#: ends of blocks: of passes of up to 6,000 questions, and of longer ones
+_THOUSANDS, _HALF_DECADES = (1000, 2000, 3000, 4000, 5000), (1000, 3000, 10_000, 30_000, 100_000)
+#: questions of a block that has a figure, at least
+_LEAST_BLOCK: Final = 100
 _FOLDS, _NEIGHBOURS, _RIDGES = 10, (10, 30, 100), (1.0, 10.0)
 
 
@@ -61,9 +68,11 @@ class Measured:
     policy: str
     mode: str
     labelled: float
-    #: against the best fixed arm: "100", "300", "1000" where the pass is so long, WHOLE, and AFTER, the greedy choice
-    #: on the rest
+    #: against the best fixed arm: "100", "300", "1000" and blocks where the pass is so long, WHOLE, and AFTER, the
+    #: greedy choice on the rest
     best: Mapping[str, Estimate]
+    #: the same against the best arm of every question, by the chances; empty where they are not known
+    choice: Mapping[str, Estimate]
     #: the same against the incumbent (cold: the best fixed arm)
     incumbent: Mapping[str, Estimate]
     #: against the incumbent, in the middle pass; None where it never is
@@ -80,28 +89,51 @@ class Measured:
 
     def as_json(self) -> dict[str, Any]:
         """For a file: in rewards, not in thousandths."""
-        plain = {key: value for key, value in vars(self).items() if key not in ("best", "incumbent")}
-        for name in ("best", "incumbent"):
+        plain = {key: value for key, value in vars(self).items() if key not in _FIGURES}
+        for name in _FIGURES:
             figures: Mapping[str, Estimate] = getattr(self, name)
             plain[name] = {key: {"value": one.value, "error": one.error} for key, one in figures.items()}
         return plain
 
 
+#: names of the fields of Measured that have figures by key
+_FIGURES: Final = ("best", "choice", "incumbent")
+
+
+def blocks_of(questions: int) -> list[Block]:
+    """The blocks of passes of up to so many questions; none if passes are as short as by default."""
+    if questions <= QUESTIONS:
+        return []
+    ends = _THOUSANDS if questions <= 6000 else _HALF_DECADES
+    bounds = [0, *(end for end in ends if end < questions), questions]
+    return [(f"{start + 1}-{end}", start, end) for start, end in pairwise(bounds)]
+
+
 def measured(
-    world: World, *, policy: str, mode: str, labelled: float, passes: Sequence[Judged], possible: float
+    world: World,
+    *,
+    policy: str,
+    mode: str,
+    labelled: float,
+    passes: Sequence[Judged],
+    possible: float,
+    blocks: Sequence[Block] = (),
 ) -> Measured:
     """What these passes come to. possible: what full information could gain over the best fixed arm."""
     rewards = world.rewards
     fixed, least = rewards[:, world.reference(mode)], 1.0 - Settings().policy.harm
     harmed = [float((ours - least * theirs).min()) < -1e-9 for ours, theirs in prefixes(passes, fixed=fixed)]
-    best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
-    beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
+    figures = functools.partial(_figures, passes=passes, blocks=blocks, name=world.name)
+    best = figures(rewards, beside=rewards[:, world.best])
+    beside = figures(rewards, beside=rewards[:, world.dearest]) if mode == DEAREST else best
+    choice = {} if world.worth is None else figures(world.worth, beside=world.worth.max(axis=1))
     return Measured(
         world=world.name,
         policy=policy,
         mode=mode,
         labelled=labelled,
         best=best,
+        choice=choice,
         incumbent=beside,
         break_even=break_even(passes, fixed=fixed)[0],
         worst_prefix=worst_prefix(passes, fixed=fixed),
@@ -127,22 +159,26 @@ def _answers(world: World, *, policy: str, passes: Sequence[Judged]) -> dict[str
     return answers
 
 
-def _figures(world: World, *, passes: Sequence[Judged], rewards: Matrix, arm: int) -> dict[str, Estimate]:
-    fixed, length = rewards[:, arm], min(len(one.order) for one in passes)
-    estimate = functools.partial(_estimate, rows=len(rewards), name=world.name)
+def _figures(
+    rewards: Matrix, *, beside: Vector, passes: Sequence[Judged], blocks: Sequence[Block], name: str
+) -> dict[str, Estimate]:
+    """Rewards above those of another choice. rewards: shape (n, arms); beside: the other choice's, shape (n,)."""
+    length = min(len(one.order) for one in passes)
+    above = rewards - beside[:, None]
+    spans = [*((str(count), 0, count) for count in READ if count <= length), (WHOLE, 0, length)]
+    spans += [block for block in blocks if block[1] + _LEAST_BLOCK <= length]
+    estimate = functools.partial(_estimate, rows=len(rewards), name=name)
     figures = {
-        key: estimate([(one.order[:count], (one.earned - fixed[one.order])[:count]) for one in passes])
-        for key, count in [*((str(count), count) for count in READ if count <= length), (WHOLE, length)]
+        key: estimate([(one.order[start:end], above[one.order, one.drawn][start:end]) for one in passes])
+        for key, start, end in spans
     }
-    greedy = [(one.test, (one.shares * rewards[one.test]).sum(axis=1) - fixed[one.test]) for one in passes]
-    return figures | {AFTER: estimate(greedy)}
+    return figures | {AFTER: estimate([(one.test, (one.shares * above[one.test]).sum(axis=1)) for one in passes])}
 
 
 def _estimate(seeds: Sequence[tuple[Choices, Vector]], *, rows: int, name: str) -> Estimate:
-    """The mean of values that belong to rows of the table, and its draws."""
-    values, there = np.zeros((len(seeds), rows)), np.zeros((len(seeds), rows))
-    for number, (places, ours) in enumerate(seeds):
-        values[number, places], there[number, places] = ours, 1.0
+    """The mean of values that belong to rows of the table, and its draws. A row may have several values."""
+    values = np.array([np.bincount(places, weights=ours, minlength=rows) for places, ours in seeds])
+    there = np.array([np.bincount(places, minlength=rows) for places, _ in seeds], dtype=np.float64)
     by_seed, by_row = _counts(len(seeds), rows=rows, name=name)
     draws = (by_seed @ values * by_row).sum(axis=1) / (by_seed @ there * by_row).sum(axis=1)
     return Estimate(value=float(values.sum() / there.sum()), draws=draws)
@@ -159,8 +195,10 @@ def _counts(seeds: int, *, rows: int, name: str) -> tuple[Matrix, Matrix]:
 
 def possible_gain(world: World) -> float:
     """What the better of kernel ridge and nearest neighbours earns more than the best fixed arm, fitted to all outcomes
-    of nine tenths of the rows, on the tenth: ten times.
+    of nine tenths of the rows, on the tenth: ten times. In a long made world, the best arm of every question.
     """
+    if world.repeats and world.truth is not None:
+        return world.truth
     assert world.features is not None
     rewards, rows = world.rewards, len(world.table.rows)
     inputs = np.asarray(world.features, dtype=np.float64) / math.sqrt(world.features.shape[1])

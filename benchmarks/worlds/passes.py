@@ -18,9 +18,19 @@ from ragbandit.router.offline.passes import Learning, Places, Played, chance_of
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.draw import draw, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, FeedbackId, JoinedDecision, Json, Matrix
+from ragbandit.shared.types import (
+    ArmName,
+    Decision,
+    DecisionId,
+    FeatureRows,
+    Feedback,
+    FeedbackId,
+    JoinedDecision,
+    Json,
+    Matrix,
+)
 
-#: questions of a pass at most, and of a table that are asked at most
+#: questions of a pass at most (default), and share of a table that is asked at most
 QUESTIONS: Final = 1200
 ASKED: Final = 0.8
 #: ways to begin: with nothing, and held back to an arm
@@ -44,13 +54,25 @@ class World:
     facts: Mapping[ArmName, Mapping[str, Json]] = field(default_factory=dict)
     features: FeatureRows | None = None
     encoder_hash: str = ""
-    #: by how much the best arm of every kind earns more than the best fixed one, where the chances are known
-    truth: float | None = None
+    #: chance of every arm to be right on every row, shape (n, arms), where it is known
+    chances: Matrix | None = None
+    #: a pass draws rows with replacement, and each outcome by the chance that the table has
+    repeats: bool = False
 
     @cached_property
     def rewards(self) -> Matrix:
         """Rewards of every row and arm, shape (n, arms)."""
         return rewards_of(self.table, reward=Settings().reward.model_copy(update={"weight": self.weight}))
+
+    @cached_property
+    def worth(self) -> Matrix | None:
+        """Expected rewards of every row and arm, shape (n, arms), where the chances are known."""
+        return None if self.chances is None else self.chances - self.weight * self.table.steps
+
+    @property
+    def truth(self) -> float | None:
+        """By how much the best arm of every row earns more than the best fixed one, where the chances are known."""
+        return None if self.worth is None else float(self.worth.max(axis=1).mean() - self.worth.mean(axis=0).max())
 
     @property
     def best(self) -> int:
@@ -82,8 +104,10 @@ class Judged(Played):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """How labels come."""
+    """How long a pass is, and how labels come."""
 
+    #: of a pass at most
+    questions: int = QUESTIONS
     labelled: float = 1.0
     #: questions of a pass that are not asked: the outcomes of all their arms are learned before it
     warm: int = 0
@@ -115,9 +139,11 @@ class Task:
 class ConditionedLearning(Learning):
     """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
 
-    def __init__(self, *given: Any, conditions: Conditions, favoured: ArmName, **more: Any) -> None:
+    def __init__(
+        self, *given: Any, conditions: Conditions, favoured: ArmName, repeats: bool = False, **more: Any
+    ) -> None:
         super().__init__(*given, **more)
-        self._conditions, self._favoured = conditions, favoured
+        self._conditions, self._favoured, self._repeats = conditions, favoured, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
         self._waiting: deque[tuple[int, Decision, Logged]] = deque()
         rewards = np.array([row.reward.value for row in self.rows]).reshape(-1, len(self.arms))
@@ -142,7 +168,7 @@ class ConditionedLearning(Learning):
         if not self._conditions.bought:
             is_known = chance_of(decision.id, what="judged") < (self._conditions.judge or 0.0)
             other = self.rows[int(chance_of(decision.id, what="score") * len(self.rows))]
-            score = quality if is_known else other.reward.quality
+            score = quality if is_known else self._quality(other, event=f"other/{decision.id}")
         yield made_feedback(feedback_id=FeedbackId("score"), rating=score, source="judge", **common)
 
     def _is_rated(self, decision: Decision) -> bool:
@@ -152,6 +178,22 @@ class ConditionedLearning(Learning):
         is_favoured = not self._conditions.favoured or decision.arm == self._favoured
         share = self.labelled * (1.0 if is_favoured else DISFAVOURED)
         return chance_of(decision.id, what="labelled") < share
+
+    def _quality(self, row: Logged, *, event: str) -> float:
+        """The row's quality; if rows repeat, right or wrong by the row's chance, which only the event decides."""
+        quality = row.reward.quality
+        return float(chance_of(DecisionId(event), what="right") < quality) if self._repeats else quality
+
+    def warm(self, row: Logged) -> None:
+        quality = self._quality(row, event=f"{self.seed}/{self.decided}/{row.decision.id}")
+        more = quality - row.reward.quality
+        super().warm(replace(row, reward=replace(row.reward, quality=quality, value=row.reward.value + more)))
+
+    def _decision(self, row: Logged) -> Decision:
+        """Decisions on a question that repeats have ids of their own."""
+        if self._repeats:
+            row = replace(row, decision=replace(row.decision, id=DecisionId(f"{row.decision.id}/{self.decided}")))
+        return super()._decision(row)
 
     def step(self, question: int) -> Decision:
         """Learn what has come meanwhile, then decide."""
@@ -183,7 +225,8 @@ class ConditionedLearning(Learning):
         while self._waiting and (now is None or self._waiting[0][0] <= now):
             _, decision, row = self._waiting.popleft()
             is_wrong = chance_of(decision.id, what="wrong") < self._conditions.wrong
-            quality = 1.0 - row.reward.quality if is_wrong else row.reward.quality
+            quality = self._quality(row, event=decision.id)
+            quality = 1.0 - quality if is_wrong else quality
             at = decision.made_at
             joined = join(
                 JoinedDecision(
@@ -201,16 +244,18 @@ class ConditionedLearning(Learning):
             self.labels += self.learn(decision, joined.reward)
 
 
-def cut(world: World, *, seed: int) -> tuple[Places, Places]:
+def cut(world: World, *, seed: int, questions: int = QUESTIONS) -> tuple[Places, Places]:
     """The rows to ask and the rest, by the seed: alike for every policy."""
     order = np.random.default_rng([seed, 11]).permutation(len(world.table.rows))
-    count = min(QUESTIONS, int(ASKED * len(order)))
+    count = int(ASKED * len(order))
+    count = count if world.repeats else min(questions, count)
     return order[:count], order[count:]
 
 
 def passed(task: Task, *, world: World) -> Judged:
     """The pass; its places are those of the world's table."""
-    asked, rest = cut(world, seed=task.seed)
+    questions, warm = task.conditions.questions, task.conditions.warm
+    asked, rest = cut(world, seed=task.seed, questions=questions)
     arms = world.table.arms
     incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
     judge = task.conditions.judge is not None or task.conditions.bought
@@ -230,8 +275,10 @@ def passed(task: Task, *, world: World) -> Judged:
         labelled=task.conditions.labelled,
         conditions=task.conditions,
         favoured=arms[world.reference(task.conditions.favoured)],
+        repeats=world.repeats,
     )
-    order, warm = np.random.default_rng(task.seed).permutation(len(asked)), task.conditions.warm
+    random, count = np.random.default_rng(task.seed), len(asked)
+    order = random.integers(count, size=questions) if world.repeats else random.permutation(count)
     for place in order[:warm]:
         for row in rows[place * len(arms) : (place + 1) * len(arms)]:
             learning.warm(row)

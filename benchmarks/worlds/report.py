@@ -1,7 +1,7 @@
 """A board as tables in Markdown, and as JSON. Figures are thousandths of a reward per question."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -13,8 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from benchmarks.worlds.board import Board
-from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, mean_of
-from benchmarks.worlds.passes import COLD, DEAREST
+from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, blocks_of, mean_of
+from benchmarks.worlds.passes import COLD, DEAREST, QUESTIONS
 
 _KEYS: Final = tuple(map(str, READ))
 _BESIDE: Final = {COLD: "cold", "best": "beside the best fixed arm", DEAREST: "beside the dearest arm"}
@@ -25,6 +25,9 @@ def print_board(board: Board, *, console: Console) -> None:
     _print(_worlds_table(board), console=console)
     for mode, share in _parts(board):
         _print(_part_table(_rows(board, mode=mode, share=share), title=_title(mode, share)), console=console)
+    for mode, share in _parts(board):
+        for table in _blocks_tables(board, rows=_rows(board, mode=mode, share=share), title=_title(mode, share)):
+            _print(table, console=console)
     _print(_means_table(board), console=console)
     if len(board.worlds) == 1:
         _print(_answers_table(board), console=console)
@@ -42,6 +45,7 @@ def write(board: Board, *, path: Path) -> None:
             "always": dict(zip(world.table.arms, map(float, world.rewards.mean(axis=0)), strict=True)),
             "possible": board.possible[world.name],
             "truth": world.truth,
+            "repeats": world.repeats,
         }
         for world in board.worlds
     ]
@@ -95,6 +99,32 @@ def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
     return table
 
 
+def _blocks_tables(board: Board, *, rows: Sequence[Measured], title: str) -> Iterator[Table]:
+    """Of long passes, by block: against the best fixed arm, and against the best choice where the chances are known."""
+    keys = [*(key for key, _, _ in blocks_of(board.conditions.questions)), WHOLE, AFTER]
+    first = board.policies[0]
+    for name, beside in {"best": "best fixed arm", "choice": "best choice by the chances"}.items():
+        figures = {(row.world, row.policy): getattr(row, name) for row in rows}
+        figures = {place: of_row for place, of_row in figures.items() if of_row}
+        if len(keys) == 2 or not figures:
+            continue
+        table = _table(f"{title}: less the {beside}", "policy", *keys)
+        for (world, policy), of_row in figures.items():
+            table.add_row(world, policy, *(_cell(of_row.get(key)) for key in keys))
+        worlds = list(dict.fromkeys(world for world, _ in figures))
+        for policy in board.policies:
+            mine = [figures[world, policy] for world in worlds]
+            table.add_row("mean", policy, *(_mean_cell(mine, key) for key in keys))
+        for policy in board.policies[1:]:
+            less = [_less(figures[world, policy], figures[world, first]) for world in worlds]
+            table.add_row(f"mean less {first}'s", policy, *(_mean_cell(less, key) for key in keys))
+        yield table
+
+
+def _less(figures: Mapping[str, Estimate], base: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    return {key: one - base[key] for key, one in figures.items()}
+
+
 def _means_table(board: Board) -> Table:
     first = board.policies[0]
     last = _KEYS[-1]
@@ -113,7 +143,7 @@ def _means_table(board: Board) -> Table:
             table.add_row(
                 _title(mode, share),
                 policy,
-                *(_mean_cell(mine, key) for key in (*_KEYS, WHOLE, AFTER)),
+                *(_mean_cell([row.best for row in mine], key) for key in (*_KEYS, WHOLE, AFTER)),
                 f"{np.mean(shares):.2f} ({len(shares)})" if shares else "",
                 _cell(mean_of([row.incumbent[WHOLE] for row in mine])),
                 "" if policy == first else _cell(less),
@@ -146,8 +176,8 @@ def _keys(rows: Sequence[Measured]) -> list[str]:
     return [key for key in _KEYS if any(key in row.best for row in rows)]
 
 
-def _mean_cell(rows: Sequence[Measured], key: str) -> str:
-    there = [row.best[key] for row in rows if key in row.best]
+def _mean_cell(rows: Sequence[Mapping[str, Estimate]], key: str) -> str:
+    there = [figures[key] for figures in rows if key in figures]
     return _cell(mean_of(there)) + (f" ({len(there)})" if len(there) < len(rows) else "") if there else ""
 
 
@@ -170,6 +200,12 @@ def _thousandths(value: float | None) -> str:
 def _notes(board: Board) -> list[str]:
     conditions = board.conditions
     extra = [
+        f"passes have up to {conditions.questions} questions; one that ends in a block counts to its end"
+        if conditions.questions > QUESTIONS
+        else "",
+        "long made worlds repeat their questions; their rewards are by chances, not by drawn outcomes; possible: known"
+        if any(world.repeats for world in board.worlds)
+        else "",
         f"{conditions.warm} questions are learned with all outcomes before, and not asked" if conditions.warm else "",
         f"the first {conditions.first} decisions are all labelled" if conditions.first else "",
         f"{100 * conditions.wrong:g} % of the ratings are turned round" if conditions.wrong else "",

@@ -57,9 +57,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--policies", type=_words, default=("mba", "linucb", "vw"), metavar="NAME[,NAME...]")
     options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
-    options.add_argument(
-        "--worlds", type=_words, default=(), help="only these; 'made': all made worlds; 'long'; 'grids'"
-    )
+    options.add_argument("--worlds", type=_words, default=(), help="only these; groups: 'made', 'long', 'grids'")
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
     options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
     options.add_argument("--questions", type=int, default=QUESTIONS, help="of a pass at most, warm ones included")

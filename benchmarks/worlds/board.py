@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.worlds.grids import GRIDS, TRUTHS, grid_world
 from benchmarks.worlds.made import LONG, WORLDS, long_questions, long_world, made_world
-from benchmarks.worlds.measures import Measured, blocks_of, measured, possible_gain
+from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import RewardSettings
@@ -140,22 +140,13 @@ def board(
         for seed in range(first_seed, first_seed + seeds)
     ]
     possible, played = _played(worlds, tasks=tasks, jobs=jobs, progress=progress)
-    groups: dict[tuple[str, str, str, float], list[Judged]] = {}
+    groups: dict[Task, list[Judged]] = {}
     for task in tasks:
-        key = task.world, task.policy, task.mode, task.conditions.labelled
-        groups.setdefault(key, []).append(played[task])
+        groups.setdefault(replace(task, seed=first_seed), []).append(played[task])
     by_name = {world.name: world for world in worlds}
     rows = [
-        measured(
-            by_name[name],
-            policy=policy,
-            mode=mode,
-            labelled=share,
-            passes=passes,
-            possible=possible[name],
-            blocks=blocks_of(conditions.questions),
-        )
-        for (name, policy, mode, share), passes in groups.items()
+        measured(by_name[task.world], task=task, passes=passes, possible=possible[task.world])
+        for task, passes in groups.items()
     ]
     return Board(worlds=worlds, possible=possible, rows=rows, policies=policies, seeds=seeds, conditions=conditions)
 

@@ -1,13 +1,13 @@
 """Made worlds: questions of a few kinds, and the chance of every arm to answer each kind right, which is known.
 
-A world is a full-information table like any other. What it is for is in its line of WORLDS; what a question's kind is
-can be read off its words, since each kind has sentences of its own.
+A world is a full-information table like any other. Its purpose is in a comment in WORLDS. The words of a question show
+its kind, since each kind has its own sentences.
 
 A long world (LONG) has passes of up to 100,000 questions. They repeat some 2,400 texts, so that few are encoded; each
-outcome is a draw of its own. An arm's chance is .5, plus the question's difficulty, which all arms share, plus effects
-of the arm: on all questions, on each kind (sentence), and one that is linear in the features of the text. Difficulty
-too has a part by kind and a linear one. The features contain the kind, so the best arm of every question is the best
-choice that the features allow, and a linear regression on all chances finds it.
+outcome is a separate draw. The chance of an arm is .5, plus the difficulty of the question, which all arms share, plus
+effects of the arm: a constant, an effect on each kind of question (sentence), and a linear function of the features of
+the text. Difficulty also has a part by kind and a linear part. The features contain the kind. Therefore the best arm of
+every question is the best choice that the features allow, and a linear regression on the chances finds this choice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,11 +134,12 @@ WORLDS: Final[Mapping[str, Made]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Long:
-    """Definition of a long world: standard deviations of effects on the chance to be right."""
+    """Definition of a long world, by effects on the chance to be right."""
 
     arms: int
-    #: of an arm: on all questions, on a kind of questions, and along a direction of the features
+    #: the largest effect of an arm on all questions: the others' are at equal distances down to its opposite
     own: float
+    #: standard deviations over questions of an arm's effects by kind and along a direction of the features
     by_kind: float
     smooth: float
     #: steps of the first and of the last arm
@@ -147,12 +148,12 @@ class Long:
 
 LONG: Final[Mapping[str, Long]] = {
     # retrievers before the same generator: means within a few hundredths, and small effects of the question
-    "similar 7": Long(arms=7, own=0.015, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
-    "similar 26": Long(arms=26, own=0.015, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
+    "similar 7": Long(arms=7, own=0.03, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
+    "similar 26": Long(arms=26, own=0.03, by_kind=0.02, smooth=0.02, steps=(0.8, 1.2)),
     # models of very different strength
-    "different 26": Long(arms=26, own=0.1, by_kind=0.07, smooth=0.05, steps=(0.1, 3.0)),
+    "different 26": Long(arms=26, own=0.2, by_kind=0.06, smooth=0.04, steps=(0.1, 3.0)),
 }
-#: standard deviations of difficulty, shared by all arms: of kinds, and along a direction of the features
+#: standard deviations over questions of difficulty, which all arms share: by kind, and along a direction
 _HARD_KIND, _HARD_SMOOTH = 0.12, 0.08
 
 
@@ -199,13 +200,17 @@ def long_world(name: str, *, features: FeatureRows) -> LabelledTable:
     world, questions = LONG[name], long_questions()
     random = np.random.default_rng([*name.encode()])
     kinds = np.eye(len(_LOOKUP + _REASON))[list(questions.values())]
+    own = random.permutation(np.linspace(-world.own, world.own, world.arms))
+    # the first column is difficulty, the others are the arms'
+    by_kind = kinds @ random.normal(size=(kinds.shape[1], 1 + world.arms))
     # without the kinds' means, which most of the features' variance is between
     within = features - kinds @ ((kinds.T @ features) / kinds.sum(axis=0)[:, None])
     smooth = within @ random.normal(size=(features.shape[1], 1 + world.arms))
-    smooth /= smooth.std(axis=0)
-    chances = 0.5 + _HARD_SMOOTH * smooth[:, :1] + kinds @ random.normal(0.0, _HARD_KIND, (kinds.shape[1], 1))
-    chances = chances + random.normal(0.0, world.own, world.arms) + world.smooth * smooth[:, 1:]
-    chances = np.clip(chances + kinds @ random.normal(0.0, world.by_kind, (kinds.shape[1], world.arms)), 0.02, 0.98)
+    effects = np.zeros_like(by_kind)
+    for values, hard, of_arms in ((by_kind, _HARD_KIND, world.by_kind), (smooth, _HARD_SMOOTH, world.smooth)):
+        values = (values - values.mean(axis=0)) / values.std(axis=0)
+        effects += values * np.array([hard] + world.arms * [of_arms])
+    chances = np.clip(0.5 + own + effects[:, :1] + effects[:, 1:], 0.02, 0.98)
     arms = tuple(ArmName(f"arm{number:02d}") for number in range(world.arms))
     steps = dict(zip(arms, np.linspace(*world.steps, world.arms).tolist(), strict=True))
     rows = tuple(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.worlds.passes import DEAREST, QUESTIONS, Judged, World
+from benchmarks.worlds.passes import DEAREST, QUESTIONS, Judged, Task, World
 from ragbandit.examples.handbook.learning_curve import prefixes, worst_prefix
 from ragbandit.examples.handbook.side_by_side import mean_and_error
 from ragbandit.router.config.settings import Settings
@@ -109,29 +109,21 @@ def blocks_of(questions: int) -> list[Block]:
     return [(f"{start + 1}-{end}", start, end) for start, end in pairwise(bounds)]
 
 
-def measured(
-    world: World,
-    *,
-    policy: str,
-    mode: str,
-    labelled: float,
-    passes: Sequence[Judged],
-    possible: float,
-    blocks: Sequence[Block] = (),
-) -> Measured:
-    """What these passes come to. possible: what full information could gain over the best fixed arm."""
+def measured(world: World, *, task: Task, passes: Sequence[Judged], possible: float) -> Measured:
+    """What these passes, of one task with several seeds, come to. possible: gain of full information."""
+    mode, blocks = task.mode, blocks_of(task.conditions.questions)
     rewards = world.rewards
     fixed, least = rewards[:, world.reference(mode)], 1.0 - Settings().policy.harm
     harmed = [float((ours - least * theirs).min()) < -1e-9 for ours, theirs in prefixes(passes, fixed=fixed)]
     figures = functools.partial(_figures, passes=passes, blocks=blocks, name=world.name)
-    best = figures(rewards, beside=rewards[:, world.best])
-    beside = figures(rewards, beside=rewards[:, world.dearest]) if mode == DEAREST else best
-    choice = {} if world.worth is None else figures(world.worth, beside=world.worth.max(axis=1))
+    best = figures(rewards, other=rewards[:, world.best])
+    beside = figures(rewards, other=rewards[:, world.dearest]) if mode == DEAREST else best
+    choice = {} if world.worth is None else figures(world.worth, other=world.worth.max(axis=1))
     return Measured(
         world=world.name,
-        policy=policy,
+        policy=task.policy,
         mode=mode,
-        labelled=labelled,
+        labelled=task.conditions.labelled,
         best=best,
         choice=choice,
         incumbent=beside,
@@ -139,7 +131,7 @@ def measured(
         worst_prefix=worst_prefix(passes, fixed=fixed),
         harmed=sum(harmed) / len(harmed),
         share=best[AFTER].value / possible if possible > WORTH else None,
-        answers=_answers(world, policy=policy, passes=passes),
+        answers=_answers(world, policy=task.policy, passes=passes),
         labels=math.fsum(one.labels for one in passes) / len(passes),
     )
 
@@ -160,11 +152,11 @@ def _answers(world: World, *, policy: str, passes: Sequence[Judged]) -> dict[str
 
 
 def _figures(
-    rewards: Matrix, *, beside: Vector, passes: Sequence[Judged], blocks: Sequence[Block], name: str
+    rewards: Matrix, *, other: Vector, passes: Sequence[Judged], blocks: Sequence[Block], name: str
 ) -> dict[str, Estimate]:
-    """Rewards above those of another choice. rewards: shape (n, arms); beside: the other choice's, shape (n,)."""
+    """Rewards above another choice's rewards. rewards: shape (n, arms); other: rewards of this choice, shape (n,)."""
     length = min(len(one.order) for one in passes)
-    above = rewards - beside[:, None]
+    above = rewards - other[:, None]
     spans = [*((str(count), 0, count) for count in READ if count <= length), (WHOLE, 0, length)]
     spans += [block for block in blocks if block[1] + _LEAST_BLOCK <= length]
     estimate = functools.partial(_estimate, rows=len(rewards), name=name)

@@ -14,21 +14,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
-from ragbandit.router.offline.passes import Learning, Places, Played, chance_of
+from ragbandit.router.offline.passes import Learning, Places, Played, chance_of, decision_id
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.draw import draw, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.shared.types import (
-    ArmName,
-    Decision,
-    DecisionId,
-    FeatureRows,
-    Feedback,
-    FeedbackId,
-    JoinedDecision,
-    Json,
-    Matrix,
-)
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, FeedbackId, JoinedDecision, Json, Matrix
 
 #: questions of a pass at most (default), and share of a table that is asked at most
 QUESTIONS: Final = 1200
@@ -106,7 +96,7 @@ class Judged(Played):
 class Conditions:
     """How long a pass is, and how labels come."""
 
-    #: of a pass at most
+    #: number of questions of a pass, at most
     questions: int = QUESTIONS
     labelled: float = 1.0
     #: questions of a pass that are not asked: the outcomes of all their arms are learned before it
@@ -139,9 +129,7 @@ class Task:
 class ConditionedLearning(Learning):
     """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
 
-    def __init__(
-        self, *given: Any, conditions: Conditions, favoured: ArmName, repeats: bool = False, **more: Any
-    ) -> None:
+    def __init__(self, *given: Any, conditions: Conditions, favoured: ArmName, repeats: bool, **more: Any) -> None:
         super().__init__(*given, **more)
         self._conditions, self._favoured, self._repeats = conditions, favoured, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
@@ -168,7 +156,7 @@ class ConditionedLearning(Learning):
         if not self._conditions.bought:
             is_known = chance_of(decision.id, what="judged") < (self._conditions.judge or 0.0)
             other = self.rows[int(chance_of(decision.id, what="score") * len(self.rows))]
-            score = quality if is_known else self._quality(other, event=f"other/{decision.id}")
+            score = quality if is_known else self._quality(other, of=decision, what="other")
         yield made_feedback(feedback_id=FeedbackId("score"), rating=score, source="judge", **common)
 
     def _is_rated(self, decision: Decision) -> bool:
@@ -179,21 +167,23 @@ class ConditionedLearning(Learning):
         share = self.labelled * (1.0 if is_favoured else DISFAVOURED)
         return chance_of(decision.id, what="labelled") < share
 
-    def _quality(self, row: Logged, *, event: str) -> float:
-        """The row's quality; if rows repeat, right or wrong by the row's chance, which only the event decides."""
+    def _quality(self, row: Logged, *, of: Decision, what: str = "right") -> float:
+        """The row's quality; if rows repeat, 1 with this chance and else 0, by the decision's id."""
         quality = row.reward.quality
-        return float(chance_of(DecisionId(event), what="right") < quality) if self._repeats else quality
+        return float(chance_of(of.id, what=what) < quality) if self._repeats else quality
 
     def warm(self, row: Logged) -> None:
-        quality = self._quality(row, event=f"{self.seed}/{self.decided}/{row.decision.id}")
-        more = quality - row.reward.quality
-        super().warm(replace(row, reward=replace(row.reward, quality=quality, value=row.reward.value + more)))
+        quality = self._quality(row, of=self._numbered(self._numbered(row, self.decided), self.seed).decision)
+        value = row.reward.value + quality - row.reward.quality
+        super().warm(replace(row, reward=replace(row.reward, quality=quality, value=value)))
 
     def _decision(self, row: Logged) -> Decision:
         """Decisions on a question that repeats have ids of their own."""
-        if self._repeats:
-            row = replace(row, decision=replace(row.decision, id=DecisionId(f"{row.decision.id}/{self.decided}")))
-        return super()._decision(row)
+        return super()._decision(self._numbered(row, self.decided) if self._repeats else row)
+
+    @staticmethod
+    def _numbered(row: Logged, number: int) -> Logged:
+        return replace(row, decision=replace(row.decision, id=decision_id(row, seed=number)))
 
     def step(self, question: int) -> Decision:
         """Learn what has come meanwhile, then decide."""
@@ -225,7 +215,7 @@ class ConditionedLearning(Learning):
         while self._waiting and (now is None or self._waiting[0][0] <= now):
             _, decision, row = self._waiting.popleft()
             is_wrong = chance_of(decision.id, what="wrong") < self._conditions.wrong
-            quality = self._quality(row, event=decision.id)
+            quality = self._quality(row, of=decision)
             quality = 1.0 - quality if is_wrong else quality
             at = decision.made_at
             joined = join(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -14,10 +15,13 @@ from rich.table import Table
 
 from benchmarks.worlds.board import Board
 from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, blocks_of, mean_of
-from benchmarks.worlds.passes import COLD, DEAREST, QUESTIONS
+from benchmarks.worlds.passes import COLD, DEAREST
 
 _KEYS: Final = tuple(map(str, READ))
 _BESIDE: Final = {COLD: "cold", "best": "beside the best fixed arm", DEAREST: "beside the dearest arm"}
+
+#: figures of Measured -> what they are compared with
+_OTHERS: Final = {"best": "best fixed arm", "choice": "best choice by the chances"}
 
 
 def print_board(board: Board, *, console: Console) -> None:
@@ -25,9 +29,8 @@ def print_board(board: Board, *, console: Console) -> None:
     _print(_worlds_table(board), console=console)
     for mode, share in _parts(board):
         _print(_part_table(_rows(board, mode=mode, share=share), title=_title(mode, share)), console=console)
-    for mode, share in _parts(board):
-        for table in _blocks_tables(board, rows=_rows(board, mode=mode, share=share), title=_title(mode, share)):
-            _print(table, console=console)
+    for table in _blocks_tables(board):
+        _print(table, console=console)
     _print(_means_table(board), console=console)
     if len(board.worlds) == 1:
         _print(_answers_table(board), console=console)
@@ -99,30 +102,25 @@ def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
     return table
 
 
-def _blocks_tables(board: Board, *, rows: Sequence[Measured], title: str) -> Iterator[Table]:
-    """Of long passes, by block: against the best fixed arm, and against the best choice where the chances are known."""
-    keys = [*(key for key, _, _ in blocks_of(board.conditions.questions)), WHOLE, AFTER]
-    first = board.policies[0]
-    for name, beside in {"best": "best fixed arm", "choice": "best choice by the chances"}.items():
-        figures = {(row.world, row.policy): getattr(row, name) for row in rows}
-        figures = {place: of_row for place, of_row in figures.items() if of_row}
-        if len(keys) == 2 or not figures:
-            continue
-        table = _table(f"{title}: less the {beside}", "policy", *keys)
-        for (world, policy), of_row in figures.items():
-            table.add_row(world, policy, *(_cell(of_row.get(key)) for key in keys))
-        worlds = list(dict.fromkeys(world for world, _ in figures))
-        for policy in board.policies:
-            mine = [figures[world, policy] for world in worlds]
+def _blocks_tables(board: Board) -> Iterator[Table]:
+    """Rewards of long passes by block, less the best fixed arm's and, if chances are known, the best choice's."""
+    keys, first = [*(key for key, _, _ in blocks_of(board.conditions.questions)), WHOLE, AFTER], board.policies[0]
+    for (mode, share), (name, other) in product(_parts(board) if len(keys) > 2 else [], _OTHERS.items()):
+        rows = [row for row in _rows(board, mode=mode, share=share) if getattr(row, name)]
+        table = _table(f"{_title(mode, share)}: less the {other}", "policy", *keys)
+        by_policy: dict[str, list[Mapping[str, Estimate]]] = {}
+        for row in rows:
+            figures: Mapping[str, Estimate] = getattr(row, name)
+            by_policy.setdefault(row.policy, []).append(figures)
+            table.add_row(row.world, row.policy, *(_cell(figures.get(key)) for key in keys))
+        for policy, mine in by_policy.items():
             table.add_row("mean", policy, *(_mean_cell(mine, key) for key in keys))
-        for policy in board.policies[1:]:
-            less = [_less(figures[world, policy], figures[world, first]) for world in worlds]
+        for policy, mine in list(by_policy.items())[1:]:
+            pairs = zip(mine, by_policy[first], strict=True)
+            less = [{key: one - base[key] for key, one in figures.items()} for figures, base in pairs]
             table.add_row(f"mean less {first}'s", policy, *(_mean_cell(less, key) for key in keys))
-        yield table
-
-
-def _less(figures: Mapping[str, Estimate], base: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {key: one - base[key] for key, one in figures.items()}
+        if rows:
+            yield table
 
 
 def _means_table(board: Board) -> Table:
@@ -200,10 +198,7 @@ def _thousandths(value: float | None) -> str:
 def _notes(board: Board) -> list[str]:
     conditions = board.conditions
     extra = [
-        f"passes have up to {conditions.questions} questions; one that ends in a block counts to its end"
-        if conditions.questions > QUESTIONS
-        else "",
-        "long made worlds repeat their questions; their rewards are by chances, not by drawn outcomes; possible: known"
+        "long made worlds repeat their questions; rewards are by chances, not by drawn outcomes; possible: as known"
         if any(world.repeats for world in board.worlds)
         else "",
         f"{conditions.warm} questions are learned with all outcomes before, and not asked" if conditions.warm else "",

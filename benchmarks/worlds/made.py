@@ -3,11 +3,11 @@
 A world is a full-information table like any other. Its purpose is in a comment in WORLDS. The words of a question show
 its kind, since each kind has its own sentences.
 
-A long world (LONG) has passes of up to 100,000 questions. They repeat some 2,400 texts, so that few are encoded; each
-outcome is a separate draw. The chance of an arm is .5, plus the difficulty of the question, which all arms share, plus
-effects of the arm: a constant, an effect on each kind of question (sentence), and a linear function of the features of
-the text. Difficulty also has a part by kind and a linear part. The features contain the kind. Therefore the best arm of
-every question is the best choice that the features allow, and a linear regression on the chances finds this choice.
+A long world (LONG) has passes of up to 100,000 questions. To save encoding, 2,453 texts repeat; every outcome is a
+separate draw. The chance of an arm is .5, plus the difficulty of the question, which all arms share, plus effects of
+the arm: a constant, an effect on each kind of question (sentence), and a linear function of the features of the text.
+Difficulty also has a part by kind and a linear part. The features contain the kind. Therefore the best arm of every
+question is the best choice that the features allow, and a linear regression on the chances finds this choice.
 """
 
 from collections.abc import Mapping, Sequence

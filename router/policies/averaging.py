@@ -1,10 +1,11 @@
 """Averages the predictions of several regression models, weighted by how well each model has predicted.
 
 Let x be the question's d features, of which the last ones are its lengths, and c the columns of its declared context.
-The models differ in their design row z, the numbers that they regress on:
+The models differ in their design row z, the numbers that they regress on, and in the prior of an arm's weights:
 
     short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
+    pooled      z = (1, x / sqrt(d), c); the prior mean of every arm is a regression of all arms' rows (pooled.py)
     context     z = (1, x / sqrt(d), c)
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
@@ -12,12 +13,15 @@ A model with more columns needs more rows before it predicts well, so all models
 model's squared prediction errors, each computed before the row was learned, and s^2 the mean square of the best model.
 The prediction is the mean of the models with the weights prior * exp(-L / (2 s^2)). This is Bayesian model averaging by
 prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
+
+Only the first model has posterior samples. Its few weights are soon known; the samples of a model with hundreds of
+weights stay wide for thousands of rows, and a policy that explores by them keeps drawing arms that are a little worse.
+What the larger models need is other questions and the floors of the draw, not wider draws (docs/mba.md has figures).
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -36,6 +40,7 @@ from ragbandit.router.policies.base import (
     weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
+from ragbandit.router.policies.noise import LEAST_NOISE
 from ragbandit.router.policies.posterior import Heads, Row
 from ragbandit.router.policies.surrogates import PLAIN, SURROGATES, TRUSTED, Surrogate
 from ragbandit.shared.errors import PolicyFault
@@ -74,7 +79,7 @@ class _Arm:
 class AveragedHeads:
     """Predicts quality and cost of every arm by the weighted mean of several models.
 
-    models: name -> (prior weight up to a common factor, heads)
+    models: name -> (prior weight up to a common factor, heads). The first model has the posterior samples
     quality: prior mean of each arm's quality. The prior mean of an arm's cost is the cost of its first row; before that
         row, it is the mean over the other arms. If `quality` is None, the prior means of quality and cost are 0
     """
@@ -92,7 +97,9 @@ class AveragedHeads:
         self._prior = {name: prior for name, (prior, _) in models.items()}
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
-        self.pairs = next(iter(self._models.values())).pairs
+        #: name of the model that has the samples
+        self._sampled = next(iter(models))
+        self.pairs = self._models[self._sampled].pairs
         #: model in which arms share parts, so that it can also predict arms without rows; None if arms share no parts
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
@@ -106,8 +113,6 @@ class AveragedHeads:
         self._rows = 0.0
         #: cache of `weights`; None after a row was learned
         self._shares: dict[str, float] | None = None
-        #: computed with `_shares`: weights as an array; model -> its pairs of samples; index of each pair's model
-        self._mixture: tuple[Vector, dict[str, slice], Vector] = np.ones(0), {}, np.ones(0)
         self._surrogates: dict[str, Surrogate] = {}
         #: weight of the last row after the calibration of its score
         self.counted = 0.0
@@ -122,8 +127,12 @@ class AveragedHeads:
         return self.noise_at(self.weight)
 
     def noise_at(self, weight: float) -> float:
-        """Standard deviation of rewards around their means at a cost weight, > 0, according to the first model."""
-        return next(iter(self._models.values())).noise.at(weight)
+        """Standard deviation of rewards around their means at a cost weight, > 0, according to the best model."""
+        return self._models[self._best].noise.at(weight)
+
+    @property
+    def _best(self) -> str:
+        return min(self._models, key=lambda name: self._losses[name])
 
     def age(self, arm: ArmName) -> int:
         return self._arms[arm].age if arm in self._arms else 0
@@ -148,10 +157,6 @@ class AveragedHeads:
             odds = {name: self._prior[name] * math.exp(-(loss - best) / scale) for name, loss in self._losses.items()}
             total = math.fsum(odds.values())
             self._shares = {name: value / total for name, value in odds.items()}
-            ends = [round(end * self.pairs) for end in accumulate(self._shares.values())]
-            parts = {name: slice(first, last) for name, first, last in zip(odds, [0, *ends], ends, strict=False)}
-            counts = [part.stop - part.start for part in parts.values()]
-            self._mixture = np.array(list(self._shares.values())), parts, np.repeat(np.arange(len(parts)), counts)
         return self._shares
 
     def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
@@ -160,24 +165,21 @@ class AveragedHeads:
         features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
-        self.weights()
-        shares, parts, owner = self._mixture
-        means: Matrix = np.empty((len(parts), 2, len(arms)))  # per model
-        deviations: Matrix = np.empty((self.pairs, len(arms)))
-        for index, (name, pairs) in enumerate(parts.items()):
-            model = self._models[name]
-            means[index], deviations[pairs] = model.sampled(designs[name], arms=arms, weight=weight, which=pairs)
-        new = [index for index, arm in enumerate(arms) if arm not in self._arms]
-        if new and self._shared is not None:  # only the model `_shared` predicts arms without rows
-            means[:, :, new], deviations[:, new] = self._models[self._shared].sampled(
-                designs[self._shared], arms=[arms[index] for index in new], weight=weight, which=slice(0, self.pairs)
-            )
-        mean = (shares @ means.reshape(len(parts), -1)).reshape(2, -1)
-        above = means - mean
-        above = (above[:, 0] - weight * above[:, 1])[owner]
-        samples = np.concatenate([above + deviations, above - deviations])
+        means = np.array([self._means(name, designs, arms) for name in self._models])
+        mean: Matrix = np.tensordot(list(self.weights().values()), means, axes=1)
+        deviations = self._models[self._sampled].deviations(designs[self._sampled], arms=arms)
+        deviations *= max(self.noise_at(weight), LEAST_NOISE)
         quality, cost = quality + mean[0], cost + mean[1]
+        samples = np.concatenate([deviations, -deviations])
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
+
+    def _means(self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName]) -> Matrix:
+        """Means of quality and cost minus prior means, (2, arms). Only `_shared` predicts arms without rows."""
+        means = self._models[name].means(designs[name], arms=arms)
+        new = [index for index, arm in enumerate(arms) if arm not in self._arms]
+        if new and self._shared not in (None, name):
+            means[:, new] = self._models[self._shared].means(designs[self._shared], arms=[arms[i] for i in new])
+        return means
 
     def _designs(self, joined: Features) -> dict[str, Vector]:
         question = joined.size - self.columns.size - self._sketched
@@ -228,7 +230,7 @@ class AveragedHeads:
         row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows, source)
         self.counted = rows = scale.share * rows
         arm.age, arm.mass = arm.age + 1, arm.mass + rows
-        best = min(self._models, key=lambda name: self._losses[name])
+        best = self._best
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         designs = self._designs(self._row(features, query=update.query))
         for name, model in self._models.items():

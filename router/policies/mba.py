@@ -40,6 +40,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.change import ChangeTest
 from ragbandit.router.policies.context import read_schema
+from ragbandit.router.policies.pooled import POOLED, PooledHeads
 from ragbandit.router.policies.posterior import LEAST_MEMORY, ArmFacts, Heads
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update, Vector
 
@@ -51,8 +52,8 @@ _WIDEST: Final = 0.7
 _TIE: Final = 1e-7
 _QUALITY: Final = 0.5
 #: model -> its prior weight up to a factor; "product" has little, so that a useless context harms no first questions
-_MODELS: Final = {"short": 1.0, "question": 1.0}
-_MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
+_MODELS: Final = {"short": 1.0, "question": 1.0, POOLED: 0.1}
+_MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02, POOLED: 0.1}
 _OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
 #: prior weight of the model "question" if arms declare shared parts: small, because this model ignores shared parts
 _QUESTION_WITH_FACTS: Final = 0.01
@@ -93,10 +94,14 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
     ) -> None:
         """models: name -> prior weight. facts, memory: see `Heads`. quality: see `AveragedHeads`."""
         HasParams.__init__(self, params)
-        new_heads = partial(
-            Heads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory, pairs=params.points // 2
-        )
-        heads = {name: (prior, new_heads(facts if name == "short" else None)) for name, prior in models.items()}
+        new_heads = partial(Heads, ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
+        heads: dict[str, tuple[float, Heads]] = {}
+        for name, prior in models.items():
+            if name == POOLED:
+                heads[name] = prior, PooledHeads(ridge=params.ridge, bias_ridge=params.bias_ridge, memory=memory)
+            else:
+                parts, pairs = facts if name == "short" else None, 0 if heads else params.points // 2
+                heads[name] = prior, new_heads(parts, pairs=pairs)
         super().__init__(read_schema(params.context), models=heads, memory=memory, quality=quality)
 
     @abstractmethod
@@ -126,6 +131,7 @@ class MbaParams(RidgeParams):
     alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
     #: arm -> parts that it may share with other arms; filled in from the settings `arms.NAME.facts` and from grids
     facts: Mapping[ArmName, Mapping[str, str | int | float | bool]] | None = None
+    revision: Annotated[int, Field(ge=4, le=4)] = 4
 
 
 class MbaRag(RidgePolicy):

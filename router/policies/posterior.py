@@ -38,7 +38,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
-from ragbandit.router.policies.noise import LEAST_NOISE, Noise
+from ragbandit.router.policies.noise import Noise
 from ragbandit.router.policies.surrogates import PLAIN, TRUSTED, Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
@@ -48,7 +48,7 @@ OWN: Final = 0.1  #: additional prior covariance of an arm with itself
 #: precision of a weight's prior at which its variance v is 1 (see the module)
 RIDGE: Final = 3.3
 #: largest number of rows of a block, after which A is inverted again (see the module)
-_BLOCK: Final = 32
+_BLOCK: Final = 64
 #: smallest memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
@@ -141,7 +141,7 @@ class Heads:
     facts: arm -> its parts; arms without an entry share only COMMON. None for independent arms
     ridge, bias_ridge: prior precision of the weights and of the intercept, in units of 1 / noise variance, > 0
     memory: age, in rows of the arm, at which a row has the weight 1/e, >= 50; None if rows do not fade
-    pairs: number of pairs of posterior samples, > 0
+    pairs: number of pairs of posterior samples, >= 0
     """
 
     def __init__(
@@ -161,28 +161,40 @@ class Heads:
         #: `_mean`: posterior means, (2, arms, p); `_drawn`: deviations of the samples, (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
-    def sampled(self, z: Vector, *, arms: Sequence[ArmName], weight: float, which: slice) -> tuple[Matrix, Matrix]:
-        """Returns (means of quality and cost minus prior means, (2, arms); deviations of the value, (n, arms)).
+    def means(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
+        """Posterior means of quality and cost minus prior means, (2, arms), at a design row."""
+        if not self._places:
+            return np.zeros((2, len(arms)))
+        known = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
+        order, new, shares = self._order(arms)
+        return np.concatenate([known, known @ shares], axis=1)[:, order] if new else known[:, order]
 
-        z: design row. which: the n pairs of samples to return. Deviations are in units of reward.
-        """
-        noise, places = max(self.noise.at(weight), LEAST_NOISE), self._places
-        if not places:
-            return np.zeros((2, len(arms))), noise * self._prior_values(arms, z=z)[which]
-        means = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
-        drawn = (self._drawn[which].reshape(-1, z.size) @ z).reshape(-1, len(places))
-        if list(arms) == list(places):
-            return means, noise * drawn
-        new = [arm for arm in arms if arm not in places]
+    def deviations(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
+        """Deviations of the value in the samples, (pairs, arms), at a design row, in units of the noise."""
+        if not self._places:
+            return self._prior_values(arms, z=z)
+        drawn = (self._drawn.reshape(-1, z.size) @ z).reshape(-1, len(self._places))
+        order, new, shares = self._order(arms)
         if new:
-            with_rows = list(places)
-            shares = np.linalg.solve(self._kernel(with_rows, with_rows), self._kernel(with_rows, new))
-            above = drawn - self._prior_values(with_rows, z=z)[which]
-            means = np.concatenate([means, means @ shares], axis=1)
-            drawn = np.concatenate([drawn, self._prior_values(new, z=z)[which] + above @ shares], axis=1)
-            places = {arm: place for place, arm in enumerate(with_rows + new)}
+            above = drawn - self._prior_values(list(self._places), z=z)
+            drawn = np.concatenate([drawn, self._prior_values(new, z=z) + above @ shares], axis=1)
+        return drawn[:, order]
+
+    def quality_weights(self, arm: ArmName, *, size: int) -> Vector:
+        """Posterior mean of an arm's weights for quality, (size,); the prior mean 0 before its first row."""
+        weights: Vector = self._mean[0, self._places[arm]].copy() if arm in self._places else np.zeros(size)
+        return weights
+
+    def _order(self, arms: Sequence[ArmName]) -> tuple[list[int], list[ArmName], Matrix]:
+        """Returns (place of each arm among arms with rows, then new arms; new arms; C^-1 C_n, see the module)."""
+        known = list(self._places)
+        new = [arm for arm in arms if arm not in self._places]
+        places = {arm: place for place, arm in enumerate([*known, *new])}
         order = [places[arm] for arm in arms]
-        return means[:, order], noise * drawn[:, order]
+        if not new:
+            return order, new, np.zeros((len(known), 0))
+        shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, new))
+        return order, new, shares.astype(np.float64)
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
         if row.arm not in self._arms:
@@ -193,14 +205,21 @@ class Heads:
         signs = signs_of(row.arm, "row", arm.number, count=self.pairs)
         errors, spread = self._add(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows, signs))
         arm.number, arm.unfaded = arm.number + 1, arm.unfaded + row.rows
-        members = [self._arms[name] for name in part.arms]
-        if sum(member.number for member in members) % self._block == 0:
-            self._move_to_sums(part)
-            for member in members:
-                member.fade(1.0 if self.memory is None else math.exp(-member.unfaded / self.memory))
-                member.unfaded = 0.0
-            self._solve(part)
+        if self._is_due(sum(self._arms[name].number for name in part.arms)):
+            self._end_block(part)
         return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, spread=spread)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether a block ends after this number of rows."""
+        return number % self._block == 0
+
+    def _end_block(self, part: _Part) -> None:
+        self._move_to_sums(part)
+        for name in part.arms:
+            arm = self._arms[name]
+            arm.fade(1.0 if self.memory is None else math.exp(-arm.unfaded / self.memory))
+            arm.unfaded = 0.0
+        self._solve(part)
 
     def rescale(self, source: str, scale: Scale) -> None:
         """Use this calibration for all rows of a source, including the learned ones."""
@@ -226,7 +245,7 @@ class Heads:
         rows, target = scale.share * row.rows, np.array(row.target)
         target[0] = scale.quality(target[0])
         scaled = 1.0 + rows * spread
-        mean, drawn = (stack.reshape(len(stack), -1)[:, part.place] for stack in (self._mean, self._drawn))
+        mean, drawn = (_flat(stack)[:, part.place] for stack in (self._mean, self._drawn))
         errors = target - mean[:, place] @ row.z
         mean += errors[:, None] * (gain * (rows / scaled))
         drawn += (math.sqrt(rows) * row.signs - rows * (drawn[:, place] @ row.z))[:, None] * (gain / scaled)
@@ -262,7 +281,7 @@ class Heads:
             if old_part is not None and old_part.arms == together:
                 part = replace(old_part, place=place)
                 for new, old in ((self._mean, old_mean), (self._drawn, old_drawn)):
-                    new.reshape(len(new), -1)[:, place] = old.reshape(len(old), -1)[:, old_part.place]
+                    _flat(new)[:, place] = _flat(old)[:, old_part.place]
             else:
                 if old_part is not None:
                     self._move_to_sums(old_part)
@@ -278,6 +297,7 @@ class Heads:
         moment = np.zeros((2, len(precision)))
         for arm in part.arms:
             place = part.slice_of(arm, size=size)
+            moment[0, place] = self._prior_moment(arm)
             for source, sums in self._arms[arm].sums.items():
                 scaled = sums.scaled(self._scales[source]) if source in self._scales else sums
                 precision[place, place] += scaled.gram
@@ -285,8 +305,13 @@ class Heads:
                 moment[:, place] += scaled.moment
         inverse = np.linalg.inv(precision)
         part.covariance = 0.5 * (inverse + inverse.T)
-        self._mean.reshape(2, -1)[:, part.place] = moment @ part.covariance
-        self._drawn.reshape(self.pairs, -1)[:, part.place] = drawn @ part.covariance
+        _flat(self._mean)[:, part.place] = moment @ part.covariance
+        _flat(self._drawn)[:, part.place] = drawn @ part.covariance
+
+    def _prior_moment(self, arm: ArmName) -> Vector | float:
+        """Prior precision * prior mean of the arm's weights for quality, before any row."""
+        del arm
+        return 0.0
 
     def _kernel(self, left: Sequence[ArmName], right: Sequence[ArmName]) -> Matrix:
         return np.array([[self._covariance(a, b) for b in right] for a in left])
@@ -359,10 +384,18 @@ class Heads:
                 self._add(self._parts[arm], row)
 
 
+def _flat(stack: Matrix) -> Matrix:
+    """A view of (n, arms, p) as (n, arms * p). n may be 0, so the length is not left to `reshape`."""
+    count, arms, size = stack.shape
+    return stack.reshape(count, arms * size)
+
+
 @functools.lru_cache(maxsize=256)
 def _samples_apart(arm: str, count: int, size: int) -> Matrix:
     """Samples of N(0, I), (count, size): random signs, and for the intercept quantiles of the normal distribution."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
+    if count == 0:
+        return samples
     order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
     samples[order, 0] *= values / math.sqrt(float((values * values).mean()))

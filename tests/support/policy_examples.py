@@ -25,7 +25,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
-        "revision": 4,
+        "revision": 5,
         "policy": "linucb",
         "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
     },
@@ -39,7 +39,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "memory": 50.0,
         "alarm": 100.0,
         "points": 32,
-        "revision": 3,
+        "revision": 4,
         "facts": {"no_retrieval": {"model": "small"}, "single_step": {"model": "small"}},
     },
     "mba_paper": {

@@ -211,7 +211,7 @@ CONFIDENCE: Final = 0.05
 _CREDIT: Final = 0.5
 #: an arm's score is reduced by this number of posterior standard deviations of its difference to the incumbent, because
 #: an arm without rows may be worse than its prior mean
-_DOUBT: Final = 0.5
+_DOUBT: Final = 0.75
 _MOST_EXPONENT: Final = 50.0
 _MOST_REWARD: Final = 1e100
 
@@ -228,7 +228,7 @@ class ConservativeParams(PolicyParams):
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=4, le=4)] = 4
+    revision: Annotated[int, Field(ge=5, le=5)] = 5
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 

@@ -221,6 +221,17 @@ def test_alarm_rings_when_rewards_are_swapped(seed):
     assert policy.alarms == {ARMS[0]: 1, ARMS[2]: 1}
 
 
+def test_draws_are_as_wide_as_the_lengths_leave_open():
+    """Questions of one length have the same deviations of the samples, whatever they ask; their scores differ."""
+    policy, one, other = taught(MbaRag, made_updates(300, size=8)), made_features(5, size=8), made_features(6, size=8)
+    longer = other.copy()
+    other[-2:] = one[-2:]
+    first, second, third = (output_of(policy, features) for features in (one, other, longer))
+    assert (first.deviations == second.deviations).all()
+    assert not np.allclose(first.deviations, third.deviations)
+    assert first.scores != second.scores
+
+
 def test_arm_that_rang_learns_anew_and_the_others_keep_all():
     """The row that rings leaves the arm a guess that 100 rows outweigh, and the others' arrays as they were."""
     policy = taught(MbaRag, world(1500, chance=(0.8, 0.5, 0.2)))
@@ -234,9 +245,11 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
         place += 1
     arrays, facts = policy.state()
     changed = {name for name, array in arrays.items() if not np.array_equal(array, before[name])}
-    kinds = ("gram/trusted", "moment/trusted", "newest", "noise/trusted")
+    kinds = ("gram/trusted", "moment/trusted", "newest")
     wanted = {"scatter", *(f"{kind}/{row.arm}" for kind in kinds)}
-    assert changed == {f"{model}/{name}" for model in ("short", "question") for name in wanted}
+    own = {f"{model}/{name}" for model in ("short", "question", "pooled") for name in wanted}
+    own |= {f"short/noise/trusted/{row.arm}"}
+    assert {name for name in changed if not name.startswith("pooled/pool/")} == own
     assert np.std(output_of(policy, row.features).deviations[ARMS.index(row.arm)]) > 2 * width
     assert facts["updates"] == 1500 + place
     calm = np.zeros(8, dtype=np.float32)

@@ -45,8 +45,8 @@ def learned(rows, **more):
     return heads
 
 
-def sampled(heads, arms=ARMS):
-    return heads.sampled(Z, arms=arms, weight=0.0, which=slice(0, 256))
+def qualities(heads, arms=ARMS):
+    return heads.means(Z, arms=arms)[0]
 
 
 def covariance_of_arms():
@@ -75,8 +75,8 @@ def test_means_are_those_of_one_regression(count):
     """Means of arms with rows and of one without are those of the joint regression, in and at the end of a block."""
     rows = rows_of(count)
     heads = learned(rows)
-    assert sampled(heads)[0][0] == pytest.approx(solution(rows)[0], abs=1e-9)
-    turned = sampled(heads, arms=("d", "b"))[0][0]
+    assert qualities(heads) == pytest.approx(solution(rows)[0], abs=1e-9)
+    turned = qualities(heads, arms=("d", "b"))
     assert turned == pytest.approx(solution(rows)[0][[3, 1]], abs=1e-9)
 
 
@@ -89,8 +89,7 @@ def test_samples_have_the_joint_covariance(count):
         heads = Heads(facts, **NEW)
         for features, row in rows:
             heads.learn(design(features), replace(row, arm=f"{row.arm}{number}"))
-        deviations = sampled(heads, arms=[f"{arm}{number}" for arm in ARMS])[1]
-        drawn.append(deviations.T / heads.noise.at(0.0))
+        drawn.append(heads.deviations(Z, arms=[f"{arm}{number}" for arm in ARMS]).T)
     covariance = np.cov(np.concatenate(drawn, axis=1))
     wanted = solution(rows)[1]
     scale = np.sqrt(np.diag(wanted))
@@ -105,7 +104,7 @@ def test_an_arm_without_rows_is_as_its_parts():
     for number, (features, row) in enumerate(rows_of(200)):
         quality = (0.0 if row.arm == "c" else 0.5) + 0.1 * (number % 2)
         heads.learn(design(features), replace(row, target=(quality, 0.0)))
-    small, large = sampled(heads, arms=("e", "f"))[0][0]
+    small, large = qualities(heads, arms=("e", "f"))
     assert small > large + 0.1
 
 
@@ -119,7 +118,7 @@ def test_rows_fade_and_an_arm_restarts():
             heads.learn(design(features), Row("a", (value, 0.0), 0.1, 1.0))
             if number == 499 and share is not None:
                 heads.fade("a", share=share)
-        return heads.sampled(Z * [1, 0, 0], arms=("a",), weight=0.0, which=slice(0, 8))[0][0, 0]
+        return heads.means(Z * [1, 0, 0], arms=("a",))[0, 0]
 
     values = [0.8] * 500 + [0.2] * 300
     assert mean_after(values) == pytest.approx(0.575, abs=0.01)

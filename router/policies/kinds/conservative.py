@@ -211,7 +211,7 @@ CONFIDENCE: Final = 0.05
 _CREDIT: Final = 0.5
 #: an arm's score is reduced by this number of posterior standard deviations of its difference to the incumbent, because
 #: an arm without rows may be worse than its prior mean
-_DOUBT: Final = 0.75
+_DOUBT: Final = 1.0
 _MOST_EXPONENT: Final = 50.0
 _MOST_REWARD: Final = 1e100
 

@@ -63,7 +63,7 @@ def test_means_are_ridge_solutions_around_the_pool(count):
 
 
 def test_an_arm_without_rows_is_as_good_as_the_pool():
-    """A new arm has the quality that all rows predict, also beside arms with rows, and no cost of its own."""
+    """A new arm has the quality that all rows predict, and no cost of its own."""
     rows = rows_of(90)
     pool = ridge(rows, precision=PRECISION, moment=np.zeros(SIZE))
     means = learned(rows).means(Z, arms=("new", "a"))

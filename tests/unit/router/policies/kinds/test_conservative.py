@@ -287,7 +287,7 @@ def test_slack_is_the_formula(count, per_row):
 
 
 def test_doubt_lowers_what_an_arm_is_taken_for():
-    """An arm's risk is that of its score less three quarters of a deviation of its difference from the incumbent, draw by draw."""
+    """An arm's risk is that of its score less the deviation of its difference from the incumbent, draw by draw."""
     held = conservative("mba")
     for number in range(60):
         arm = ARMS[number % 2]
@@ -295,7 +295,7 @@ def test_doubt_lowers_what_an_arm_is_taken_for():
         held.learn(update)
     output = pmf_of_one(held, made_query(7), features=made_features(7, size=8), arms=ARMS)
     apart = output.deviations - output.deviations[1]
-    doubts = 0.75 * np.sqrt((apart**2).mean(axis=1))
+    doubts = np.sqrt((apart**2).mean(axis=1))
     assert doubts[1] == 0.0 < doubts[0] < doubts[2]
     theta = math.log(20.0) / held.shortfall.slack
     spread = theta * theta * held.shortfall.variance

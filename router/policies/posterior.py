@@ -54,6 +54,8 @@ LEAST_MEMORY: Final = 50
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
+_NO_SHARES: Final = np.zeros((0, 0))
+
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
 
@@ -185,14 +187,16 @@ class Heads:
         weights: Vector = self._mean[0, self._places[arm]].copy() if arm in self._places else np.zeros(size)
         return weights
 
-    def _order(self, arms: Sequence[ArmName]) -> tuple[list[int], list[ArmName], Matrix]:
+    def _order(self, arms: Sequence[ArmName]) -> tuple[list[int] | slice, list[ArmName], Matrix]:
         """Returns (place of each arm among arms with rows, then new arms; new arms; C^-1 C_n, see the module)."""
         known = list(self._places)
+        if list(arms) == known:  # as nearly always
+            return slice(None), [], _NO_SHARES
         new = [arm for arm in arms if arm not in self._places]
         places = {arm: place for place, arm in enumerate([*known, *new])}
         order = [places[arm] for arm in arms]
         if not new:
-            return order, new, np.zeros((len(known), 0))
+            return order, new, _NO_SHARES
         shares = np.linalg.solve(self._kernel(known, known), self._kernel(known, new))
         return order, new, shares.astype(np.float64)
 

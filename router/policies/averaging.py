@@ -14,9 +14,9 @@ model's squared prediction errors, each computed before the row was learned, and
 The prediction is the mean of the models with the weights prior * exp(-L / (2 s^2)). This is Bayesian model averaging by
 prequential evidence (Dawid 1984; Hoeting et al. 1999) with Gaussian noise of one variance.
 
-Only the first model has posterior samples. Its few weights are soon known; the samples of a model with hundreds of
-weights stay wide for thousands of rows, and a policy that explores by them keeps drawing arms that are a little worse.
-What the larger models need is other questions and the floors of the draw, not wider draws (docs/mba.md has figures).
+Only the first model has posterior samples. If it is the short one, its few weights are soon known; the samples of a
+model with hundreds of weights stay wide for thousands of rows, and a policy that explores by them keeps drawing arms
+that are a little worse (docs/mba.md has figures).
 """
 
 import math
@@ -98,8 +98,8 @@ class AveragedHeads:
         self._models = {name: model for name, (_, model) in models.items()}
         self.memory, self.quality = memory, quality
         #: name of the model that has the samples
-        self._sampled = next(iter(models))
-        self.pairs = self._models[self._sampled].pairs
+        self._sampler = next(iter(models))
+        self.pairs = self._models[self._sampler].pairs
         #: model in which arms share parts, so that it can also predict arms without rows; None if arms share no parts
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
@@ -167,7 +167,7 @@ class AveragedHeads:
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         means = np.array([self._means(name, designs, arms) for name in self._models])
         mean: Matrix = np.tensordot(list(self.weights().values()), means, axes=1)
-        deviations = self._models[self._sampled].deviations(designs[self._sampled], arms=arms)
+        deviations = self._models[self._sampler].deviations(designs[self._sampler], arms=arms)
         deviations *= max(self.noise_at(weight), LEAST_NOISE)
         quality, cost = quality + mean[0], cost + mean[1]
         samples = np.concatenate([deviations, -deviations])

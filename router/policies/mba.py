@@ -54,7 +54,8 @@ _QUALITY: Final = 0.5
 #: model -> its prior weight up to a factor; "product" has little, so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0, POOLED: 0.1}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02, POOLED: 0.1}
-_OPTIMIST_WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: the same for linucb; the first model gives the widths, and has the context
+_OPTIMIST_WITH_CONTEXT: Final = {"context": 0.1, "question": 1.0, "product": 0.02}
 #: prior weight of the model "question" if arms declare shared parts: small, because this model ignores shared parts
 _QUESTION_WITH_FACTS: Final = 0.01
 
@@ -69,7 +70,7 @@ class RidgeParams(PolicyParams):
     #: the setting `context`, as it was when the ledger was learned
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=3, le=3)] = 3
+    revision: Annotated[int, Field(ge=4, le=4)] = 4
 
 
 class RidgePolicy(AveragedHeads, HasParams, ABC):
@@ -131,7 +132,6 @@ class MbaParams(RidgeParams):
     alarm: Annotated[float, Field(ge=100.0, le=1e18, allow_inf_nan=False)] = 100_000.0
     #: arm -> parts that it may share with other arms; filled in from the settings `arms.NAME.facts` and from grids
     facts: Mapping[ArmName, Mapping[str, str | int | float | bool]] | None = None
-    revision: Annotated[int, Field(ge=4, le=4)] = 4
 
 
 class MbaRag(RidgePolicy):

@@ -33,7 +33,7 @@ _POOL: Final = ArmName("pool")
 class PooledHeads(Heads):
     """The posterior means of quality and cost, without samples. Only quality is pooled: costs differ by arm.
 
-    ridge, bias_ridge, memory: see `Heads`.
+    ridge, bias_ridge, memory: see `Heads`. For the pool, memory counts the rows of all arms.
     """
 
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None) -> None:

@@ -27,10 +27,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "harm": 0.2,
         "revision": 5,
         "policy": "linucb",
-        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 4},
     },
     "fixed": {"arm": "multi_step"},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 3},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 4},
     "mba": {
         "ridge": 3.0,
         "bias_ridge": 0.5,

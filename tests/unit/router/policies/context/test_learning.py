@@ -53,6 +53,21 @@ def favourite(policy, *, pro, topic):
     return int(np.argmax(output.pmf))
 
 
+@pytest.mark.parametrize("name", ["mba", "linucb"])
+def test_a_context_that_is_rare_is_less_known(name):
+    """After 380 questions of one tier and 20 of the other, draws and bounds are wider for the other tier."""
+    policy, widths = make_policy(name, params={"context": SCHEMA_OF_TIER}), {}
+    for number in range(1, 401):
+        policy.learn(lesson(number, tier=TIERS[number % 20 == 0], topic=False, right=False))
+    for tier in TIERS:
+        update = lesson(9999, tier=tier, topic=False, right=False)
+        output = pmf_of_one(policy, update.query, features=update.features, arms=ARMS[:2])
+        bounds = output.facts.get("ucb")
+        wide = output.deviations.std(axis=1) if bounds is None else np.array(bounds) - output.scores
+        widths[tier] = float(wide.mean())
+    assert widths["pro"] > 1.2 * widths["free"]
+
+
 @pytest.mark.parametrize("name", WITH_CONTEXT)
 @pytest.mark.parametrize(
     "best", [lambda pro, _topic: pro, lambda pro, topic: pro != topic], ids=["context alone", "context x question"]

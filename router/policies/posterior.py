@@ -54,7 +54,8 @@ LEAST_MEMORY: Final = 50
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
-_NO_SHARES: Final = np.zeros((0, 0))  # of `Heads._order`, without new arms
+#: result of `Heads._order` if there are no new arms
+_NO_SHARES: Final = np.zeros((0, 0))
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 

@@ -224,7 +224,9 @@ class ConditionedLearning(Learning):
                     outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=row.reward.cost),
                     feedback=tuple(self._feedback(decision, quality=quality)),
                 ),
-                settings=self.settings,
+                reward=self.settings.reward,
+                learning=self.settings.learning,
+                texts=True,
                 needs_features=decision.features is not None,
                 encoder_hash=decision.encoder_hash,
                 now=at + self.settings.learning.wait_s,  # after the time in which feedback is collected

@@ -19,7 +19,7 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.learner import checked_source, relearn, selected
+from ragbandit.router.learning.exclusions import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.logs.values import converted, gold, is_empty, text as text_of, written_number

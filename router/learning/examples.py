@@ -53,7 +53,9 @@ def closing_rule(settings: LearningSettings) -> ClosingRule:
 def join(
     joined: JoinedDecision,
     *,
-    settings: Settings,
+    reward: RewardSettings,
+    learning: LearningSettings,
+    texts: bool,
     needs_features: bool,
     encoder_hash: str,
     now: float,
@@ -64,10 +66,9 @@ def join(
     """Make the training example of a waiting decision.
 
     Returns an Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must wait.
-    width: number of features of the decisions learned before; None if none was learned. left_out, factors: see
-    `sources.Screened`.
+    texts: whether the store keeps texts. width: number of features of the decisions learned before; None if none was
+    learned. left_out, factors: see `sources.Screened`.
     """
-    learning = settings.learning
     key = joined.decision.id
     if needs_features and joined.decision.encoder_hash != encoder_hash:
         return ClosedDecision(decision_id=key, state="closed", reason="made with another encoder")
@@ -87,7 +88,7 @@ def join(
     in_time = usable + tuple(item for item in joined.feedback if item.value is None) + tuple(left_out)
     try:
         if usable:
-            priced = settings.reward.at(joined.decision.cost_weight)
+            priced = reward.at(joined.decision.cost_weight)
             judgements = judgements_of(usable, outcome=outcome, measure=priced.quality)
             example = Example(
                 reward=_judged_reward(judgements, outcome=outcome, settings=priced, learning=learning, factors=factors),
@@ -97,9 +98,9 @@ def join(
             )
         else:
             assert learning.default_reward is not None
-            default = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
+            default = default_reward(learning.default_reward, outcome=outcome, settings=reward)
             example = Example(reward=default, feedback=(), in_time=in_time)
-        _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
+        _validate(joined, needs_features=needs_features, width=width, texts=texts)
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
     return example

@@ -2,49 +2,28 @@
 
 The policy is a function of the ledger, so `catch_up` restores the same policy after a crash. A lease in SQL allows one
 learner per label. An append is refused if another learner has appended meanwhile.
-
-`relearn` learns a new ledger from the whole store, without the feedback of an excluded source. Services use the old
-ledger until they are started with the label of the new one.
 """
 
-import itertools
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
-
-from sqlalchemy import select
-from sqlalchemy.engine import Connection
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
-from ragbandit.router.learning.sources import (
-    KINDS,
-    KeyDirectory,
-    Quarantine,
-    Screening,
-    add_quarantine,
-    in_force,
-    matches,
-    quarantines_of,
-)
+from ragbandit.router.learning.sources import Screening
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
-from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, register_policy
+from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
-from ragbandit.router.storage.rows.conversion import canonical, feedback_value
-from ragbandit.router.storage.sql.tables import decisions, feedback, policies
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.child_process import lease_holder
-from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, SnapshotError
-from ragbandit.shared.types import ClosedDecision, JoinedDecision, Json, PolicyLabel, SnapshotInfo, Update
+from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
+from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -74,7 +53,7 @@ class Learner:
         #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
         self._policy: Policy | None = None
-        self.screening = Screening(ledger, settings=settings)
+        self.screening = Screening(ledger, settings=settings.learning)
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
         self._decided = 0
@@ -274,7 +253,9 @@ class Learner:
             screened = self.screening.screened(joined)
             verdict = join(
                 screened.joined,
-                settings=self.settings,
+                reward=self.settings.reward,
+                learning=self.settings.learning,
+                texts=self.settings.log.text != "none",
                 needs_features="features" in self.policy.needs,
                 encoder_hash=self._encoder_hash,
                 now=batch.now,
@@ -313,132 +294,3 @@ class Learner:
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
         seq, encoder = self.last_seq, self._encoder_hash
         self.publisher.publish(self.policy, last_seq=seq, encoder_hash=encoder, force=force, is_behind=is_behind)
-
-
-#: label of a ledger that was learned without excluded sources, for example main_q1
-_NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
-#: time, in seconds, that `relearn` waits for another learner of the new ledger
-_PATIENCE_S: Final = 60.0
-_PAGE: Final = 5000
-
-
-def checked_source(source: str) -> str:
-    kind, _, name = source.partition(":")
-    if kind not in KINDS or not name or len(source) > 160:
-        remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
-        raise InvalidInput(f"{source!r:.80} is not a source of feedback", field="source", remedy=remedy)
-    return source
-
-
-def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """Number of feedback rows of this source, received at since <= time < until. A bound of None is open."""
-    keys = KeyDirectory(KeyStore(ledger.database).listed())
-    after, count = "", 0
-    while True:
-        query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
-        with ledger.database.read() as connection:
-            rows = connection.execute(query.order_by(feedback.c.id).limit(_PAGE)).mappings().all()
-        for row in rows:
-            item = feedback_value(row)
-            in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
-            count += in_time and matches(source, keys.names_of(item, tenant=row["tenant"]))
-        if not rows:
-            return count
-        after = rows[-1]["id"]
-
-
-def relearn(
-    ledger: Ledger,
-    *,
-    settings: Settings,
-    source: str,
-    since: float | None,
-    until: float | None,
-    reason: str,
-    actor: str,
-    now: float,
-    progress: Callable[[int], None] = lambda _closed: None,
-) -> dict[str, Json]:
-    """Learn a new ledger without the feedback that a source sent at since <= time < until.
-
-    since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
-    call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
-    InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of decisions.
-    """
-    exclusion = ledger.label, checked_source(source), since, until
-    in_place = quarantines_of(ledger.database)
-    quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
-    if quarantine is None:
-        quarantine = Quarantine(
-            source=source,
-            since=since,
-            until=until,
-            label=ledger.label,
-            new_label=_next_label(ledger),
-            reason=reason,
-            actor=actor,
-            made_at=now,
-        )
-        with ledger.database.write() as connection:
-            quarantine = _begin(connection, quarantine)
-    registered = ledger.registered()
-    assert registered is not None, "the caller has looked for the ledger"
-    new = Ledger(ledger.database, label=PolicyLabel(quarantine.new_label))
-    policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
-    register_policy(ledger.database, label=new.label, now=now, **policy)
-    _learn_all(new, settings=settings, progress=progress)
-    newest = new.latest_snapshots(limit=1)
-    return {
-        "number": quarantine.number,
-        "source": source,
-        "feedback": selected(ledger, source=source, since=since, until=until),
-        "label": quarantine.new_label,
-        "updates": new.last_seq(),
-        "snapshot": newest[0].version if newest else None,
-    }
-
-
-def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    for earlier in in_force(connection, new_label=quarantine.label):
-        add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
-    stored = add_quarantine(connection, quarantine)
-    names = ("number", "label", "new_label", "since", "until", "reason")
-    record(
-        connection,
-        actor=quarantine.actor,
-        action="feedback.quarantine",
-        target=quarantine.source,
-        facts={name: getattr(stored, name) for name in names},
-        now=quarantine.made_at,
-    )
-    return stored
-
-
-def _next_label(ledger: Ledger) -> str:
-    """The first unused label for the new ledger, for example main_q1 for main, then main_q2."""
-    numbered = _NUMBERED.match(ledger.label)
-    base = numbered[1] if numbered else str(ledger.label)
-    with ledger.database.read() as connection:
-        labels = set(connection.execute(select(policies.c.label)).scalars())
-    labels |= {quarantine.new_label for quarantine in quarantines_of(ledger.database, lifted=True)}
-    suffixes = (f"_q{number}" for number in itertools.count(1))
-    candidates = (f"{base[: 40 - len(suffix)]}{suffix}" for suffix in suffixes)
-    return next(label for label in candidates if label not in labels)
-
-
-def _learn_all(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
-    policy = settings.policy.model_copy(update={"label": str(ledger.label)})
-    files = SnapshotFiles(settings.snapshot_root)
-    learner = Learner(ledger, files=files, settings=settings.model_copy(update={"policy": policy}))
-    closed, give_up = 0, time.monotonic() + _PATIENCE_S
-    while True:
-        done = learner.drain(patience_s=1.0)
-        closed += done
-        progress(closed)
-        if done:
-            give_up = time.monotonic() + _PATIENCE_S
-        elif not is_inheriting(ledger) and ledger.latest_snapshots(limit=1):
-            return
-        elif time.monotonic() >= give_up:
-            remedy = "wait until it has learned, or stop it, and give the same command again"
-            raise NotReady(f"another learner holds the ledger {ledger.label!r}", remedy=remedy)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import LearningSettings
 from ragbandit.router.learning.reward import quality_of
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import record
@@ -281,7 +281,7 @@ class Screened:
 
 
 class Screening:
-    def __init__(self, ledger: Ledger, *, settings: Settings) -> None:
+    def __init__(self, ledger: Ledger, *, settings: LearningSettings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
         self._quarantines: tuple[Quarantine, ...] = ()
@@ -296,7 +296,7 @@ class Screening:
         """Read which raters of these decisions exceed the daily cap. Must be called before `screened`."""
         items = (item for decision in joined for item in decision.feedback)
         days = {day for day in map(_capped_day, items) if day is not None}
-        cap = self.settings.learning.rater_per_day
+        cap = self.settings.rater_per_day
         self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
 
     def screened(self, joined: JoinedDecision) -> Screened:
@@ -310,7 +310,7 @@ class Screening:
                 continue
             if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._quarantines):
                 continue
-            weight = factor(item, sources=sources, configured=self.settings.learning.sources)
+            weight = factor(item, sources=sources, configured=self.settings.sources)
             if item.source == "label":
                 weight *= label_weight(joined.decision.facts)
             if weight > 0.0 or is_retraction(item):
@@ -326,7 +326,7 @@ class Screening:
 
     def _replaced_ids(self, joined: JoinedDecision, items: Sequence[Feedback]) -> set[FeedbackId]:
         """Ids of retractions, and of judgements that were retracted or replaced within `wait_s`."""
-        wait_s = self.settings.learning.wait_s
+        wait_s = self.settings.wait_s
         end = joined.decision.made_at + wait_s
         in_time = [item for item in items if wait_s == 0 or item.received_at <= end]
         judgements = [item for item in in_time if item.value is not None or is_retraction(item)]

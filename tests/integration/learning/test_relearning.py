@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.learning.learner import relearn, selected
+from ragbandit.router.learning.exclusions import relearn, selected
 from ragbandit.router.learning.sources import lifted, quarantines_of
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router

@@ -14,7 +14,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,docs,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
 	touch $(STAMP)
@@ -24,6 +24,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b dummy . build/links
 
 # Processes that test: two more than there are cores, since many tests wait; four at most. A file is tested by one of
 # them, since its fixtures may be expensive; the tiers begin with the longest, so that none is left waiting at the end.
@@ -109,12 +110,10 @@ bench-strategies: install
 boards: install
 	$(BIN)/python -m benchmarks.worlds $(BOARD)
 
-# The reference pages of settings and HTTP, from the code (a test fails where they are not up to date), and then all of
-# docs/ as a site in build/site; a warning is an error. Needs no network where the packages of the extra are there.
+# The reference pages of settings, commands and alerts, from the code (a test fails if they are not up to date), and then
+# all of docs/ as a site in build/site, with a page of the HTTP interface. A broken link is an error, also in `make lint`.
 docs: install
 	$(BIN)/python -m docs.generate
-	$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null \
-		|| $(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b html . build/site
 	@echo "wrote build/site/docs/index.html"
 

@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import ragbandit  # noqa: E402
+from docs.generate.api import write_api  # noqa: E402
 from docs.toctree import with_toctrees  # noqa: E402
 
 project = "RagBandit"
@@ -33,10 +34,17 @@ html_show_sphinx = False
 
 
 def setup(app: Any) -> None:
-    """Give the index its hidden tables of contents, which it has as plain lists where it is read unbuilt."""
+    """Give the site what the repository has in another form: tables of contents and the HTTP interface."""
 
     def read(_app: Any, name: str, source: list[str]) -> None:
         if name == root_doc:
-            source[0] = with_toctrees(source[0])
+            source[0] = with_toctrees(source[0]).replace(
+                "`build/site/docs/api.html`", '<a href="api.html">api.html</a>'
+            )
+
+    def finish(app: Any, error: Exception | None) -> None:
+        if error is None and app.builder.format == "html":
+            write_api(Path(app.outdir, "docs"))
 
     app.connect("source-read", read)
+    app.connect("build-finished", finish)

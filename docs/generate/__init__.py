@@ -1,4 +1,4 @@
-"""Reference pages, written from the code: settings, HTTP, command line, alerts, tables."""
+"""Reference pages, written from the code: settings, command line, alerts."""
 
 from pathlib import Path
 from typing import Final
@@ -6,9 +6,6 @@ from typing import Final
 from docs.generate.alerts import alerts_page
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
-from docs.generate.features import architecture_page
-from docs.generate.http import http_page
-from docs.generate.schema import schema_page
 
 __all__ = ["DOCS", "pages"]
 
@@ -16,12 +13,9 @@ DOCS: Final = Path(__file__).parents[1]
 
 
 def pages() -> dict[Path, str]:
-    """File -> what it has to hold."""
+    """Map each generated page to its text."""
     return {
         DOCS / "alerts.md": alerts_page(),
-        DOCS / "architecture.md": architecture_page(),
         DOCS / "configuration.md": configuration_page(),
-        DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),
-        DOCS / "schema.md": schema_page(),
     }

@@ -19,17 +19,15 @@ def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
         schema = definitions[reference.rsplit("/", 1)[1]]
 
 
-def type_of(schema: Schema, definitions: Mapping[str, Schema], *, linked: bool = False) -> str:
-    """A type in words. linked: objects with a name of their own are links to their section."""
+def type_of(schema: Schema, definitions: Mapping[str, Schema]) -> str:
+    """A type in words."""
     reference = schema.get("$ref") or (schema.get("allOf") or [{}])[0].get("$ref")
     if reference:
         name = reference.rsplit("/", 1)[1]
-        if "properties" in definitions[name]:
-            return f"[{name}](#{name.lower()})" if linked else "section"
-        return type_of(definitions[name], definitions, linked=linked)
+        return "section" if "properties" in definitions[name] else type_of(definitions[name], definitions)
     for choices in ("anyOf", "oneOf"):
         if choices in schema:
-            kinds = dict.fromkeys(type_of(each, definitions, linked=linked) for each in schema[choices])
+            kinds = dict.fromkeys(type_of(each, definitions) for each in schema[choices])
             if "number" in kinds:
                 kinds.pop("whole number", None)
             return " or ".join(kinds)
@@ -38,11 +36,11 @@ def type_of(schema: Schema, definitions: Mapping[str, Schema], *, linked: bool =
         return ", ".join(f"`{value}`" if isinstance(value, str) else json.dumps(value) for value in values)
     kind = schema.get("type")
     if kind == "array":
-        return f"list of {type_of(schema.get('items', {}), definitions, linked=linked)}"
+        return f"list of {type_of(schema.get('items', {}), definitions)}"
     if kind == "object":
         values = schema.get("additionalProperties") or {"anyOf": list(schema.get("properties", {}).values())}
         known = isinstance(values, Mapping) and values.get("anyOf", True)
-        inner = type_of(values, definitions, linked=linked) if known else "anything"
+        inner = type_of(values, definitions) if known else "anything"
         return f"map of {inner}"
     return _NAMES.get(kind or "", "anything")
 
@@ -85,18 +83,6 @@ def default_of(value: object) -> str:
     if isinstance(value, str):
         return f'`"{value}"`' if not value else f"`{value}`"
     return f"`{json.dumps(value)}`"
-
-
-def named_in(schema: object) -> Iterator[str]:
-    """Names of the definitions that a schema refers to, in order."""
-    if isinstance(schema, Mapping):
-        if isinstance(schema.get("$ref"), str):
-            yield schema["$ref"].rsplit("/", 1)[1]
-        for value in schema.values():
-            yield from named_in(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from named_in(value)
 
 
 def cell(text: str) -> str:

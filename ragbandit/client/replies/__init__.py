@@ -1,1 +1,1 @@
-"""Types of all JSON replies. /openapi.json and docs/http.md contain the descriptions below the fields."""
+"""Types of all JSON replies. /openapi.json contains the descriptions below the fields."""

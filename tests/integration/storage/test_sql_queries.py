@@ -1,4 +1,4 @@
-"""The tables as analysts read them: every table says what it is, and the queries of docs/schema.md run."""
+"""The tables as analysts read them: every table says what it is, and the queries of docs/store.md run."""
 
 import re
 
@@ -9,7 +9,7 @@ from docs.generate import DOCS
 from ragbandit.router.storage.sql.tables import metadata
 
 #: in the order of the page; the third is of SQLite, the fourth of PostgreSQL
-QUERIES = re.findall(r"```sql\n(.*?)```", (DOCS / "schema.md").read_text(), re.S)
+QUERIES = re.findall(r"```sql\n(.*?)```", (DOCS / "store.md").read_text(), re.S)
 
 
 @pytest.fixture

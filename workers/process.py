@@ -17,7 +17,7 @@ from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, Settings
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import RedisServer, redis_url

@@ -31,7 +31,7 @@ from rich.console import Console
 from ragbandit.client import Client
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environment_of, ragbandit, read_questions
 from ragbandit.examples.handbook.held_out import recorded, split, warmed
-from ragbandit.examples.handbook.policies import PARAMS, prepared
+from ragbandit.examples.handbook.policies import prepared
 from ragbandit.examples.handbook.report import headline, live, show, summarise
 from ragbandit.router.cli.console import bars
 from ragbandit.router.config.loading import load
@@ -39,6 +39,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.policies import built_in_policies
 from ragbandit.shared.errors import InvalidInput, missing_package
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
@@ -92,8 +93,8 @@ def demo(
 
     Exit code 1 if anything that must agree does not.
     """
-    if policy is not None and policy not in PARAMS:
-        known = ", ".join(sorted(PARAMS))
+    if policy is not None and policy not in built_in_policies():
+        known = ", ".join(built_in_policies())
         raise InvalidInput(f"the demo has no policy {policy!r}", field="--policy", remedy=f"known: {known}")
     for name in ("torch", "fastapi", "rq", "bm25s"):
         if importlib.util.find_spec(name) is None:

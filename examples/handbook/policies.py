@@ -25,19 +25,15 @@ FITTING: Final[dict[str, Json]] = {"epochs": 3, "batch": 8, "learning_rate": 5e-
 SETTINGS: Final[dict[str, dict[str, str]]] = {"mba_paper": {"RAGBANDIT_LEARNING__SNAPSHOTS_KEPT": "2"}}
 
 
-#: registry name -> its params, without the folder of a trained policy. Nets use one thread, since another number of
-#: threads rounds sums differently, and `verify` reports that
+#: registry name -> its params other than the defaults, without the folder of a trained policy. Nets use one thread,
+#: since another number of threads rounds sums differently, and `verify` reports that
 PARAMS: Final[dict[str, dict[str, Json]]] = {
     "adaptive_rag": {"threads": 1},
     "conservative": {"incumbent": "single_step", "policy": "mba"},
     "fixed": {"arm": "single_step"},
-    "linucb": {},
-    "mba": {},
     "mba_paper": {"threads": 1, "device": "cpu", "total": 120},
     "mixture": {"first": "single_step", "second": "multi_step", "share": 0.5},
     "multi_label": {"threads": 1},
-    "uniform": {},
-    "vw": {},
 }
 
 
@@ -56,7 +52,7 @@ def prepared(
     if name is None:
         return dict(environment)
     data = Path(load(environ=environment).settings.data_dir).absolute()
-    params = PARAMS[name]
+    params = PARAMS.get(name, {})
     if name in TRAINED:
         params = params | {"trained": str(data / "trained")}
         _train(name, data=data, questions=questions, ragbandit=ragbandit, console=console)

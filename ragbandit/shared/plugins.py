@@ -1,10 +1,11 @@
-"""Plug-ins: loads classes of arms and policies by import path or entry point, and checks their params by type."""
+"""Plug-ins: finds classes of arms and policies by name, import path or entry point, and checks their params by type."""
 
 import functools
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from pkgutil import resolve_name
+from importlib import import_module
+from pkgutil import iter_modules, resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -40,6 +41,21 @@ def import_class(path: object, *, where: str) -> Any:
 
 
 @functools.cache
+def declared(package: str, *, attribute: str) -> Mapping[str, type[Any]]:
+    """Map names to the classes in the modules of a package that declare one, for example `arm: ClassVar = "flare"`.
+
+    attribute: name of the class attribute. Subclasses do not inherit a name. Imports all modules of the package.
+    """
+    modules = [module.name for module in iter_modules(import_module(package).__path__, f"{package}.")]
+    classes: dict[str, type[Any]] = {}
+    for value in (value for module in modules for value in vars(import_module(module)).values()):
+        name = vars(value).get(attribute) if isinstance(value, type) else None
+        if isinstance(name, str):
+            classes[name] = value
+    return MappingProxyType(dict(sorted(classes.items())))
+
+
+@functools.cache
 def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
     """Map each name in a group to its entry points. A name has several if packages clash."""
     from importlib.metadata import entry_points  # imported late: it reads the metadata of every installed package
@@ -50,18 +66,18 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
     return MappingProxyType(entries)
 
 
-def load(name: str, *, group: str, ours: Mapping[str, str], where: str, instead: str) -> Any:
+def load(name: str, *, group: str, ours: Mapping[str, type[Any]], where: str, instead: str) -> Any:
     """Load a class by its name, from an installed package or from RagBandit; None if the name is unknown.
 
     Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.
 
     group: group of entry points
-    ours: name -> import path of RagBandit's own classes
+    ours: name -> class of RagBandit
     instead: another way to choose a class, for the remedy
     """
     points = installed(group).get(name, ())
     if not points:
-        return import_class(ours[name], where=where) if name in ours else None
+        return ours.get(name)
     packages = [*map(_package, points)]
     if name in ours:
         packages.insert(0, "ragbandit")

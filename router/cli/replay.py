@@ -18,7 +18,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
 from ragbandit.router.offline.replay.report import assessment, headline
-from ragbandit.router.policies.checks import check_fallback
+from ragbandit.router.policies.settings_check import check_fallback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import finite_json

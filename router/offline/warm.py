@@ -17,8 +17,8 @@ from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
+from ragbandit.router.policies.algorithms.conservative import ConservativePolicy
 from ragbandit.router.policies.base import Policy, TableTrained
-from ragbandit.router.policies.kinds.conservative import ConservativePolicy
 from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical

@@ -1,6 +1,6 @@
 """Registry of policies. Built-in policies and policies of packages have names; other classes have an import path.
 
-A policy's class is imported only when the policy is made, because some classes need heavy packages.
+A built-in policy is a class in the package `algorithms` that declares its name: `algorithm: ClassVar[str] = "mba"`.
 """
 
 import re
@@ -14,30 +14,11 @@ from ragbandit.router.policies.base import WHERE, Policy
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.plugins import import_class, installed, load
+from ragbandit.shared.plugins import declared, import_class, installed, load
 from ragbandit.shared.types import Json
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
-POLICIES: dict[str, str] = {
-    "adaptive_rag": "ragbandit.router.policies.finetuned.classifiers:AdaptiveRag",
-    "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
-    "fixed": "ragbandit.router.policies.kinds.fixed:Fixed",
-    "linucb": "ragbandit.router.policies.mba:LinUcb",
-    "mba": "ragbandit.router.policies.mba:MbaRag",
-    "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
-    "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",
-    "multi_label": "ragbandit.router.policies.finetuned.classifiers:MultiLabel",
-    "uniform": "ragbandit.router.policies.kinds.fixed:Uniform",
-    "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
-}
-
-_REMOVED: Final[Mapping[str, str]] = {
-    "budget": "an aim of the question, or a dollar budget (docs/price.md)",
-    "lints": "mba",
-    "popularity": "mba, or a policy of your own (docs/extend.md)",
-    "softmax": "mba or linucb",
-}
 CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
@@ -48,8 +29,12 @@ FACTS: Final = "facts"
 MAX_NAME: Final = 40
 
 
+def built_in_policies() -> Mapping[str, type[Any]]:
+    return declared("ragbandit.router.policies.algorithms", attribute="algorithm")
+
+
 def known_policies() -> tuple[str, ...]:
-    return tuple(sorted({*POLICIES, *installed(GROUP)}))
+    return tuple(sorted({*built_in_policies(), *installed(GROUP)}))
 
 
 def is_class_path(name: str) -> bool:
@@ -75,7 +60,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         message = f"{name} cannot be made: {type(error).__name__}: {error}"
         remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
-    return policy if name in POLICIES else _checked(policy, name=name)
+    return policy if name in built_in_policies() else _checked(policy, name=name)
 
 
 def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
@@ -117,12 +102,10 @@ def with_settings(
 def _class_of(name: str) -> Any:
     if is_class_path(name):
         return import_class(name, where="policy.name")
-    kind = load(name, group=GROUP, ours=POLICIES, where="policy.name", instead='policy.name: "package.module:Class"')
+    ours = built_in_policies()
+    kind = load(name, group=GROUP, ours=ours, where="policy.name", instead='policy.name: "package.module:Class"')
     if kind is not None:
         return kind
-    if name in _REMOVED:
-        remedy = f"use {_REMOVED[name]}, with a new policy.label"
-        raise ConfigError(f"the policy {name!r} was removed", field="policy.name", remedy=remedy)
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
 

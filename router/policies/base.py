@@ -310,6 +310,8 @@ def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsT
 
 
 class HasParams:
+    #: value other than the default for each param, with which the contract is checked
+    example: ClassVar[Mapping[str, Json]] = {}
     _params: PolicyParams
 
     def __init__(self, params: PolicyParams) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.rows.conversion import object_or_empty

@@ -17,7 +17,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.diagnosis import LEAST
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
 from ragbandit.router.serving import pending
 from ragbandit.router.serving.batching import SERVE_S, MicroBatcher, QueueState, reply_of, writes

@@ -4,8 +4,8 @@ import threading
 import time
 from dataclasses import replace
 
+from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import PolicyFault
 
 #: lets a hanging policy go on

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from ragbandit.router.policies.algorithms.classifiers import AdaptiveRag, MultiLabel
+from ragbandit.router.policies.algorithms.mba_paper import MbaPaper
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.finetuned.classifiers import AdaptiveRag, MultiLabel
-from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
 from ragbandit.shared.types import Query, TableRow
 from ragbandit.testing.policies import ARMS
 from tests.support.tiny_models import tiny_encoder

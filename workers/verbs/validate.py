@@ -19,7 +19,7 @@ from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import in_words
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.check_process import check_reward_check

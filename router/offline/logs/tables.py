@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -29,9 +28,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, checked, values
 from ragbandit.router.offline.logs.records import nested, records
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import built_in_policies, make_policy
+from ragbandit.router.policies.algorithms.classifiers import TableClassifier, free_folder
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier, free_folder
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
@@ -317,12 +316,7 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
 
 
 def trainable() -> list[str]:
-    names = []
-    for name, path in sorted(POLICIES.items()):
-        module, _, attribute = path.partition(":")
-        if issubclass(getattr(import_module(module), attribute), TableClassifier):
-            names.append(name)
-    return names
+    return [name for name, kind in built_in_policies().items() if issubclass(kind, TableClassifier)]
 
 
 def train(

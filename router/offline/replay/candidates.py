@@ -18,7 +18,7 @@ from ragbandit.router.offline.replay.plan import CURRENT, CandidatePmf, Candidat
 from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder, PolicyPmfs, encoded, lessons, served_policy
 from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.checks import check_arms
+from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, SnapshotInfo
 

@@ -10,8 +10,8 @@ from sqlalchemy import delete, select, update
 
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.policies.algorithms.mba import MbaRag
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.policies.mba import MbaRag
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.learning.examples import lessons
 from ragbandit.router.policies.base import schema_of
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.shared.errors import ConfigError

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
-from ragbandit.router.policies.mba import MbaRag
+from ragbandit.router.policies.algorithms.mba import MbaRag
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.counters import ClosingRule

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from tests.support.logs.replay_logs import lived_rows
 from tests.support.tiny_models import tiny_trained

@@ -10,7 +10,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_updates, pmf_of, taught
 from tests.support.other_processor import printed_with_other_loops
-from tests.support.policy_examples import EXAMPLES, SCHEMA
+from tests.support.policies import SCHEMA, example
 
 TWENTY = tuple(ArmName(f"arm_{number:02}") for number in range(20))
 #: lessons that fill blocks, of a width that BLAS has loops of its own for; lessons of many arms
@@ -20,7 +20,7 @@ WIDE, MANY = made_updates(250, size=150), made_updates(60, arms=TWENTY)
 def said():
     """Case -> pmfs, or sums of the state, after its lessons."""
     lessons = made_updates(60)
-    cases = {name: EXAMPLES[name] for name in ("conservative", "linucb", "mba")}
+    cases = {name: example(name) for name in ("conservative", "linucb", "mba")}
     cases |= {"linucb with context": {"context": SCHEMA}, "mba in blocks with context": {"context": SCHEMA}}
     found = {}
     for case, params in cases.items():

@@ -7,11 +7,11 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import PolicyParams, schema_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS
-from tests.support.policy_examples import EXAMPLES, context_maker, maker
+from tests.support.policies import POLICIES, context_maker, example, maker
 
 
 def params_of(name: str) -> type[PolicyParams]:
@@ -19,29 +19,25 @@ def params_of(name: str) -> type[PolicyParams]:
     return type(maker(name)()._params)
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_examples_are_not_the_defaults(name):
-    """The examples set every parameter, none to its default; `context_maker` sets the context.
-
-    The policy tells all of them, and calls itself what the registry calls it: its snapshot finds the class again.
-    """
-    assert maker(name)().algorithm == name
-    assert dict(maker(name)().params) == EXAMPLES[name]
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_example_of_a_class_sets_every_param_to_another_value(name):
+    """The example params of a policy's class are all of its params, none at its default."""
+    params = example(name)
+    made = maker(name)().params
+    assert {key: made[key] for key in params} == params
     for each in fields(params_of(name)):
         if each.name == "context":
             assert schema_of(context_maker(name)())
-            continue
-        if each.name == "revision":  # has only one valid value
-            continue
-        assert each.name in EXAMPLES[name], f"{name}.{each.name} has no example"
-        assert EXAMPLES[name][each.name] != each.default, f"{name}.{each.name} is tested at its default"
+        elif each.name != "revision":  # has only one valid value
+            assert each.name in params, f"{name}.{each.name} has no example"
+            assert params[each.name] != each.default, f"{name}.{each.name} has its default"
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_param_with_an_arms_name_is_checked(name):
     """`arms_named` lists every param that holds the name of an arm, except the params of training."""
-    policy = make_policy(name, params=EXAMPLES[name])
-    given = {key for key, value in EXAMPLES[name].items() if isinstance(value, str) and value in ARMS}
+    policy = make_policy(name, params=example(name))
+    given = {key for key, value in example(name).items() if isinstance(value, str) and value in ARMS}
     assert given <= set(policy.arms_named)
 
 
@@ -67,11 +63,11 @@ def wrong_values(policy: str) -> Iterator[tuple[str, object]]:
     yield "no_such_param", 1
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", POLICIES)
 def test_wrong_params_are_refused(name):
     """A param that is unknown, of another type or out of its range is a ConfigError with field and remedy."""
     for param, value in wrong_values(name):
         with pytest.raises(ConfigError) as caught:
-            make_policy(name, params=EXAMPLES[name] | {param: value})
+            make_policy(name, params=example(name) | {param: value})
         assert str(caught.value.field).startswith(f"policy.params.{param}"), (param, value)
         assert caught.value.remedy

@@ -13,7 +13,7 @@ from ragbandit.router.policies.base import apply
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
-from tests.support.policy_examples import FINE_TUNED, maker
+from tests.support.policies import FINE_TUNED, maker
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 
@@ -42,7 +42,7 @@ def test_modules_import_no_torch():
 
     code = (
         "import sys\n"
-        "from ragbandit.router.policies.finetuned import classifiers, mba_paper\n"
+        "from ragbandit.router.policies.algorithms import classifiers, mba_paper\n"
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

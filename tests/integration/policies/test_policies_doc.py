@@ -4,7 +4,6 @@ import re
 import sys
 import tomllib
 from dataclasses import MISSING, fields, replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,16 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.policies import GROUP, POLICIES, make_policy
-from ragbandit.router.policies.base import PolicyParams, TableTrained, counted_state, pmf_of_one
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies import GROUP, make_policy
+from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.context import PARAM
-from ragbandit.router.policies.finetuned import load_reader
+from ragbandit.router.policies.finetuned.reading import load_reader
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
+from tests.support.policies import POLICIES, maker
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 ROOT = Path(__file__).parents[3]
@@ -74,16 +74,7 @@ def glance(name):
 
 def params_of(name):
     """The fields of the params dataclass of a policy, without the schema, which `context:` sets."""
-    module = POLICIES[name].partition(":")[0]
-    kinds = [
-        kind
-        for kind in vars(import_module(module)).values()
-        if isinstance(kind, type)
-        and issubclass(kind, PolicyParams)
-        and kind.__name__.lower() == f"{name.replace('_', '')}params"
-    ]
-    assert len(kinds) == 1, name
-    return [each for each in fields(kinds[0]) if each.name != PARAM]
+    return [each for each in fields(type(maker(name)()._params)) if each.name != PARAM]
 
 
 @pytest.fixture
@@ -97,7 +88,7 @@ def setting(tmp_path, monkeypatch):
         return load_reader(replace(reading, max_tokens=16, device="cpu"), folder=folder or tiny_encoder())
 
     for module in ("mba_paper", "classifiers"):
-        monkeypatch.setattr(f"ragbandit.router.policies.finetuned.{module}.load_reader", small)
+        monkeypatch.setattr(f"ragbandit.router.policies.algorithms.{module}.load_reader", small)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import MAX_ARMS
 from tests.support.cases import every_case

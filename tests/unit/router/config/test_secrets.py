@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import RagBanditError

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies.kinds.fixed import Uniform
-from ragbandit.router.policies.mba import MbaRag
+from ragbandit.router.policies.algorithms.fixed import Uniform
+from ragbandit.router.policies.algorithms.mba import MbaRag
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.files import Folder

@@ -9,8 +9,7 @@ from ragbandit.examples.handbook.learning_curve import rows_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.offline.passes import Played, break_even, learning_curve, play
-from ragbandit.router.policies import POLICIES
-from ragbandit.router.policies.kinds.fixed import Uniform
+from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 
 
@@ -43,7 +42,7 @@ class Spy(Uniform):
 @pytest.fixture
 def passed(monkeypatch):
     """Returns the pass of the spy over a table."""
-    monkeypatch.setitem(POLICIES, "spy", f"{__name__}:Spy")
+    monkeypatch.setattr("ragbandit.router.policies.built_in_policies", lambda: {"spy": Spy})
     monkeypatch.setattr(Spy, "asked", [])
     monkeypatch.setattr(Spy, "taught", [])
 

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from ragbandit.router.policies.algorithms.mba import LinUcb
 from ragbandit.router.policies.base import epsilon_greedy, pmf_of_one
-from ragbandit.router.policies.mba import LinUcb
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_reward, made_updates, taught
 from tests.support.posteriors import averaged

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from ragbandit.router.policies.algorithms.mba import MbaRag
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.mba import MbaRag
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import ARMS, made_features, made_reward, made_updates, sha_of, taught, through_files
 from tests.support.examples import steady

@@ -3,13 +3,13 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies import GROUP, POLICIES, known_policies, make_policy
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.policies import GROUP, built_in_policies, known_policies, make_policy
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 CODE = """
-from ragbandit.router.policies.kinds.fixed import Uniform
+from ragbandit.router.policies.algorithms.fixed import Uniform
 
 class Even(Uniform):
     pass
@@ -37,7 +37,7 @@ def test_an_installed_policy_is_made_by_its_name(even):
     """It is recorded under that name, its params are checked, and it is among the known."""
     assert make_policy("even", params={}).algorithm == "even"
     assert refused("even", rate=1).field == "policy.params.rate"
-    assert set(known_policies()) == {*POLICIES, "even"}
+    assert set(known_policies()) == {*built_in_policies(), "even"}
     assert ", even, fixed" in refused("evn").remedy
     check_policy(Settings.model_validate({"policy": {"name": "even"}}))
 

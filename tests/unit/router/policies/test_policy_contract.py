@@ -1,40 +1,27 @@
-"""Every registered policy, with params that are not its defaults, passes `ragbandit.testing.policies`."""
+"""Every registered policy, with the example params of its class, passes `ragbandit.testing.policies`."""
 
 import pytest
 
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import make_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.cases import every_case
-from tests.support.policy_examples import (
-    EXAMPLES,
-    FINE_TUNED,
-    IN_BLOCKS,
-    WITH_CONTEXT,
-    block_maker,
-    context_maker,
-    maker,
-)
+from tests.support.policies import FINE_TUNED, POLICIES, WITH_CONTEXT, context_maker, maker
 
 MAKERS = {
-    **{name: maker(name) for name in sorted(set(POLICIES) - set(FINE_TUNED))},
-    **{f"{name} in blocks": block_maker(name) for name in IN_BLOCKS},
+    **{name: maker(name) for name in POLICIES if name not in FINE_TUNED},
+    "mba in blocks": maker("mba", memory=64.0),
     **{f"{name} with context": context_maker(name) for name in WITH_CONTEXT},
 }
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_contract(name):
-    """A registered policy passes every check, with blocks and a context too; fine-tuned, llm: tests/integration."""
+    """A registered policy passes every check, with blocks and a context too; fine-tuned ones: tests/integration."""
     with every_case() as case:
         for check in POLICY_CHECKS:
             with case(check.__name__):
                 check(MAKERS[name])
-
-
-def test_examples_are_of_registered_policies():
-    """The examples and the registry name the same policies."""
-    assert set(EXAMPLES) == set(POLICIES)
 
 
 def test_unknown_policy_is_refused():

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.mba import LinUcb
 from ragbandit.router.policies.base import apply, pmf_of_one
-from ragbandit.router.policies.mba import LinUcb
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates, sha_of, taught
-from tests.support.policy_examples import context_maker, maker
+from tests.support.policies import context_maker, maker
 from tests.support.posteriors import averaged, separate
 
 SIZE = 24

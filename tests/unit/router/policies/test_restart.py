@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.conservative import KNOWN
 from ragbandit.router.policies.base import apply, pmf_of_one, restart
-from ragbandit.router.policies.kinds.conservative import KNOWN
 from ragbandit.testing.policies import (
     ARMS,
     made_features,

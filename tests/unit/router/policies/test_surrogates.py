@@ -9,7 +9,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one, restored
 from ragbandit.router.policies.surrogates import PLAIN, Surrogate
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_updates, taught
-from tests.support.policy_examples import maker
+from tests.support.policies import maker
 from tests.support.posteriors import averaged, separate
 
 

@@ -14,9 +14,9 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.policy_pmfs import lessons
-from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput, apply
-from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.log_rows import plain_rows
@@ -138,7 +138,7 @@ class Spy(Uniform):
 @pytest.fixture
 def spy(monkeypatch):
     """Spy in the registry, with nothing heard yet."""
-    monkeypatch.setitem(POLICIES, "spy", f"{__name__}:Spy")
+    monkeypatch.setattr("ragbandit.router.policies.built_in_policies", lambda: {"spy": Spy})
     monkeypatch.setattr(Spy, "heard", [])
     return Spy
 

@@ -11,7 +11,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_reward, made_updates
-from tests.support.policy_examples import WITH_CONTEXT
+from tests.support.policies import WITH_CONTEXT
 
 TIERS = ("free", "pro")
 SCHEMA_OF_TIER = {"tier": {"type": "category", "values": list(TIERS)}}

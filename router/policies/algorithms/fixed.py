@@ -52,6 +52,7 @@ class FixedParams(PolicyParams):
 
 class Fixed(_Shares):
     algorithm: ClassVar[str] = "fixed"
+    example: ClassVar[Mapping[str, Json]] = {"arm": "multi_step"}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(FixedParams, given=params)
@@ -71,6 +72,7 @@ class Mixture(_Shares):
     """`second` with probability `share`, else `first`. A router must beat this baseline at the same mean cost."""
 
     algorithm: ClassVar[str] = "mixture"
+    example: ClassVar[Mapping[str, Json]] = {"first": "single_step", "second": "multi_step", "share": 0.3}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(MixtureParams, given=params)

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from ragbandit.router.policies.algorithms.fixed import Mixture
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.kinds.fixed import Mixture
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import ARMS
 from tests.support.examples import steady

@@ -237,6 +237,12 @@ class ConservativePolicy(HasParams):
     """Restrains the inner policy to the incumbent if it could lose more than `harm` of the incumbent's reward."""
 
     algorithm: ClassVar[str] = "conservative"
+    example: ClassVar[Mapping[str, Json]] = {
+        "incumbent": "multi_step",
+        "harm": 0.2,
+        "policy": "linucb",
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 4},
+    }
     takes_context: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:

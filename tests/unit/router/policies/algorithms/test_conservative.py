@@ -10,10 +10,10 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.conservative import KNOWN, Shortfall
 from ragbandit.router.policies.base import Restraint, pmf_of_one
-from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.draw import Offer, draw, made_decisions, seed_of, with_incumbent
-from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
+from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates

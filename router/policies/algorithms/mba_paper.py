@@ -25,7 +25,7 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.reading import EXAMPLE, HEAD, RIGHT, ReadingParams, load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 
@@ -64,6 +64,16 @@ class MbaPaper(PerQuestionPolicy):
     """Fine-tuned DistilBERT with one head per arm. Epsilon-greedy on the outputs of the heads."""
 
     algorithm: ClassVar[str] = "mba_paper"
+    example: ClassVar[Mapping[str, Json]] = EXAMPLE | {
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "total": 30,
+        "floor": 1e-4,
+        "warmup": 0.1,
+        "loss": "code",
+        "reward": "single",
+        "failure": "code",
+    }
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
 

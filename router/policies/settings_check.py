@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from ragbandit.router.config.context_schema import OF_TEXT, reads_text
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
+from ragbandit.router.policies.algorithms.classifiers import TableClassifier
 from ragbandit.router.policies.base import WHERE, Policy, schema_of
-from ragbandit.router.policies.finetuned.classifiers import TableClassifier
 from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.policies")

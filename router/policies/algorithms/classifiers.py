@@ -44,7 +44,7 @@ from ragbandit.router.policies.base import (
     epsilon_greedy,
     read_params,
 )
-from ragbandit.router.policies.finetuned import HEAD, RIGHT, ReadingParams, load_reader, sha256_of
+from ragbandit.router.policies.finetuned.reading import EXAMPLE, HEAD, RIGHT, ReadingParams, load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
@@ -61,6 +61,7 @@ FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
 _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
+_EXAMPLE: Final = EXAMPLE | {"learning_rate": 1e-3, "batch": 4, "epochs": 2, "validation": 0.3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,6 +316,7 @@ class AdaptiveRag(TableClassifier):
     """Predicts which arm is the cheapest right one, and draws the most probable offered arm."""
 
     algorithm: ClassVar[str] = "adaptive_rag"
+    example: ClassVar[Mapping[str, Json]] = _EXAMPLE | {"single": "one", "multi": "many"}
     least_loss: ClassVar[bool] = False
 
     def __init__(self, **params: Json) -> None:
@@ -366,6 +368,7 @@ class MultiLabel(TableClassifier):
     """
 
     algorithm: ClassVar[str] = "multi_label"
+    example: ClassVar[Mapping[str, Json]] = _EXAMPLE | {"choice": "net", "tau": 0.7, "weight": 0.1}
     least_loss: ClassVar[bool] = True  # since a choice by cost needs calibrated probabilities
 
     def __init__(self, **params: Json) -> None:

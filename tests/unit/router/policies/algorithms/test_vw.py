@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.vw import VowpalWabbit
 from ragbandit.router.policies.base import apply, pmf_of_one
-from ragbandit.router.policies.kinds.vw import VowpalWabbit
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_reward, made_updates, sha_of, taught

@@ -6,7 +6,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay.candidates import check_candidate
 from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.checks import check_arms, check_policy
+from ragbandit.router.policies.settings_check import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

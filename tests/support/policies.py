@@ -1,0 +1,39 @@
+"""Functions that make each built-in policy with the example params of its class."""
+
+from ragbandit.router.policies import built_in_policies, make_policy
+from ragbandit.testing.policies import Make
+from tests.support.tiny_models import tiny_encoder, tiny_trained
+
+POLICIES = built_in_policies()
+#: the policies that run a transformer of their own
+FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
+#: policies that learn from the context, and a schema over what made_query sends and what is read off it
+WITH_CONTEXT = tuple(name for name, kind in POLICIES.items() if getattr(kind, "takes_context", False))
+SCHEMA: dict[str, dict[str, object]] = {
+    "hop": {"type": "number"},
+    "length": {"type": "question_length"},
+    "never_sent": {"type": "boolean"},
+    "spoken": {"type": "language", "values": ["en", "de"]},
+    "tenant": {"type": "tenant", "hashed": 4},
+    "user": {"type": "category", "values": ["u0", "u1", "u2"]},
+}
+
+
+def example(name: str) -> dict[str, object]:
+    """The example params of a policy; a fine-tuned policy gets a tiny model."""
+    params = dict(POLICIES[name].example)
+    if name in FINE_TUNED:
+        params["model"] = tiny_encoder()
+    if name in ("adaptive_rag", "multi_label"):
+        params["trained"] = tiny_trained(name)
+    return params
+
+
+def maker(name: str, **more: object) -> Make:
+    """A function that makes the policy with its example params and these."""
+    return lambda: make_policy(name, params=example(name) | more)
+
+
+def context_maker(name: str) -> Make:
+    """A function that makes the policy with its example params and the schema; mba learns in small blocks."""
+    return maker(name, context=SCHEMA, **({"memory": 64.0} if name == "mba" else {}))

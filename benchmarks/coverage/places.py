@@ -27,7 +27,7 @@ from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import Draws, Judged
 from ragbandit.router.rollouts.verdicts import Evidence
-from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import ArmName, Matrix, PolicyLabel, PolicyVersion
 
 #: numbers of decisions after which the interval is checked
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
@@ -110,13 +110,27 @@ def replay(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """`ragbandit replay`, once."""
     lived = life(kind, seed=seed)
     rated = lived.part(lived.rated)
-    return _of_replay(rated, _replayed(rated, plan=Plan(segments=("half",))), every_look=False)
+    lines = _of_replay(rated, _replayed(rated, plan=Plan(segments=("half",))), every_look=False)
+    truth = float(rated.value(_always_rarest(rated)).mean() - rated.value(rated.candidate).mean())
+    line = Line(name="one against the other", confidence=0.95, every_look=False)
+    return {**lines, line: [_look(_against_the_other(rated), truth)]}
+
+
+def _always_rarest(rated: Life) -> Matrix:
+    return np.tile(np.eye(3)[-1], (len(rated.action), 1))
+
+
+def _against_the_other(rated: Life) -> Difference:
+    """Always the rarest arm compared with the other candidate."""
+    [always, _] = _replayed(rated, plan=Plan(baseline="column:another")).candidates
+    assert always.comparison is not None
+    return always.comparison.reward
 
 
 def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
     log = _log(rated)
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
-    always = np.tile(np.eye(3)[-1], (len(log), 1))
+    always = _always_rarest(rated)
     return estimate_candidates(
         [LogPart(rows=replace(log, candidates=(always, rated.candidate)))],
         candidates=candidates,
@@ -144,7 +158,6 @@ def _log(rated: Life) -> Log:
         maximum=1.0,
         raw=no,
         defaulted=no,
-        late=no,
         made_at=zero,
         features=rated.features.astype(np.float32),
         fields={"half": np.where(rated.features[:, 0] > 0.0, "upper", "lower").astype(object)},
@@ -159,7 +172,7 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
     def line(name: str) -> Line:
         return Line(name=name, confidence=0.95, every_look=every_look)
 
-    always = np.tile(np.eye(3)[-1], (len(rated.action), 1))
+    always = _always_rarest(rated)
     values = [float(rated.value(policy).mean()) for policy in (always, rated.candidate, rated.pmf)]
     lines = {line("logged policy"): [_look(found.baseline_reward, values[2])]}
     for name, one, value in zip(("always the rarest", "another policy"), found.candidates, values, strict=False):
@@ -171,7 +184,6 @@ def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Li
             policy = rows.candidate if name == "another policy" else always[: len(rows.action)]
             truth = float((rows.value(policy) - rows.value(rows.pmf)).mean())
             lines.setdefault(line(f"segment, {name}"), []).append(_look(segment.reward, truth))
-    lines[line("one against the other")] = [_look(found.pairs[0].comparison.reward, values[0] - values[1])]
     return lines
 
 
@@ -262,14 +274,15 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     gain = truth - float(rated.chance[:, 0].mean())
     each = np.repeat(np.arange(len(right)), 3)
     table = replace(rated.part(each), action=np.tile(np.arange(3), len(right)), pmf=np.full((len(each), 3), 1 / 3))
-    found = _replayed(replace(table, reward=right.ravel().astype(float)), plan=Plan())
+    table = replace(table, reward=right.ravel().astype(float))
+    found = _replayed(table, plan=Plan())
     rarest = truth - float(rated.chance[:, 2].mean())
     return {
         Line(name="replay, reward", confidence=CONFIDENCE, every_look=False): [
             _look(found.candidates[1].reward, truth)
         ],
         Line(name="replay, gain on the rarest", confidence=CONFIDENCE, every_look=False): [
-            _look(found.pairs[0].comparison.reward, -rarest)
+            _look(_against_the_other(table), -rarest)
         ],
         Line(name="reward", confidence=CONFIDENCE, every_look=False): [
             _look(mean_difference(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)

@@ -1,6 +1,5 @@
 """`ragbandit replay`: estimates the reward of other policies on logged traffic."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -69,15 +68,13 @@ def replay_verb(
     report: Annotated[Path | None, typer.Option(help="write the page FILE.html with pictures")] = None,
     as_json: JsonOption = False,
     everything: Annotated[bool, typer.Option("--all", help="also every comparison, table and note")] = False,
-    fail_below: Annotated[float | None, typer.Option(help="exit 1 if a lower bound is below this difference")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.
 
     Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
-    Exit code 0: success. 1: the lower bound of a difference is below --fail-below. 2: the log has faults, or the
-    request is invalid.
+    Exit code 0: success. 2: the log has faults, or the request is invalid.
     """
     if report is not None:
         check_page(report)
@@ -104,27 +101,12 @@ def replay_verb(
         sample=sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
-    _check_gate(fail_below, candidates=candidates, baseline=baseline)
     with bars(errors) as progress:
         result = replay(opened, candidates=candidates, plan=plan, progress=progress)
-    _show(result, report=report, as_json=as_json, everything=everything, fail_below=fail_below)
+    _show(result, report=report, as_json=as_json, everything=everything)
 
 
-def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
-    """Raises InvalidInput if --fail-below is not a finite number, or if the only candidate is the baseline."""
-    if fail_below is None:
-        return
-    if not math.isfinite(fail_below):
-        remedy = "give a difference of rewards, as -0.01"
-        raise InvalidInput(f"{fail_below!r} is not a finite number", field="fail_below", remedy=remedy)
-    if candidates is not None and all(spec.name == baseline for spec in candidates):
-        message, remedy = "there is nothing to judge: the only candidate is the baseline", "name another --policy"
-        raise InvalidInput(message, field="fail_below", remedy=remedy)
-
-
-def _show(
-    result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool, fail_below: float | None
-) -> None:
+def _show(result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool) -> None:
     shown = assessment(result)
     if report is not None:  # first, because printing fails if `head` closes the output
         write_page(report, shown)
@@ -140,26 +122,6 @@ def _show(
         print_assessment(shown, console, show_all=everything, page=report)
     if result.faults:
         raise typer.Exit(2)
-    if fail_below is None:
-        return
-    failing = _failing(result, fail_below)
-    if failing:
-        errors.say(f"not surely at least {fail_below:g}: {', '.join(failing)}", style="red")
-        raise typer.Exit(1)
-
-
-def _failing(result: ReplayResult, margin: float) -> list[str]:
-    """Name the candidates whose difference from the baseline may be below `margin`, each with its lower bound."""
-    failing = []
-    for candidate in result.candidates:
-        if candidate.comparison is None:
-            continue
-        gap = candidate.comparison.reward
-        if gap.low is None:
-            failing.append(f"{candidate.name} (no interval is known)")
-        elif not gap.low >= margin:
-            failing.append(f"{candidate.name} ({gap.low:+.4g} at the least)")
-    return failing
 
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:

@@ -57,7 +57,6 @@ class Log:
     #: True if the cost weight does not apply: the reward was given without quality and cost, or is the default
     raw: Flags
     defaulted: Flags  #: True if the reward is the default, as there was no feedback
-    late: Flags  #: True if more feedback came after the decision was learned
     made_at: Vector  #: seconds since the epoch; 0 if not known
     #: line of each row in its file, from 1; None if the rows are not from a file
     lines: Choices | None = None

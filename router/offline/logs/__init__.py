@@ -33,7 +33,6 @@ class Logged:
     feedback_ids: tuple[FeedbackId, ...] = ()
     feedback_at: float | None = None  #: when the last feedback of the reward was received; None if not known
     learned_at: float | None = None
-    late: bool = False  #: True if more feedback came after the reward was learned
     #: unknown keys of the file, for example the pmf of a candidate
     extra: Mapping[str, Json] = field(default_factory=dict)
     line: int = 0  #: line of the file, from 1, for messages; 0 if the row comes from a store

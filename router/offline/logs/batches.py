@@ -78,7 +78,6 @@ class BatchSpec:
             "facts",
             "text",
             "cost_weight",
-            "late",
         ]
         columns += ["features", "encoder_hash", *(LESSONS if self.questions else ())]
         return tuple(dict.fromkeys([*columns, *map(column_of, self.fields), *self.own]))
@@ -221,7 +220,6 @@ class _DecodedBatch:
             raw=_equals(texts["preset"], "reward") | _equals(texts["preset"], "default"),
             defaulted=_equals(texts["source"], "default"),
             priced=priced,
-            late=_optional(batch, "late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=times_of(batch),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
             partial=_has_fact(batch, _ONLY_PROPENSITY),

@@ -31,7 +31,7 @@ _COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
     **dict.fromkeys(("arms", "allowed", "feedback_ids", RESTARTS), pa.list_(_TEXT)),
     **dict.fromkeys(("seq", LINE, DECIDED), pa.int64()),
-    **dict.fromkeys(("explored", "late"), pa.bool_()),
+    "explored": pa.bool_(),
     "features": pa.list_(pa.float32()),
 }
 

@@ -136,7 +136,6 @@ class _Row(BaseModel):
     feedback_ids: _Names = ()
     feedback_at: _Seconds | None = None
     learned_at: _Seconds | None = None
-    late: _Flag = False
     features: Annotated[Any, BeforeValidator(values.features)] = None
 
 
@@ -260,7 +259,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: C
         seq=line if row.seq is None else row.seq,
         extra=_extra(plain_tree({key: value for key, value in record.items() if key not in KEYS})),
         line=line,
-        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at", "late")},
+        **{name: getattr(row, name) for name in ("feedback_ids", "feedback_at", "learned_at")},
     )
 
 

@@ -11,7 +11,6 @@ from sqlalchemy import ColumnElement, case, func, or_, select
 
 from ragbandit.router.offline.logs import parquet
 from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS, parts_read
-from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
 from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE
@@ -46,20 +45,16 @@ class LedgerSource:
         start, size = self.first, parquet.FIRST
         while start <= self.last:
             stop = min(start + size - 1, self.last)
-            late = late_decisions(self.ledger, start, stop) if "late" in columns else set()
             try:
                 values = self._page(columns, start=start, stop=stop)
                 if values:
-                    page = _columns(values)
-                    if "late" in columns:
-                        page["late"] = [key in late for key in values["id"]]
-                    yield parquet.record_batch(page)
+                    yield parquet.record_batch(_columns(values))
             except (ValueError, TypeError, KeyError, pa.ArrowException) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
             start, size = stop + 1, PAGE
 
     def _page(self, columns: Sequence[str], *, start: int, stop: int) -> Mapping[str, Sequence[Any]]:
-        names = [name for name in columns if name not in ("reward", "late")]
+        names = [name for name in columns if name != "reward"]
         if "reward" in columns:
             names += parts_read(columns)
         query = select(*(_column(name) for name in names))

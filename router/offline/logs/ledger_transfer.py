@@ -9,7 +9,6 @@ An import appends each row's decision and update to the ledger. A decision that 
 
 import contextlib
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,7 +65,6 @@ def ledger_rows(
 ) -> Iterator[Logged]:
     """Yield the rows whose decisions were made in [since, before), up to the seq `upto`. Raises StoreError."""
     for page in _pages(rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)):
-        late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
         for row, decided in page:
             decision = readable(decided)
             if isinstance(decision, StoreError):
@@ -83,27 +81,9 @@ def ledger_rows(
                     feedback_ids=update.feedback_ids,
                     feedback_at=row["feedback_at"],
                     learned_at=update.made_at,
-                    late=decision.id in late,
                     decided=update.decided,
                     restarts=update.restarts,
                 )
-
-
-def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
-    """Ids of decisions that got more feedback after they were learned. first, last: range of seqs."""
-    span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
-    late_feedback = select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids).where(*span, feedback.c.late)
-    late_feedback = late_feedback.join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
-    imported = select(outcomes.c.decision_id, outcomes.c.made_by).where(*span, outcomes.c.stop_reason == IMPORTED)
-    imported = imported.join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
-    with ledger.database.read() as connection:
-        notes, marks = connection.execute(late_feedback).all(), connection.execute(imported).all()
-    late = {
-        decision_id
-        for note_id, decision_id, learned in notes
-        if note_id not in json.loads(learned) and note_id != _feedback_id(decision_id)
-    }
-    return late | {decision_id for decision_id, made_by in marks if json.loads(made_by).get("late")}
 
 
 def take_in(
@@ -342,7 +322,7 @@ class _ImportPage:
         moves.add("feedback", sum(insert_new(self.connection, feedback, judged, key="id")))
 
     def _outcome(self, row: Logged) -> Outcome:
-        made_by: dict[str, Json] = {IMPORTED: self.origin, "late": row.late}
+        made_by: dict[str, Json] = {IMPORTED: self.origin}
         reported = made_outcome(
             decision_id=row.decision.id, now=row.decision.made_at, status="answered", stop_reason=IMPORTED
         )

@@ -1,7 +1,5 @@
 """Builds the results of a replay from its sums."""
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +20,6 @@ from ragbandit.router.offline.replay.plan import (
     CandidateSpec,
     ImportanceWeights,
     LoggedPolicies,
-    Pair,
     Plan,
     ReplayResult,
     deciders,
@@ -42,8 +39,7 @@ _SAME: Final = "nothing: both are the same policy, which differ in what they hav
 class ResultAssembler:
     plan: Plan
     candidates: Sequence[CandidateSpec]
-    #: evidence of the log; then that of imported questions with the outcomes of every arm, if the log has both
-    evidence: Sequence[Evidence]
+    evidence: Evidence
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
@@ -54,13 +50,13 @@ class ResultAssembler:
         policies = deciders(logged, versions)
         against = self._against(candidate_pmfs, logged=policies, learning=len([name for name in versions if name]) > 1)
         default = summary.marked["defaulted"]
-        sources = {"explicit": summary.rows - default, "default": default, "late": summary.marked["late"]}
-        reward, quality, cost = (self._shown(self._main, self.baseline, target=target) for target in range(3))
+        sources = {"explicit": summary.rows - default, "default": default}
+        reward, quality, cost = (self._shown(self.evidence, self.baseline, target=target) for target in range(3))
         begin, end = self._times or (None, None)
         return ReplayResult(
             **about,
             rows=summary.rows,
-            questions=self._main.whole.rows,
+            questions=self.evidence.whole.rows,
             begin=begin,
             end=end,
             plan=self.plan,
@@ -78,19 +74,14 @@ class ResultAssembler:
                 self._candidate(index, described=pmf, logged=policies, against=against)
                 for index, pmf in enumerate(candidate_pmfs)
             ),
-            pairs=self._pairs(candidate_pmfs),
             faults=self.faults,
             skipped_rows=len(skipped),
             skipped=tuple(skipped[:MOST_NAMED]),
         )
 
     @property
-    def _main(self) -> Evidence:
-        return self.evidence[0]
-
-    @property
     def summary(self) -> LogSummary:
-        return self._main.summary
+        return self.evidence.summary
 
     @property
     def _times(self) -> tuple[float, float] | None:
@@ -117,14 +108,16 @@ class ResultAssembler:
         self, index: int, *, described: CandidatePmf, logged: Sequence[str], against: str
     ) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
-        reward, quality, cost = (self._shown(self._main, index, target=target) for target in range(3))
+        reward, quality, cost = (self._shown(self.evidence, index, target=target) for target in range(3))
         mass = weights.unsupported_mass
         low, high = weights.mean_interval(alpha=self._alpha)
         same = self._is_same(index, described=described, logged=logged)
         comparison = None
         if index != self.baseline:
             first = side(spec.name, learned=described.learned)
-            comparison = self._compared(index, self.baseline, names=(first, against), comparisons=self._comparisons)
+            comparison = self._compared(
+                self.evidence, index, self.baseline, names=(first, against), comparisons=self._comparisons
+            )
             if self.summary.apart[index] <= SUM_TOLERANCE:
                 means = {"first": reward.estimate, "second": reward.estimate}
                 zero = Difference(estimate=0.0, low=0.0, high=0.0, effective_rows=float(self.summary.rows), **means)
@@ -177,41 +170,15 @@ class ResultAssembler:
             return []
         return [f"{spec.what} was not offered in {missing} rows: there all offered arms alike"]
 
-    def _pairs(self, described: Sequence[CandidatePmf]) -> tuple[Pair, ...]:
-        indices = [index for index, spec in enumerate(self.candidates) if not spec.current]
-        pairs = list(itertools.combinations(indices, 2))
-        return tuple(
-            Pair(
-                first=self.candidates[pair[0]].name,
-                second=self.candidates[pair[1]].name,
-                comparison=self._compared(
-                    *pair,
-                    names=tuple(side(self.candidates[at].name, learned=described[at].learned) for at in pair),
-                    comparisons=max(1, len(pairs)),
-                ),
-            )
-            for pair in pairs
-        )
-
     def _segments(self, index: int, *, names: Sequence[str]) -> dict[str, dict[str, Comparison]]:
         segments: dict[str, dict[str, Comparison]] = {}
-        for (name, value), part in self._main.segments.items():
-            comparison = self._by_evidence(part, index, self.baseline, names=names, comparisons=1)
+        for (name, value), part in self.evidence.segments.items():
+            comparison = self._compared(part, index, self.baseline, names=names, comparisons=1)
             segments.setdefault(name, {})[value] = comparison
         return segments
 
-    def _compared(self, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
-        """The first of two sides compared with the second, by the evidence that gives the narrowest interval.
-
-        What was served is not known for questions that were imported, so these compare candidates only.
-        """
-        usable = [one for one in self.evidence if None not in sides or one is self._main]
-        found = [self._by_evidence(one, *sides, names=names, comparisons=comparisons) for one in usable]
-        return min(found, key=lambda one: _width(one.reward))
-
-    def _by_evidence(
-        self, evidence: Evidence, *sides: int | None, names: Sequence[str], comparisons: int
-    ) -> Comparison:
+    def _compared(self, evidence: Evidence, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
+        """The first of two sides compared with the second. None stands for the logged policy."""
         confidence = corrected(self.plan.confidence, comparisons=comparisons)
         tried, parts = self._tried(evidence, *sides), dict[str, Any]()
         for target, part in enumerate(PARTS):
@@ -374,10 +341,6 @@ class ResultAssembler:
                     f"where true probabilities give {1.0 - weights.unsupported_mass:.3f}"
                 )
         return tuple(faults)
-
-
-def _width(difference: Difference) -> float:
-    return math.inf if difference.low is None or difference.high is None else difference.high - difference.low
 
 
 def _without_interval(measured: Difference) -> Difference:

@@ -185,18 +185,10 @@ def estimate_candidates(
     main = False not in summaries
     check_log(first, main=main, plan=plan, since=since, log=log)
     check_ids(summaries.values(), parts=parts)
-    measures = {
-        origin: Measure.of(summary, segments=plan.segments if origin == main else ())
-        for origin, summary in summaries.items()
-        if origin == main or summary.may_be_paired
-    }
+    measure = Measure.of(summaries[main], segments=plan.segments)
     rows = sum(summary.rows for summary in summaries.values())
-    second: ScoredRows = merged("judged", partial(measure_part, measures=measures, rows=rows))
-    found = [
-        Evidence.of(summaries[origin], measure=measure, sums=second.by_origin[origin], only_paired=origin != main)
-        for origin, measure in sorted(measures.items())
-    ]
-    evidence = [one for one in found if one is not None]
+    second: ScoredRows = merged("judged", partial(measure_part, origin=main, measure=measure, rows=rows))
+    evidence = Evidence.of(summaries[main], measure=measure, sums=second.segments)
     assembler = ResultAssembler(plan=plan, candidates=candidates, evidence=evidence, baseline=baseline)
     return assembler.result(
         candidate_pmfs,
@@ -231,13 +223,10 @@ def check_log(first: CountedRows, *, main: bool, plan: Plan, since: float | None
             raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
-def notes_on(first: CountedRows, *, evidence: Sequence[Evidence], plan: Plan) -> list[str]:
-    """Notes on rows that are not judged, or judged apart, then notes on the rows of the log."""
-    summary, left_out, notes = evidence[0].summary, first.left_out, list[str]()
-    for one in evidence[1:]:
-        reason = "candidates are compared with each other on them, too, if that is narrower"
-        notes.append(f"{one.whole.rows:,} imported questions have the outcomes of every arm: {reason}")
-    if len(first.by_origin) > len(evidence):
+def notes_on(first: CountedRows, *, evidence: Evidence, plan: Plan) -> list[str]:
+    """Notes on rows that are not judged, then notes on the rows of the log."""
+    summary, left_out, notes = evidence.summary, first.left_out, list[str]()
+    if len(first.by_origin) > 1:
         count = first.by_origin[True].rows
         notes.append(f"{count:,} rows were imported: policies learn them, none is judged on them")
     if left_out.undrawn:
@@ -245,7 +234,7 @@ def notes_on(first: CountedRows, *, evidence: Sequence[Evidence], plan: Plan) ->
         notes.append(f"{left_out.undrawn:,} decisions are left out: {reason}")
     if left_out.early:
         notes.append(f"{left_out.early:,} rows before the first exploration are left out: one arm was certain")
-    if evidence[0].design == "logged draws" and summary.different <= FRESH * summary.rows:
+    if evidence.design == "logged draws" and summary.different <= FRESH * summary.rows:
         reason = "the rows of a question count together, so that the intervals hold for new questions"
         notes.append(f"{summary.different:,} different questions in {summary.rows:,} rows: {reason}")
     return [*notes, *notes_on_rows(summary, plan=plan)]

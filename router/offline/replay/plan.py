@@ -249,13 +249,6 @@ class Arm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pair:
-    first: str
-    second: str
-    comparison: Comparison  #: corrected for the number of pairs
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayResult:
     log: str
     rows: int
@@ -271,12 +264,11 @@ class ReplayResult:
     baseline_cost: Difference
     comparisons: int  #: number of comparisons with the baseline, for which the confidence is corrected
     arms: tuple[Arm, ...]
-    #: kind of reward -> rows: "explicit", "default", or "late" if more feedback came after the row was learned
+    #: kind of reward -> rows: "explicit" or "default"
     sources: Mapping[str, int]
     #: policy version -> rows; if there are many versions, the largest, and one entry for all others
     versions: Mapping[str, int]
     candidates: tuple[CandidateResult, ...]
-    pairs: tuple[Pair, ...] = ()
     skipped_rows: int = 0  #: number of unusable rows that were left out
     skipped: tuple[BadRow, ...] = ()  #: the first of the unusable rows
     #: number of rows that the sample was drawn from; None if all rows were read

@@ -6,12 +6,11 @@ from typing import Final, Literal
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, instant
-from ragbandit.shared.formats import NOTHING, decimal, number, one_line, percent
+from ragbandit.shared.formats import decimal, number, one_line, percent
 
 _SOURCES: Final = {
     "explicit": "from feedback",
     "default": "default rewards (no feedback)",
-    "late": "with later feedback that came after they were learned",
 }
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6
@@ -128,7 +127,7 @@ def _listed(rows: Mapping[str, int]) -> str:
 
 
 def _rewards(replayed: ReplayResult) -> NumberTable:
-    rows: list[tuple[str, ...]] = [
+    rows = [
         (
             one_line(candidate.described),
             words.difference(comparison.reward),
@@ -137,16 +136,6 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
             comparison.verdict,
         )
         for candidate, comparison in zip(judged(replayed), comparisons(replayed), strict=True)
-    ]
-    rows += [
-        (
-            f"{one_line(pair.first)} - {one_line(pair.second)}",
-            words.difference(pair.comparison.reward),
-            NOTHING,
-            NOTHING,
-            NOTHING,
-        )
-        for pair in replayed.pairs
     ]
     columns = ("candidate", "reward", "quality", "cost", "verdict")
     return NumberTable(title=f"difference a question from {replayed.against}", columns=columns, rows=tuple(rows))

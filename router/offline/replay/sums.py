@@ -29,7 +29,7 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows
 
 #: flags of `Log` whose True values are counted
-_FLAGS: Final = ("defaulted", "late", "raw", "judged", "partial")
+_FLAGS: Final = ("defaulted", "raw", "judged", "partial")
 
 
 @dataclass(kw_only=True)
@@ -232,12 +232,12 @@ class CountedRows(Tally):
 
 @dataclass(kw_only=True)
 class ScoredRows(Tally):
-    by_origin: dict[bool, dict[Segment, QuestionSums]] = field(default_factory=dict)
+    segments: dict[Segment, QuestionSums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """What the second pass needs to know of the rows of one origin."""
+    """What the second pass needs to know of the judged rows."""
 
     model: RewardModel
     columns: Scores
@@ -288,18 +288,16 @@ def learn_part(
 
 
 def measure_part(
-    part: LogPart, *, measures: Mapping[bool, Measure], rows: int, progress: Progress = no_progress
+    part: LogPart, *, origin: bool, measure: Measure, rows: int, progress: Progress = no_progress
 ) -> ScoredRows:
-    """Make the second pass over a part. rows: number of rows of the whole log, for progress."""
+    """Make the second pass over the rows of an origin. rows: number of rows of the whole log, for progress."""
     second, done = ScoredRows(), 0
     for log in part.batches():
-        for origin, own in by_origin(log):
-            if origin in measures:
-                measure = measures[origin]
-                matrix, sums = measure.columns.matrix(own, model=measure.model), second.by_origin.setdefault(origin, {})
-                for segment, places in measure.rows_of(own):
-                    of_segment = sums.setdefault(segment, QuestionSums.empty())
-                    of_segment.add(matrix[:, places], questions=own.questions[places], repeats=measure.repeats)
+        for own in (own for kind, own in by_origin(log) if kind == origin):
+            matrix = measure.columns.matrix(own, model=measure.model)
+            for segment, places in measure.rows_of(own):
+                of_segment = second.segments.setdefault(segment, QuestionSums.empty())
+                of_segment.add(matrix[:, places], questions=own.questions[places], repeats=measure.repeats)
         done += len(log)
         progress("rows judged", done, rows)
     return second
@@ -307,7 +305,7 @@ def measure_part(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """Moments over the questions of a log, or of the imported part of a log, and the design that they come from."""
+    """Moments over the questions of a log, and the design that they come from."""
 
     design: Design
     summary: LogSummary
@@ -317,24 +315,14 @@ class Evidence:
     is_segment: bool = False  #: whether `whole` has only some of the rows that `summary` has
 
     @classmethod
-    def of(
-        cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums], only_paired: bool
-    ) -> "Evidence | None":
-        """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm.
-
-        only_paired: leave out the questions without. Returns None if these are half of the questions, or more.
-        """
-        width = measure.columns.width
-        whole, design = _moments(sums[ALL], width=width), "logged draws"
-        if measure.columns.arms and sums[ALL].repeated:
+    def of(cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums]) -> "Evidence":
+        """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm."""
+        width, design = measure.columns.width, "logged draws"
+        if measure.columns.arms and sums[ALL].repeated and not sums[ALL].once.rows:
             _, of_questions = sums[ALL].joined()
-            complete = measure.columns.complete(of_questions)
-            if only_paired and 2 * int(complete.sum()) > whole.rows:
-                whole, design = Moments.of(*of_questions[:width, complete]), "paired outcomes"
-            elif complete.all() and not sums[ALL].once.rows:
+            if measure.columns.complete(of_questions).all():
                 design = "paired outcomes"
-        if only_paired and design == "logged draws":
-            return None
+        whole = _moments(sums[ALL], width=width)
         evidence = cls(design=design, summary=summary, measure=measure, whole=whole)  # type: ignore[arg-type]
         segments = {
             (name, value): replace(evidence, whole=_moments(sums[name, value], width=width), is_segment=True)

@@ -146,7 +146,6 @@ def test_same_bytes(world, new_ledger, tmp_path):
     path = tmp_path / "log.parquet"
     before = exported(world.ledger, path)
     lines = exported(world.ledger, tmp_path / "before.jsonl")
-    assert {row.late for row in read_rows(path)} == {True, False}
     assert {row.reward.source for row in read_rows(path)} == {"explicit", "default"}
     there = new_ledger()
     taken = imported(there, path)

@@ -102,7 +102,6 @@ def logs(draw, *, most=4):
             feedback_ids=tuple(draw(st.lists(TEXTS, max_size=2))),
             feedback_at=draw(st.none() | TIMES),
             learned_at=draw(st.none() | TIMES),
-            late=draw(st.booleans()),
             extra=draw(st.dictionaries(unknown, JSON.filter(lambda value: value is not None) | numbers, max_size=2)),
         )
         for key in keys

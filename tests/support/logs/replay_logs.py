@@ -83,7 +83,6 @@ def array_log(pmf, *, action, reward=None, **changes):
         maximum=1.0,
         raw=np.zeros(rows, dtype=np.bool_),
         defaulted=np.zeros(rows, dtype=np.bool_),
-        late=np.zeros(rows, dtype=np.bool_),
         made_at=np.zeros(rows),
     )
     return replace(log, **changes)

@@ -41,7 +41,7 @@ def test_weighted():
 def test_part(rows):
     """A part has those rows of every array, features and fields too, in the order given."""
     log, cut = made_log(), made_log().part(rows)
-    for name in ("keys", "action", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at"):
+    for name in ("keys", "action", "reward", "quality", "cost", "raw", "defaulted", "made_at"):
         assert getattr(cut, name).tolist() == getattr(log, name)[rows].tolist(), name
     for name in ("pmf", "offered", "features"):
         assert np.array_equal(getattr(cut, name), getattr(log, name)[rows]), name

@@ -70,7 +70,7 @@ TAKEN = {
     "bytes": {"id": pa.array([b"first", b"second"])},
     "context as a struct": {"context": of({"plan": "team", "seen": NOON, "seats": None})},
     "context as a map": {"context": of([("plan", "team")], pa.map_(pa.string(), pa.string()))},
-    "flags as text": {"late": of("no")},
+    "flags as text": {"explored": of("no")},
     "columns of others": {"seen": of(NOON), "blob": of(b"\xff"), "far": of(float("inf")), "none": of(None)},
     "durations and times of day": {"took": of(timedelta(seconds=2)), "at": of(time(12, 30))},
     "features as numbers": {"features": of([1, 2])},
@@ -92,7 +92,6 @@ REFUSED = {
     "propensity of others": ({"propensity": of(0.5)}, "propensity", "pmf gives the drawn arm"),
     "pmf of others": ({"pmf": of({"left": 0.5, "middle": 0.5})}, "pmf", "does not fit the arms"),
     "context of text": ({"context": of("team")}, "context", "Give an object"),
-    "flag of two": ({"late": of(2)}, "late", "Give true or false"),
 }
 
 
@@ -114,7 +113,6 @@ def test_both_readers_take_it(tmp_path, case):
     assert [list(row.decision.pmf) for row in rows] == log.pmf.tolist()
     assert [row.decision.arm for row in rows] == [log.arms[place] for place in log.action] == ["left", "right"]
     assert [row.decision.query.context["plan"] for row in rows] == log.fields["plan"].tolist() == ["team"] * 2
-    assert not any(row.late for row in rows)
     if log.features is not None:
         assert [row.decision.features.tolist() for row in rows] == log.features.tolist() == [[1.0, 2.0]] * 2
 
@@ -163,7 +161,7 @@ def test_values_of_numpy_and_pandas():
         "made_at": np.datetime64("2025-03-01T12:00:00", "ns"),
         "feedback_at": date(2025, 3, 1),
         "pmf": np.array([0.8, 0.2], np.float32),
-        "late": np.bool_(True),
+        "explored": np.bool_(True),
         "seed": np.uint64(2**63),
         "learned_at": gone,
         "propensity": np.float32("nan"),
@@ -173,7 +171,7 @@ def test_values_of_numpy_and_pandas():
     assert isinstance(row, Logged)
     decision = row.decision
     assert decision.id == str(UUID(int=7))
-    assert (decision.made_at, row.feedback_at, row.late) == (SECONDS, SECONDS - 43_200, True)
+    assert (decision.made_at, row.feedback_at, decision.explored) == (SECONDS, SECONDS - 43_200, True)
     assert (decision.pmf, decision.seed) == (pytest.approx([0.8, 0.2]), 2**63)
     assert (row.reward.quality, row.reward.cost) == (0.5, 0.0)
     assert (row.learned_at, decision.propensity) == (None, decision.pmf[1])
@@ -196,17 +194,27 @@ def test_values_of_numpy_and_pandas():
 def test_json_lines_take_the_same_values(tmp_path):
     """Numbers, flags and times may be text in JSON Lines too, and an object may be its JSON."""
     row = {"id": 5, "arms": '["fast", "deep"]', "pmf": [["fast", 0.8], ["deep", "0.2"]], "arm": "deep", "reward": True}
-    more = {"made_at": "2025-03-01T12:00:00Z", "context": '{"plan": "team"}', "late": 0, "propensity": 0.2 + 1e-8}
+    more = {"made_at": "2025-03-01T12:00:00Z", "context": '{"plan": "team"}', "explored": 0, "propensity": 0.2 + 1e-8}
     (read,) = read_rows(write_json(tmp_path / "log.jsonl", [row | more]))
     decision = read.decision
     assert (decision.id, decision.arms, decision.pmf) == ("5", ("fast", "deep"), (0.8, 0.2))
-    assert (decision.made_at, decision.query.context, read.late) == (SECONDS, {"plan": "team"}, False)
+    assert (decision.made_at, decision.query.context, decision.explored) == (SECONDS, {"plan": "team"}, False)
 
 
 def test_empty_texts_and_nulls_are_missing(tmp_path):
     """A converter of CSV writes "" for a missing value, and a struct has null for a missing member."""
     row = {"id": "q1", "arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "a", "reward": 0.7}
-    names = ("made_at", "context", "late", "seq", "seed", "propensity", "scores", "features", "cost_weight", "price")
+    names = (
+        "made_at",
+        "context",
+        "seq",
+        "seed",
+        "propensity",
+        "scores",
+        "features",
+        "cost_weight",
+        "price",
+    )
     empty = dict.fromkeys(names, "") | {"budget": {"rounds": None, "tokens": 9}, "aim": {"quality": None}}
     read, same = (list(read_rows(write_json(tmp_path / "log.jsonl", [row | more]))) for more in (empty, {}))
     query = read[0].decision.query

@@ -25,7 +25,7 @@ def whole(logs_):
     """The arrays of all batches, one after the other."""
     pieces = list(logs_)
     names = ("keys", "questions", "known_by")
-    names += ("action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+    names += ("action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "made_at")
     return pieces, {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
 
 
@@ -56,7 +56,6 @@ def expected(rows, arms):
         "cost": np.array([row.reward.cost for row in rows]),
         "raw": np.array([row.reward.preset in ("reward", "default") for row in rows]),
         "defaulted": np.array([row.reward.source == "default" for row in rows]),
-        "late": np.array([row.late for row in rows]),
         "made_at": np.array([row.decision.made_at for row in rows]),
     }
 
@@ -133,7 +132,6 @@ def test_written_elsewhere(tmp_path):
     assert (log.minimum, log.maximum) == (0.0, 2.0)
     assert log.reward.tolist() == [n / 10 for n in range(10)]
     assert log.raw.all()
-    assert not log.late.any()
     assert set(log.fields["version"]) == {""}
 
 
@@ -217,7 +215,7 @@ def read_either(path, *, own):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-@pytest.mark.parametrize("name", ["reward", "arm", "arms", "id", "text", "context", "propensity", "made_at", "late"])
+@pytest.mark.parametrize("name", ["reward", "arm", "arms", "id", "text", "context", "propensity", "made_at"])
 def test_columns_that_are_no_pmf(tmp_path, suffix, name):
     """A candidate cannot be a column of texts, numbers or objects. It is named with its row."""
     write_rows(tmp_path / f"log.{suffix}", plain_rows(2))

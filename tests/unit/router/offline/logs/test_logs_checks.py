@@ -61,7 +61,7 @@ WRONG = {
     "budget negative": ({"budget": {"rounds": -1}}, "budget.rounds", "greater than 0"),
     "seed too large": ({"seed": str(2**64)}, "seed", "less than"),
     "seq -1": ({"seq": -1}, "seq", "greater than or equal to 0"),
-    "late two": ({"late": 2}, "late", "true or false"),
+    "explored two": ({"explored": 2}, "explored", "true or false"),
     "milliseconds": ({"made_at": 1_767_225_600_000}, "made_at", "seconds since 1970, or a time in ISO 8601: these"),
     "nanoseconds": ({"feedback_at": 1_767_225_600 * 10**9}, "feedback_at", "look like nanoseconds"),
     "cost too large": ({"reward": {"quality": 1, "cost": 1e308}}, "reward.cost", "at most 1e+60"),

@@ -61,27 +61,20 @@ def test_every_outcome_gives_the_paired_difference():
 
 
 @pytest.mark.parametrize("form", ["memory", "parquet"])
-def test_a_warm_start_judges_fixed_arms_beside_live_decisions(tmp_path, form):
-    """Imported questions with every outcome judge candidates against each other, live decisions what was served."""
+def test_imported_rows_are_not_judged_beside_live_decisions(tmp_path, form):
+    """Imported questions are another population, so live decisions are judged without them."""
     rows = [*paired_rows(outcomes(60), facts={IMPORTED: "table"}), *live_rows(120)]
     log = memory_log(rows)
     if form == "parquet":
         write_rows(tmp_path / "log.parquet", rows)
         log = replace(log, rows=None, path=tmp_path / "log.parquet")
-    found = judged(log, "fixed:slow", "fixed:fast")
-    assert [candidate.comparison.design for candidate in found.candidates] == ["logged draws"] * 2
-    (pair,) = found.pairs
-    assert (pair.comparison.design, pair.comparison.rated, pair.comparison.verdict) == ("paired outcomes", 60, "better")
-    assert (found.rows, found.notes[0][:57]) == (120, "60 imported questions have the outcomes of every arm: can")
-
-
-def test_imported_draws_are_not_judged_beside_live_decisions():
-    """Imports with one drawn arm per question are another population, so live decisions are judged without them."""
-    drawn = [row for number, row in enumerate(paired_rows(outcomes(60), facts={IMPORTED: "log"})) if number % 4 == 0]
-    found = judged([*drawn, *live_rows(120)], "fixed:slow", "fixed:fast")
-    assert {pair.comparison.design for pair in found.pairs} == {"logged draws"}
-    assert found.notes[0] == "45 rows were imported: policies learn them, none is judged on them"
-    assert judged(drawn, "fixed:slow").rows == 45
+    result = judged(log, "fixed:slow", "fixed:fast")
+    assert [candidate.comparison.design for candidate in result.candidates] == ["logged draws"] * 2
+    assert (result.rows, result.notes[0]) == (
+        120,
+        "180 rows were imported: policies learn them, none is judged on them",
+    )
+    assert judged(rows[:180], "fixed:slow").rows == 180
 
 
 def test_a_question_that_comes_again_counts_once():

@@ -10,12 +10,11 @@ from tests.support.logs.replay_logs import hand_rows, judged, lived_rows
 
 
 def test_sources_of_rewards():
-    """Default rewards, late feedback and rows without features are counted and noted."""
+    """Default rewards and rows without features are counted and noted."""
     rows = lived_rows(6)
     rows[0] = replace(rows[0], reward=replace(rows[0].reward, source="default", preset="default"))
-    rows[1] = replace(rows[1], late=True)
     found = judged(rows, "uniform")
-    assert found.sources == {"explicit": 5, "default": 1, "late": 1}
+    assert found.sources == {"explicit": 5, "default": 1}
     assert found.notes == ("1 of 6 rewards are the default: nobody judged those answers",)
     unknown = "a question that occurs several times is not recognised, and counts as several"
     assert judged(hand_rows(), "uniform").notes == (

@@ -10,7 +10,6 @@ from ragbandit.router.offline.replay.plan import (
     Arm,
     CandidateResult,
     ImportanceWeights,
-    Pair,
     Plan,
     ReplayResult,
     side,
@@ -87,7 +86,7 @@ def replayed(*candidates, **changes):
         baseline_cost=measured(1.36, 0.05),
         comparisons=4,
         arms=(Arm(name="none", drawn=0.331, expected=0.333, plausible=True, reward=0.41, quality=None, cost=0.0),),
-        sources={"explicit": 11_000, "default": 1000, "late": 17},
+        sources={"explicit": 11_000, "default": 1000},
         versions={"main-500": 7000, "main-1000": 5000},
         candidates=candidates,
     )
@@ -151,7 +150,7 @@ def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
 
 
 def test_the_log_is_described():
-    """Rows, dates, confidence, rewards by source, versions, what was left out; arms, pairs and segments as tables."""
+    """Rows, dates, confidence, rewards by source, versions, what was left out; arms and segments as tables."""
     shown = assessment(
         replayed(
             candidate(
@@ -160,7 +159,6 @@ def test_the_log_is_described():
             skipped_rows=1203,
             skipped=(BadRow(line=17, field="pmf", reason="sums to 0.9, not 1", remedy=""),),
             notes=("short log",),
-            pairs=(Pair(first="linucb", second="mba", comparison=compared("linucb", 0.09, 0.04)),),
         )
     )
     notes = "\n".join(shown.notes)
@@ -175,7 +173,6 @@ def test_the_log_is_described():
     ):
         assert part in notes
     rows = {table.title.split(" ")[0]: table.rows for table in shown.tables}
-    assert rows["difference"][1][:2] == ("linucb - mba", "+0.090 (+0.050 to +0.130)")
     assert rows["by"][0][:2] == ("acme", "linucb")
     assert rows["by"][0][4:] == ("+0.050 (+0.010 to +0.090)", "better")
     assert rows["the"] == (("none", "33.1 %", "33.3 %", "0.410", "\u2013", "0.000", "yes"),)

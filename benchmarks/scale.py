@@ -142,10 +142,10 @@ class Templates:
         return is_rated and not is_new
 
 
-def fill(settings: Settings, url: str, *, templates: Templates, count: int) -> None:
+def fill(url: str, *, templates: Templates, count: int) -> None:
     """Make a store of `count` decisions."""
     database = Database(url)
-    migrate(database, data_dir=settings.data_dir)
+    migrate(database)
     with database.write() as connection:
         for table, rows in templates.once.items():
             connection.execute(insert(metadata.tables[table]), rows)
@@ -299,7 +299,7 @@ def main(given: Sequence[str] | None = None) -> None:
         templates, stores, learned = Templates(folder / "templates"), [], []
         if asked.move:
             assert server is not None
-            fill(settings_at(folder, url=None), f"sqlite:///{folder / 'old.db'}", templates=templates, count=asked.rows)
+            fill(f"sqlite:///{folder / 'old.db'}", templates=templates, count=asked.rows)
             print(moved(folder / "old.db", server.url(server.new_database())))
             return
         for count in (SMALL, asked.rows):
@@ -308,7 +308,7 @@ def main(given: Sequence[str] | None = None) -> None:
             url = server.url(server.new_database()) if server else f"sqlite:///{home / 'ragbandit.db'}"
             settings = settings_at(home, url=url)
             began = time.monotonic()
-            fill(settings, url, templates=templates, count=count)
+            fill(url, templates=templates, count=count)
             filled = time.monotonic() - began
             learned.append(learn(settings, url))
             print(f"{count} decisions: filled in {filled:.0f} s, learned by {time.monotonic() - began:.0f} s")

@@ -9,8 +9,6 @@ import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
-BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
-
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
 

@@ -67,7 +67,7 @@ def migrate(
         return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
-        migrated = partial(databases.migrate, pre=pre, data_dir=settings.data_dir)
+        migrated = partial(databases.migrate, pre=pre)
     else:
         database = databases.Database(settings.database, make=False)
         migrated = partial(databases.wait_for_schema, seconds=wait)

@@ -339,7 +339,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
         choices = known_choices(sorted(section), given=str(first["loc"][-1]))
-        remedy = f"{choices}; for a setting of an earlier release CHANGELOG.md says what to use instead"
+        remedy = f"{choices}; for a setting of another release see CHANGELOG.md"
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":

@@ -281,8 +281,8 @@ CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 class RewardSettings(Section):
     """Reward: quality - weight * cost, within [minimum, maximum]. `cost` has the price per unit of each cost term."""
 
-    #: how a label becomes quality. "ascii_...": the rules of earlier releases, for English in ASCII (docs/feedback.md)
-    quality: Literal["ascii_exact_match", "ascii_f1", "ascii_containment", "exact_match", "f1", "containment"] = "f1"
+    #: how a label becomes quality (docs/feedback.md)
+    quality: Literal["exact_match", "f1", "containment"] = "f1"
     #: lambda: value of one unit of cost, in right answers; a right answer is worth 1 / weight units of cost. The ledger
     #: is kept if you change it (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05

@@ -212,8 +212,7 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
         assert outcome is not None, "the learner waits for the outcome before it reads a label"
         if outcome.status == "failed" or is_blank(outcome.answer):
             return 0.0
-        words = squad_words if measure.startswith("ascii_") else answer_words
-        return _QUALITIES[measure.removeprefix("ascii_")](outcome.answer or "", gold=feedback.value, words=words)
+        return _QUALITIES[measure](outcome.answer or "", gold=feedback.value)
     assert isinstance(feedback.value, int | float)
     return float(feedback.value)
 

@@ -82,8 +82,8 @@ def with_floor(
 def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
     """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, decision_id), big-endian.
 
-    secret: the store's secret, so that callers who choose ids cannot predict the draw. None hashes only the id, as
-        earlier releases did; this is safe offline, because callers choose no ids there.
+    secret: the store's secret, so that callers who choose ids cannot predict the draw. None hashes only the id,
+        which is safe offline, because callers choose no ids there.
     """
     text = decision_id.encode()
     digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")

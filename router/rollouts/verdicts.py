@@ -138,7 +138,7 @@ def facts_of(evidence: Evidence, *, comparison: Comparison) -> dict[str, Json]:
 
 
 def comparison_of(facts: Mapping[str, Json]) -> Comparison | None:
-    """The comparison in a verdict's facts. None if the verdict is of an earlier release, or damaged."""
+    """The comparison in a verdict's facts. None if it is damaged or missing."""
     with suppress(ValidationError):
         return _COMPARISON.validate_python(facts.get("comparison"))
     return None

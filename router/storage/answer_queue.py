@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
@@ -105,8 +105,8 @@ class ClaimedDecision:
     decision_id: DecisionId
     #: number of earlier runs, which all ended without an outcome
     tries: int
-    #: the drawn arm; None if an older release queued the decision
-    arm: ArmName | None
+    #: the drawn arm
+    arm: ArmName
     #: the original chat request, for arms that pass it on; {} for other arms
     chat: Mapping[str, Json]
 
@@ -135,7 +135,7 @@ class AnswerQueue(Claims):
         if only is not None:
             where.append(answer_queue.c.decision_id == only)
         if without:
-            where.append(or_(answer_queue.c.arm.is_(None), answer_queue.c.arm.not_in(sorted(without))))
+            where.append(answer_queue.c.arm.not_in(sorted(without)))
         if not self.wait(*where):
             return None
         with self._database.write() as connection:

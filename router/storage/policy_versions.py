@@ -142,7 +142,7 @@ def add_verdict(
         facts=dict(facts),
         made_at=now,
     )
-    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict), inputs_sha256=""))
+    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict)))
     named = policy_verdicts.c.version == seen.name
     newest = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
     last = connection.execute(newest.offset(VERDICTS_KEPT).limit(1)).scalar()

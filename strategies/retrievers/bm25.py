@@ -26,7 +26,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader
 from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
 
-FORMAT = 3
+FORMAT = "bm25-1"
 
 _FIELDS = ("title", "text")
 _BATCH = 1000  #: number of passages between two reports of progress
@@ -35,8 +35,6 @@ _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_EARLIER_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  #: a word in an index of format 1
 _COMPOUND = re.compile(r"(?<![^\W_])[^\W\d_]++(?:-(?:[ \t]*\n[ \t]*)?[^\W\d_]++)+")
 #: a run of letters in which a word may begin and end anywhere: there are no spaces, or Korean particles follow
 _RUN = re.compile(rf"[{SPACELESS}](?:\n?[{SPACELESS}]+)*|[\uac00-\ud7a3]+")
@@ -60,13 +58,9 @@ class _Analyzer(threading.local):
     def __init__(self) -> None:
         self._stemmer = Stemmer.Stemmer(_ANALYZER["stemmer"])
 
-    def terms(self, text: str, *, version: Json = FORMAT, is_query: bool = False) -> list[str]:
-        """The terms of a text in an index of this format, or of a query to this index."""
-        text = _POSSESSIVE.sub("", text.lower())
-        if version == FORMAT:
-            all_words = _words(text, is_query=is_query)
-        else:
-            all_words = words(text) if version == 2 else _EARLIER_WORD.findall(text)
+    def terms(self, text: str, *, is_query: bool = False) -> list[str]:
+        """The terms of a text in an index, or of a query."""
+        all_words = _words(_POSSESSIVE.sub("", text.lower()), is_query=is_query)
         stems: list[str] = self._stemmer.stemWords([term for term in all_words if term not in _STOP_WORDS])
         return stems
 
@@ -121,7 +115,7 @@ class Bm25Retriever(FolderRetriever):
     """Searches the index in a folder for passages that share a term with the query; see FolderRetriever."""
 
     kind = "bm25"
-    formats = (FORMAT, 2, 1)
+    format = FORMAT
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)
@@ -132,7 +126,7 @@ class Bm25Retriever(FolderRetriever):
             self._check_build(all(index.scores["num_docs"] == len(self) for index in self._indices))
 
     def _scores(self, query: str) -> npt.NDArray[np.float32]:
-        terms = _analyzer.terms(query, version=self.meta["format"], is_query=True)
+        terms = _analyzer.terms(query, is_query=True)
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
             ids = index.get_tokens_ids(terms)

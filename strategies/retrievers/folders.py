@@ -37,13 +37,11 @@ class FolderRetriever(Retriever):
     """
 
     kind: ClassVar[str]  #: value of the setting `retriever.name`
-    formats: ClassVar[tuple[int | str, ...]]  #: versions of the layout and analyzer that can be read, newest first
+    format: ClassVar[str]  #: version of the layout and analyzer
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         self.meta = self.read_meta(self._folder)
-        if "outdated" in self.meta:
-            log.warning("the index in %s is outdated: %s", self._folder, self.meta["outdated"])
         with self._whole():
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._offsets: npt.NDArray[np.int64] = np.load(self._folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
@@ -63,12 +61,8 @@ class FolderRetriever(Retriever):
         except (OSError, ValueError) as error:
             raise cls._fault(f"{folder} is damaged: {error}", folder=folder) from error
         version = meta.get("format") if isinstance(meta, dict) else None
-        if version not in cls.formats or not isinstance(meta, dict):
-            raise cls._fault(
-                f"{folder} has format {version!r}, and this version reads {cls.formats[0]!r}", folder=folder
-            )
-        if version != cls.formats[0]:
-            meta["outdated"] = f"format {version}, now {cls.formats[0]}; {build_command(cls.kind, index=folder)}"
+        if version != cls.format or not isinstance(meta, dict):
+            raise cls._fault(f"{folder} has format {version!r}, and this version reads {cls.format!r}", folder=folder)
         return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:

@@ -238,7 +238,7 @@ class DenseRetriever(FolderRetriever):
     """
 
     kind = "dense"
-    formats = (FORMAT,)
+    format = FORMAT
 
     def __init__(self, folder: Path | str, *, encoder: SentenceEncoder) -> None:
         super().__init__(folder)

@@ -111,8 +111,7 @@ def quality_of(measures: Measures, *, reward: RewardSettings) -> float:
     """Quality for a reward: `str_em` if measured, else the measure `reward.quality`."""
     if "str_em" in measures:
         return measures["str_em"]
-    name = reward.quality.removeprefix("ascii_")
-    return measures["accuracy" if name == "containment" else name]
+    return measures["accuracy" if reward.quality == "containment" else reward.quality]
 
 
 def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings) -> dict[str, Comparison]:

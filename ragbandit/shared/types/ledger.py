@@ -209,8 +209,7 @@ class PolicyVerdict:
     weight: float
     """Weight of the version at that time."""
     kind: str
-    """`better`, `worse`, `as good`, `not known yet`; `rollback`: it did harm; `invalid`: the log is no evidence. Other
-    words: a verdict of an earlier release."""
+    """`better`, `worse`, `as good`, `not known yet`; `rollback`: it did harm; `invalid`: the log is no evidence."""
     reason: str
     """The evidence in words."""
     facts: Mapping[str, Json]

@@ -144,7 +144,7 @@ def token_limit(value: object, *, field: str) -> int | None:
 
 
 #: key of a query's `request`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
-#: their size. Older releases stored the messages of the turns before, too
+#: their size
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144

@@ -152,11 +152,7 @@ def _own_messages(decision: Decision) -> list[dict[str, Any]]:
         raise _lost(f"the messages of {decision.id} have {stored} characters, and {MOST_SAID} are kept")
     if isinstance(stored, list):
         return cast(list[dict[str, Any]], stored)
-    turns = () if CHAIN in query.request else query.messages  # older releases stored the turns before, too
-    if query.request.get("instructions"):
-        turns = tuple(turn for turn in turns if turn.role != "system")
-    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-    return [*messages, {"role": "user", "content": question}]
+    return [{"role": "user", "content": question}]
 
 
 def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:

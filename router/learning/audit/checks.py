@@ -30,7 +30,6 @@ from ragbandit.router.policies.draw import (
     raised_floors,
     seed_of,
 )
-from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
@@ -43,11 +42,11 @@ _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text for a wrong seed. Seeds must follow from secret and id or, in earlier releases, only from the id."""
-    if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
+    """Error text for a seed that does not follow from the store's secret and the id. None for one of another store."""
+    if SEEDED_ELSEWHERE in decision.facts:
         return None
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
-    return None if follows else "the seed does not follow from the id"
+    return None if follows else "the seed does not follow from the store's secret and the id"
 
 
 def draw_fault(decision: Decision) -> str | None:
@@ -125,8 +124,6 @@ class Verdict:
     decisions: int = 0
     #: decisions drawn by another system, whose draws cannot be repeated
     made_elsewhere: int = 0
-    #: decisions whose seed depends only on the id, although the store had a secret
-    seeded_by_id: int = 0
     propensity_mismatches: int = 0
     updates: int = 0
     #: missing update numbers, and updates that contradict their decision or whose reward does not follow from its parts
@@ -148,7 +145,7 @@ class Verdict:
     erased: int = 0
     #: updates that the live policy cannot learn again, because their data was erased
     not_relearnable: int = 0
-    #: updates that cannot be checked, because `retention` or an earlier release's archive removed their rows
+    #: updates that cannot be checked, because `retention` deleted their rows
     archived: int = 0
     counter_mismatches: int = 0
     #: damaged places in the SQLite file; in a damaged file nothing else is checked
@@ -246,14 +243,11 @@ class DeepCheck:
         self.mismatches: dict[str, list[str]] = {}
 
     def run(self) -> None:
-        replaced = replaced_encoders(self.ledger.database)
         policies = {_policy_key(info) for info in self.snapshots.values()}
         walks: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
         for version in sorted(self.spans):
             info, last_seq = self.snapshots.get(version), self._pruned_seq(version)
-            if info is not None and info.encoder_hash in replaced:
-                self._skip([version], why="the features that their policies learned from were made again")
-            elif info is not None:
+            if info is not None:
                 walks[_policy_key(info)].append((info.last_seq, version))
             elif last_seq is not None and policies:
                 for key in policies:

@@ -25,10 +25,7 @@ from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, difference, sha256_after
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
-from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
-from ragbandit.router.storage.access.shared_secrets import DRAWS, Secret, known_secret
-from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
+from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, gone, kept
 from ragbandit.router.storage.sql.tables import decisions
@@ -60,17 +57,10 @@ def verify(
     _check_counters(ledger, verdict=verdict)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
     _check_draws(ledger, verdict=verdict, progress=progress)
-    if verdict.seeded_by_id:
-        verdict.note(
-            f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them while this "
-            "one ran, or they were imported without their seeds; callers who name ids could foresee such draws"
-        )
     registered = ledger.registered()
     newest = ledger.latest_snapshots(limit=1)
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         _replay(ledger, files=files, live=live, verdict=verdict)
-    elif any(info.encoder_hash in replaced_encoders(ledger.database) for info in newest):
-        verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
     elif any(is_of_another_release(info.algorithm, params=info.params) for info in newest):
         text = "an earlier release learned it, and no learner has learned it again yet: start one; nothing to replay"
         verdict.note(text)
@@ -198,13 +188,10 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
 
 
 def _removed_updates(ledger: Ledger) -> int:
-    """Number of updates that `retention` deleted, or that an earlier release moved into files."""
+    """Number of updates that `retention` deleted."""
     with ledger.database.read() as connection:
-        entry = last_entry(connection, action=ARCHIVED, target="store")
         deleted = gone(connection, label=ledger.label)
-    spans: Any = {} if entry is None else entry.facts["spans"]
-    archived = sum(last - first + 1 for first, last in spans.get(ledger.label, []))
-    return deleted["learned"] + deleted["defaulted"] + int(archived)
+    return deleted["learned"] + deleted["defaulted"]
 
 
 def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
@@ -228,15 +215,13 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
     _check_sticky_turns(ledger, sticky, verdict=verdict)
 
 
-def _check_draw(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> None:
+def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -> None:
     verdict.decisions += 1
     verdict.erased += ERASED in decision.facts
     if IMPORTED in decision.facts:
         verdict.made_elsewhere += 1
         return
-    if secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id):
-        verdict.seeded_by_id += 1
-    fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
+    fault = seed_fault(decision, secret=secret) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 

@@ -49,8 +49,6 @@ from ragbandit.shared.formats import counted, number, percent, roughly
 from ragbandit.shared.types import IMPORTED, MAX_WEIGHT, ArmName, Decision, Outcome
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: the state "steady" as JSON: diagnoses are stored with its former name, so that earlier releases can read them
-_STORED_STEADY, _STEADY = '"state":"decided"', '"state":"steady"'
 
 #: gain in reward per question below which knowing an arm better is not worth it
 WORTH: Final = 0.005
@@ -226,7 +224,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
     diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.policy.floor_of)
-    return None if diagnosis is None else canonical(asdict(diagnosis)).replace(_STEADY, _STORED_STEADY)
+    return None if diagnosis is None else canonical(asdict(diagnosis))
 
 
 def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:
@@ -242,7 +240,7 @@ def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
     """Parse a stored diagnosis. unlabelled: number of decisions since the last learned one."""
     if text is None and unlabelled < STARVED:
         return None
-    values: dict[str, Any] = {} if text is None else json.loads(text.replace(_STORED_STEADY, _STEADY))
+    values: dict[str, Any] = {} if text is None else json.loads(text)
     values["arms"] = {arm: ArmDiagnosis(**diagnosis) for arm, diagnosis in values.get("arms", {}).items()}
     if unlabelled >= STARVED:
         values["state"] = "starved"

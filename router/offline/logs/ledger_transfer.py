@@ -111,8 +111,7 @@ def take_in(
     Raises NotReady if a learner keeps the ledger; Conflict, with the line, if the store's row of the same id differs.
     """
     holder = lease_holder("import")
-    stored_secret = known_secret(ledger.database, name=DRAWS)
-    secret = None if stored_secret is None else stored_secret.value
+    secret = known_secret(ledger.database, name=DRAWS)
     common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
     registered = ledger.registered()
     encoder = "" if registered is None else str(registered["encoder_hash"])

@@ -197,8 +197,8 @@ def probabilities(value: Any) -> list[float] | dict[str, float]:
 
 def reward(value: Any) -> dict[str, Any]:
     value = unpacked(value)
-    if isinstance(value, dict):  # raw_quality, which earlier releases wrote, is left out
-        return {name: part for name, part in value.items() if not is_missing(part) and name != "raw_quality"}
+    if isinstance(value, dict):
+        return {name: part for name, part in value.items() if not is_missing(part)}
     return {"value": value}
 
 

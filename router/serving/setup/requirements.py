@@ -30,7 +30,7 @@ def has_store(settings: Settings) -> bool:
 
 
 #: files and folders that show that a SQLite store was here; the index is no such sign, since it may be built earlier
-_REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs", "dropped_tables")
+_REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs")
 
 
 def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False) -> StoreError | None:

@@ -21,8 +21,6 @@ from ragbandit.shared.types import Json
 
 #: columns whose values are hashed, in this order
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
-#: action of an entry by an earlier release that archived updates; its facts: {"spans": {label: [[first seq, last]]}}
-ARCHIVED: Final = "store.archived"
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 

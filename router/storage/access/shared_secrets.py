@@ -1,7 +1,6 @@
 """Secrets that the processes of a store share, and the sessions of the dashboard that have ended."""
 
 import secrets
-from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import delete, select
@@ -16,17 +15,11 @@ DRAWS: Final = "draws"
 _ENDED: Final = "logout "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Secret:
-    value: bytes
-    made_at: float
-
-
-def known_secret(database: Database, *, name: str) -> Secret | None:
-    """The store's secret with this name; None if no process has made it yet."""
+def known_secret(database: Database, *, name: str) -> bytes | None:
+    """The store's secret with this name, 32 bytes; None if no process has made it yet."""
     with database.read() as connection:
-        row = connection.execute(select(service_secrets).where(service_secrets.c.name == name)).first()
-    return None if row is None else Secret(value=bytes.fromhex(row.value), made_at=row.made_at)
+        text = connection.execute(select(service_secrets.c.value).where(service_secrets.c.name == name)).scalar()
+    return None if text is None else bytes.fromhex(text)
 
 
 def shared_secret(database: Database, *, name: str, now: float) -> bytes:
@@ -38,7 +31,7 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
             insert_new(connection, service_secrets, [row], key="name")
         secret = known_secret(database, name=name)  # read again, since another process may have been faster
     assert secret is not None
-    return secret.value
+    return secret
 
 
 def end_session(database: Database, *, session: str, now: float, kept_s: float) -> None:

@@ -46,7 +46,7 @@ class ToolTurn:
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
     """The key by which results find the outcome with these calls; None if an id of a call is empty or repeated.
 
-    conversation: hash of the caller and of the messages before the calls; None in decisions of older releases
+    conversation: hash of the caller and of the messages before the calls; None if the request was no chat
     """
     if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, select, text, update
 
-from ragbandit.router.storage.access.audit_log import last_entry, record
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
@@ -236,14 +236,6 @@ def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | Non
     with database.read() as connection:
         text = connection.execute(query.limit(1)).scalar()
     return None if text is None else dict(json.loads(text))
-
-
-def replaced_encoders(database: Database) -> frozenset[str]:
-    """Hashes of encoders whose features an earlier release replaced by another encoder's; read from the audit log."""
-    with database.read() as connection:
-        entry = last_entry(connection, action="features.encode", target="store")
-    replaced: Any = [] if entry is None else entry.facts["replaced"]
-    return frozenset(replaced)
 
 
 def _record(connection: Connection, action: str, row: dict[str, Any]) -> None:

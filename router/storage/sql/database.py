@@ -25,8 +25,8 @@ from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, Tim
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
-from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
-from ragbandit.shared.errors import BEFORE_1_0, RESTORE, StoreError, missing_package
+from ragbandit.router.storage.sql.tables import FIRST_REVISION, OLDEST_REVISION, SCHEMA_REVISION
+from ragbandit.shared.errors import RESTORE, StoreError, missing_package
 
 SCRIPTS: Final = "ragbandit:migrations"
 #: revision of a database into which a store is still being moved (`move.py`); `code_from` then identifies the store
@@ -35,6 +35,8 @@ MOVING: Final = "moving"
 RUN_ALONE: Final = text(f"SET LOCAL statement_timeout = 0; SELECT pg_advisory_xact_lock({int.from_bytes(b'ragbandi')})")
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
+#: remedy for a schema that is newer than this code
+_INSTALL: Final = "install the version of ragbandit that made it, or a newer one"
 #: errors raised if the database cannot write; other errors are caused by the written row
 _UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
 #: longest wait of a writer for another writer, seconds
@@ -248,24 +250,19 @@ def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], obj
         driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")
 
 
-def migrate(
-    database: Database, *, revision: str = "head", pre: bool = False, data_dir: str | Path | None = None
-) -> str:
+def migrate(database: Database, *, revision: str = "head", pre: bool = False) -> str:
     """Migrate the schema to `revision` and return the schema's revision. Raises StoreError; then nothing is changed.
 
-    A newer schema that this release may use is left unchanged. Rows of dropped tables are first written to the folder
-    `dropped_tables`, next to a database of SQLite, or in `data_dir` (None for the working directory) for PostgreSQL.
+    A newer schema that this release may use is left unchanged.
 
     pre: whether to run only migrations after which processes of the present schema still work. If False, all migrations
         are run, but refused while processes are connected to PostgreSQL that would not work after them
     """
-    file = database.url.database if database.is_sqlite else None
-    exports = (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
     give_up = time.monotonic() + DDL_WAIT_S
     while True:
         try:
             with database.write() as connection:
-                return _migrate(connection, revision=revision, pre=pre, exports=exports)
+                return _migrate(connection, revision=revision, pre=pre)
         except StoreError as error:
             cause = getattr(error.__cause__, "orig", None)
             is_lock_error = getattr(cause, "sqlstate", None) in ("55P03", "40P01")  # lock timeout, deadlock
@@ -274,7 +271,7 @@ def migrate(
         time.sleep(DDL_PAUSE_S)  # lets transactions go first that wait for the same tables
 
 
-def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
+def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
     current = revision_of(connection)
     if current is not None and current > SCHEMA_REVISION and _may_use(connection):
         return current
@@ -284,24 +281,24 @@ def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path)
         revision = _last_safe(current, needed=OLDEST_REVISION)
     elif not pre:
         _check_connected(connection, current=current)
-    upgrade(connection, revision=revision, exports=exports)
+    upgrade(connection, revision=revision)
     return revision_of(connection) or ""
 
 
-def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
-    """Run migrations in the caller's transaction. exports: folder for rows of dropped tables. Raises StoreError."""
+def upgrade(connection: Connection, *, revision: str) -> None:
+    """Run migrations in the caller's transaction. Raises StoreError."""
     from alembic import command  # imported here, since most processes never migrate
     from alembic.config import Config
     from alembic.util.exc import CommandError
 
     config = Config()
     config.set_main_option("script_location", SCRIPTS)
-    config.attributes |= {"connection": connection, "exports": exports}
+    config.attributes["connection"] = connection
     try:
         command.upgrade(config, revision)
     except CommandError as error:
-        remedy = "install the version of ragbandit that made it, or a newer one"
-        raise StoreError(f"the database cannot be migrated: {error}", field="database_url", remedy=remedy) from error
+        message = f"the database cannot be migrated: {error}"
+        raise StoreError(message, field="database_url", remedy=_INSTALL) from error
     current = revision_of(connection)
     if current:
         store_revision(connection, current)
@@ -326,7 +323,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
     message = f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}"
-    remedy = "install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate"
+    remedy = _INSTALL if newer else "run: ragbandit migrate"
     raise StoreError(message, field="database_url", remedy=remedy)
 
 
@@ -353,14 +350,15 @@ def revision_of(connection: Connection) -> str | None:
 
 
 def version_of(connection: Connection) -> tuple[str | None, str | None]:
-    """Returns (revision or MOVING, `code_from`), or (None, None). Raises StoreError for a database of version 0.x."""
+    """Returns (revision or MOVING, `code_from`), or (None, None). Raises StoreError for a schema of no release."""
     exists = inspect(connection).has_table("alembic_version")
     row = connection.execute(text("SELECT * FROM alembic_version")).mappings().one_or_none() if exists else None
     if row is None:
         return None, None
-    if "code_from" not in row:  # revisions of version 0.x have other meanings
-        remedy = "begin with an empty database, and import what was exported there"
-        raise StoreError(f"this database cannot be used: {BEFORE_1_0}", field="database_url", remedy=remedy)
+    if "code_from" not in row or row["version_num"] < FIRST_REVISION:
+        message = f"the database has schema {row['version_num']}, which no release of RagBandit made"
+        remedy = "use an empty database; what made this one may export its data (`ragbandit data export`)"
+        raise StoreError(message, field="database_url", remedy=remedy)
     return row["version_num"], row["code_from"]
 
 
@@ -414,7 +412,7 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
 
 def _may_use(connection: Connection) -> bool:
     """Whether this code may use a database with a newer schema."""
-    oldest = connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one_or_none()
+    _, oldest = version_of(connection)
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 

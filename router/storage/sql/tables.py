@@ -27,11 +27,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
+#: migration of the first release; revisions have four digits, so that they compare as text
+FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "0011"
+SCHEMA_REVISION = "1001"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "0009"
+OLDEST_REVISION = "1001"
 
 metadata = MetaData()
 
@@ -48,13 +50,6 @@ LONG = BigInteger().with_variant(Integer, "sqlite")
 #: condition of an index of part of `feedback`; the index is used only by queries with the same text
 IS_LABEL: Final = text("source = 'label'")
 
-#: values of `info` for columns, indexes and tables that were added later: the revision of the migration
-_IN_0002: Final = {"since": "0002"}
-_IN_0003: Final = {"since": "0003"}
-_IN_0004: Final = {"since": "0004"}
-_IN_0008: Final = {"since": "0008"}
-_IN_0009: Final = {"since": "0009"}
-
 
 policies = _table(
     "policies",
@@ -67,10 +62,10 @@ policies = _table(
     Column("inheriting", String(16), comment="pass over older decisions, insert or again; NULL: finished"),
     Column("inherited_to", ID, comment="id of the last decision of that pass"),
     Column("inherit_after", String(20), comment="the pass waits for transactions up to this one; NULL: not known yet"),
-    Column("diagnosis", Text, comment="JSON object: how far the policy has learned", info=_IN_0002),
-    Column("arms", Text, comment="JSON object: versions of the arms", info=_IN_0002),
-    Column("frontier", Text, comment="JSON object: quality and cost of the policy at each weight", info=_IN_0003),
-    Column("encoder", Text, comment="JSON object: model, and where its weights came from", info=_IN_0004),
+    Column("diagnosis", Text, comment="JSON object: how far the policy has learned"),
+    Column("arms", Text, comment="JSON object: versions of the arms"),
+    Column("frontier", Text, comment="JSON object: quality and cost of the policy at each weight"),
+    Column("encoder", Text, comment="JSON object: model, and where its weights came from"),
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
@@ -108,12 +103,11 @@ updates = _table(
     Column("feedback_at", Double, comment="when the last of the feedback came in"),
     Column("made_at", Double, nullable=False),
     Column("judged_by", String(16), comment="label, human, judge or event"),
-    Column("raw_quality", Double, comment="not used since 0007"),
-    Column("surrogates", Text, comment="JSON object: quality by judge and event", info={"since": "0007"}),
+    Column("surrogates", Text, comment="JSON object: quality by judge and event"),
     Column("sample_weight", Double, nullable=False, comment="number of rows that this row counts as"),
     Column("disagreement", Double, comment="largest difference in quality between raters; NULL: fewer than two"),
-    Column("decided", BigInteger, comment="decisions made by then, learned or not", info=_IN_0002),
-    Column("restarts", Text, comment="JSON list: arms restarted before this row; NULL: none", info=_IN_0002),
+    Column("decided", BigInteger, comment="decisions made by then, learned or not"),
+    Column("restarts", Text, comment="JSON list: arms restarted before this row; NULL: none"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )
@@ -158,7 +152,6 @@ jobs = _table(
     Index("jobs_due_at", "kind", "due_at"),
     Index("jobs_made_at", "kind", "made_at"),
     Index("jobs_claimed", "kind", "claimed_by"),
-    info={"since": "0006"},
     comment="decisions that wait for the judge, for the check of reward.check, or for a label",
 )
 
@@ -267,7 +260,6 @@ policy_verdicts = _table(
     Column("weight", Double, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("inputs_sha256", String(64), nullable=False, comment="empty; not used since 1.0"),
     Column("facts", Text, nullable=False, comment="JSON object"),
     Column("made_at", Double, nullable=False),
     Index("policy_verdicts_version", "version", "number"),
@@ -319,8 +311,8 @@ decisions = _table(
     Column("session", String(128), comment="the conversation"),
     Column("api_key", String(16), comment="public id of the caller's key"),
     Column("request", Text, comment="JSON object: messages, asked, forced, and facts of the edge; NULL: nothing"),
-    Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward", info=_IN_0003),
-    Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none", info=_IN_0003),
+    Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward"),
+    Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none"),
     Index("decisions_made_at", "made_at"),
     comment="every decision, with everything that its draw depends on; updated only to erase texts",
 )
@@ -337,8 +329,8 @@ answer_queue = _table(
     Column("tries", Integer, nullable=False, comment="runs that have begun"),
     Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
-    Column("arm", String(64), comment="the drawn arm; NULL: queued by an older release", info=_IN_0004),
-    Column("chat", Text, comment="JSON object: the original chat request, for arms that pass it on", info=_IN_0008),
+    Column("arm", String(64), nullable=False, comment="the drawn arm"),
+    Column("chat", Text, comment="JSON object: the original chat request, for arms that pass it on"),
     comment="decisions that wait for a worker or are run by one; the row is deleted when the outcome is stored",
 )
 _partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=answer_queue.c.claimed_by.is_(None))
@@ -360,14 +352,14 @@ outcomes = _table(
     Column("made_by", Text, nullable=False, comment="JSON object: params, generator, retriever, budget"),
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
-    Column("reply", Text, comment="JSON object: parts of the model's reply other than text", info=_IN_0008),
-    Column("call", String(43), comment="sha256 of caller, conversation and tool calls, see tool_turns", info=_IN_0008),
-    Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet", info=_IN_0009),
+    Column("reply", Text, comment="JSON object: parts of the model's reply other than text"),
+    Column("call", String(43), comment="sha256 of caller, conversation and tool calls, see tool_turns"),
+    Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet"),
     Index("outcomes_made_at", "made_at"),
     comment="outcome of a decision: the answer and its cost; at most one per decision",
 )
 
-_partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None), info=_IN_0008)
+_partial_index("outcomes_call", outcomes.c.call, where=outcomes.c.call.is_not(None))
 
 cancellations = _table(
     "cancellations",
@@ -391,8 +383,8 @@ feedback = _table(
     Column("facts", Text, comment="JSON object: further facts from the rater"),
     Column("api_key", String(16), comment="public id of the caller's key"),
     Index("feedback_decision", "decision_id"),
-    Index("feedback_rater", "rater", "received_at", info={"since": "0006"}),
-    Index("feedback_labels", "received_at", sqlite_where=IS_LABEL, postgresql_where=IS_LABEL, info={"since": "0011"}),
+    Index("feedback_rater", "rater", "received_at"),
+    Index("feedback_labels", "received_at", sqlite_where=IS_LABEL, postgresql_where=IS_LABEL),
     comment="labels, ratings, rewards and events, as they came in",
 )
 

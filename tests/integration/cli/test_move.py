@@ -15,7 +15,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.requirements import hold_store
-from ragbandit.router.storage.sql.database import Database, check_schema, migrate, version_of
+from ragbandit.router.storage.sql.database import Database, check_schema, version_of
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
 from ragbandit.shared.child_process import lease_holder
@@ -126,11 +126,10 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
     assert "leave out --pre" in run("migrate", "--from", source, "--pre", code=2).output
     with hold_store(Settings(database_url=source), at="http://127.0.0.1:8000"):
         assert "`ragbandit serve` runs on this folder" in run("migrate", "--from", source, code=2).output
-    older = Database(f"sqlite:///{tmp_path / 'older.db'}")
-    migrate(older, revision="0010")
-    refused = run("migrate", "--from", older.url, code=2).output
-    assert f"has schema 0010, and this release moves schema {SCHEMA_REVISION}" in refused
-    with closing(older), closing(Database(source)) as database:
+    empty = Database(f"sqlite:///{tmp_path / 'empty.db'}")
+    refused = run("migrate", "--from", empty.url, code=2).output
+    assert f"has schema none, and this release moves schema {SCHEMA_REVISION}" in refused
+    with closing(empty), closing(Database(source)) as database:
         Lease(database=database, name="learn:main").acquire(holder=lease_holder("learn"), lease_s=60)
     assert "holds the lease 'learn:main'" in run("migrate", "--from", source, code=2).output
     with closing(Database(target)) as database, database.read() as connection:

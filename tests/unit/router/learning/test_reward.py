@@ -114,14 +114,6 @@ def test_an_arm_that_another_one_stood_in_for_gets_no_praise(kind, value):
     assert explicit(made_feedback(kind, value), outcome=outcome, weight=0.0).quality == 0.0
 
 
-def test_the_rule_for_ascii_stays_under_its_name():
-    """A label compared by ascii_f1 and ascii_exact_match has the quality that releases before 1.0 gave it."""
-    label, outcome = made_feedback("label", ("Nîmes",)), made_outcome("“Nîmes”")
-    qualities = [explicit(label, outcome=outcome, quality=name).quality for name in ("f1", "ascii_f1")]
-    assert qualities == [1.0, 0.0]
-    assert explicit(label, outcome=made_outcome("Nîmes!"), quality="ascii_exact_match").preset == "ascii_exact_match"
-
-
 @steady
 @given(values=st.lists(numbers, min_size=1, max_size=6))
 def test_aggregate_algebra(values):

@@ -1,6 +1,6 @@
-"""The first schema: the tables of `ragbandit.router.storage.sql.tables`, without later additions.
+"""The schema of 1.0: the tables of `ragbandit.router.storage.sql.tables`, without later additions.
 
-Tables, columns and indexes of later migrations are marked with their revision, as `info={"since": "0002"}`. A migration
+Tables, columns and indexes of later migrations are marked with their revision, as `info={"since": "1002"}`. A migration
 that changes or removes something must first copy its former definition to this file.
 """
 
@@ -11,9 +11,9 @@ from sqlalchemy import Column, MetaData, String
 
 from ragbandit.router.storage.sql.tables import metadata
 
-revision = "0001"
+revision = "1001"
 down_revision = None
-oldest_code = "0001"
+oldest_code = "1001"
 
 #: dialect -> statements that let the database refuse to change or delete rows of the audit log
 _APPEND_ONLY: Final = {

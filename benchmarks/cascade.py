@@ -29,7 +29,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import embedded
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.shared.child_process import cores
+from ragbandit.shared.this_process import cores
 from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, Query, TableRow
 from ragbandit.strategies.arms.cascade import Cascade, Part
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

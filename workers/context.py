@@ -25,10 +25,10 @@ from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.outbound import back_off
 from ragbandit.shared.types import ArmName, DecisionId, FeedbackSource, Json
-from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.judge import Judge
+from ragbandit.workers.reward_check import CheckProcess
+from ragbandit.workers.setup.loading import ArmLoader, LoadedArm, parts_of
 from ragbandit.workers.threads import CLOSE_S, EventLoop
-from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 

@@ -21,8 +21,8 @@ from ragbandit.shared.formats import did_you_mean, one_line
 from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.strategies.arms.external import CallableArm
 from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
+from ragbandit.workers.setup.retrievers import kind_of, with_choice
 from ragbandit.workers.verbs.index import build_index
-from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)

@@ -17,14 +17,14 @@ from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.retention import Retention
+from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.totals import Extender
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
-from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.context import Checking, Context
+from ragbandit.workers.reward_check import check_reward_check
 from ragbandit.workers.scoring import check_answers
 from ragbandit.workers.threads import insist
 

@@ -23,9 +23,9 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import ActiveRun, Context
+from ragbandit.workers.setup.generators import WorkerArm
 from ragbandit.workers.tasks import AnswerJob, end_if_blocked, job_of
 from ragbandit.workers.threads import LoopWatch
-from ragbandit.workers.wiring.generators import WorkerArm
 
 log = logging.getLogger("ragbandit.worker")
 

@@ -16,9 +16,9 @@ from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
-from ragbandit.workers.check_process import CheckFailed
 from ragbandit.workers.context import ActiveRun, Checking, Context, Judging, Scorer
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
+from ragbandit.workers.reward_check import CheckFailed
 from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.judge")

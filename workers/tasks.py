@@ -31,9 +31,9 @@ from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NO_SPANS, AnswerReader, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.workers.context import ActiveRun, Context
+from ragbandit.workers.setup.generators import worker_arms
+from ragbandit.workers.setup.loading import LoadedArm, full_arms
 from ragbandit.workers.threads import LoopWatch, insist
-from ragbandit.workers.wiring.generators import worker_arms
-from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 

@@ -24,7 +24,7 @@ from benchmarks.coverage.lives import DECISIONS, KINDS
 from benchmarks.coverage.places import PLACES, Line, Tally, tallies
 from benchmarks.figures import machine
 from benchmarks.publish import WORLDS_PAGE, fenced, put
-from ragbandit.shared.child_process import cores
+from ragbandit.shared.this_process import cores
 
 #: runs of one job of the pool
 _BATCH = 10

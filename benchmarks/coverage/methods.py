@@ -26,7 +26,7 @@ from rich.table import Column, Table
 
 from ragbandit.router.comparison.intervals import Interval, Moments, cressie_read, extreme_rows, heavy_weight
 from ragbandit.router.offline.estimation import Choices
-from ragbandit.shared.child_process import cores
+from ragbandit.shared.this_process import cores
 from ragbandit.shared.types import Matrix, Vector
 
 CONFIDENCE = 0.95

@@ -28,7 +28,7 @@ from benchmarks.worlds.made import LONG, WORLDS
 from benchmarks.worlds.passes import BEST, DEAREST, MODES, QUESTIONS, Conditions
 from benchmarks.worlds.report import print_board, write
 from ragbandit.router.cli.console import bars
-from ragbandit.shared.child_process import cores
+from ragbandit.shared.this_process import cores
 
 ROOT = Path(__file__).parents[2]
 

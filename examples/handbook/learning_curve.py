@@ -34,8 +34,8 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
 from ragbandit.router.offline.passes import EPOCH, Places, Played, break_even, play
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.shared.child_process import cores
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.this_process import cores
 from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Matrix, Vector
 
 SEEDS: Final = 20

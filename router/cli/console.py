@@ -29,6 +29,7 @@ from typer.main import get_command
 
 from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import moment, one_line, printable
+from ragbandit.shared.this_process import LASTING, PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from ragbandit.router.offline.estimation import Progress
@@ -121,8 +122,6 @@ def _fail(error: RagBanditError) -> NoReturn:
     line = escape(" ".join(one_line(error).split()))
     errors.print(f"[red]{error.code}[/red] {line}", soft_wrap=True, highlight=False)
     if isinstance(error, StoreError) and error.lasting:
-        from ragbandit.shared.child_process import LASTING, PARENT_VARIABLE  # imported late, since it loads numpy
-
         raise typer.Exit(LASTING if PARENT_VARIABLE in os.environ else 2) from None
     raise typer.Exit(2) from None
 

@@ -27,10 +27,9 @@ from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import database as databases
-from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import closures, waiting
-from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, rereadable, whole_file, write_file
 from ragbandit.shared.formats import counted

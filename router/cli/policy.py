@@ -17,7 +17,7 @@ from ragbandit.router.rollouts.overview import PolicyList, changed_settings, det
 from ragbandit.router.rollouts.verbs import Verb, check_reason
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.child_process import lease_holder
+from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
 from ragbandit.shared.formats import moment, percent
 from ragbandit.shared.types import ArmName, PolicyControl

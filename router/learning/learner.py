@@ -21,7 +21,7 @@ from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.child_process import lease_holder
+from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 

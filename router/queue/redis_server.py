@@ -11,9 +11,11 @@ from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.telemetry.routines import StoreOutage
-from ragbandit.shared.child_process import Child, end, end_with_parent
+from ragbandit.shared.child_process import end
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder
+from ragbandit.shared.supervised_process import SupervisedProcess
+from ragbandit.shared.this_process import end_with_parent
 
 #: longest wait for the server to start, and to stop, seconds
 START_S, STOP_S = 10.0, 5.0
@@ -45,7 +47,7 @@ def _socket(settings: Settings) -> Path:
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
-class RedisServer(Child):
+class RedisServer(SupervisedProcess):
     """A redis-server process that stores nothing on disk, since notifications may be lost."""
 
     prepare = staticmethod(end_with_parent)
@@ -55,11 +57,8 @@ class RedisServer(Child):
         self.socket = _socket(settings)
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
-        super().__init__("redis", arguments=arguments, log_folder=folder)
+        super().__init__("redis", command=[_binary(), *arguments], log_folder=folder)
         self._checked_at, self._misses = 0.0, 0
-
-    def command(self) -> list[str]:
-        return [_binary(), *self.arguments]
 
     def start(self) -> None:
         """Start the server and wait until it replies. Raises ConfigError or QueueError."""

@@ -20,9 +20,8 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import object_or_empty, scores_value
 from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyLabel, PolicyVersion

@@ -22,7 +22,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import CLAIM_S, Claims, now_of
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.child_process import ProcessIdentity
+from ragbandit.shared.this_process import ProcessIdentity
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _WAITS: Final = answer_queue.c.claimed_by.is_(None)

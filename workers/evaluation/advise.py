@@ -39,8 +39,8 @@ from ragbandit.workers.evaluation.command import show, write_records
 from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
 from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.wiring.generators import make_generator
-from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm
+from ragbandit.workers.setup.generators import make_generator
+from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
 #: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"

@@ -24,8 +24,8 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation import results, runs
 from ragbandit.workers.evaluation.paired import PairedRun
-from ragbandit.workers.wiring.loading import ArmLoader
-from ragbandit.workers.wiring.retrievers import index_folder, with_choice
+from ragbandit.workers.setup.loading import ArmLoader
+from ragbandit.workers.setup.retrievers import index_folder, with_choice
 
 
 def evaluate(

@@ -22,7 +22,7 @@ from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
 from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.wiring.loading import LoadedArm, parts_of
+from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: number of questions before the first look at the verdict
 FIRST_LOOK: Final = 50

@@ -18,7 +18,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.evaluation.command import write_records
-from ragbandit.workers.wiring.loading import LoadedArm
+from ragbandit.workers.setup.loading import LoadedArm
 
 #: name -> a function that takes a question, or an object that an arm of the class `callable` can call
 Pipelines = Mapping[str, Any]

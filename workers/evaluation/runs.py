@@ -19,7 +19,7 @@ from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
-from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, offered, worker_arms
+from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
 
 Piece = TypeVar("Piece")
 

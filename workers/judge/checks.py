@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge import rubric
-from ragbandit.workers.wiring.generators import check_generator, make_generator
+from ragbandit.workers.setup.generators import check_generator, make_generator
 
 log = logging.getLogger("ragbandit.judge")
 

@@ -10,7 +10,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors,
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
-from ragbandit.workers.wiring.retrievers import Facts, kind_of, make_retriever, search_once, with_choice
+from ragbandit.workers.setup.retrievers import Facts, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")

@@ -22,10 +22,10 @@ from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
-from ragbandit.workers.check_process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.wiring.generators import check_arms, names_in_use, needs_workers
-from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.reward_check import check_reward_check
+from ragbandit.workers.setup.generators import check_arms, names_in_use, needs_workers
+from ragbandit.workers.setup.loading import check_generators
 
 CONNECT_S: Final = 2.0
 

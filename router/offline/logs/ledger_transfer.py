@@ -32,9 +32,9 @@ from ragbandit.router.storage.rows.conversion import canonical, decision_row, fe
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
-from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
 from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, DecisionId, Feedback, FeedbackId, Json, Outcome
 

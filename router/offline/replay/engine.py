@@ -46,8 +46,8 @@ from ragbandit.router.offline.replay.sums import (
     measure_part,
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
-from ragbandit.shared.child_process import cores
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.this_process import cores
 from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)

@@ -8,6 +8,7 @@ lease taken now counts as expired, unless the holder is known to run on this hos
 """
 
 import time
+import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,12 +18,17 @@ from sqlalchemy import ColumnElement, Connection, Double, RowMapping, Table, exi
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
-from ragbandit.shared.child_process import ProcessIdentity, this_process
+from ragbandit.shared.this_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
 #: Time after which a claim expires unless it is renewed, seconds. With a shorter time another host would more often
 #: repeat, and pay for, the answer of a process that only stalled (docs/operations.md, Leases).
 CLAIM_S: Final = 2.5
+
+
+def lease_holder(work: str) -> str:
+    """A new name for this process as holder of a lease, at most 128 characters. work: one word for the kind of work."""
+    return f"{this_process().key}/{work}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.cli import policy
+from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.child_process import lease_holder
 from tests.support.command import run
 
 

@@ -16,9 +16,8 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.requirements import hold_store
 from ragbandit.router.storage.sql.database import Database, check_schema, version_of
-from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
-from ragbandit.shared.child_process import lease_holder
 from tests.support.command import run
 from tests.support.logs.log_rows import plain_rows
 from tests.support.moved import move, rows_of

@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_fields
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.workers.wiring.generators import make_generator
+from ragbandit.workers.setup.generators import make_generator
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
 from tests.support.servers.openai_settings import settings
 

@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.self_rag import SelfRagTrained, share
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.workers.wiring.generators import check_arms, make_generator, offered
+from ragbandit.workers.setup.generators import check_arms, make_generator, offered
 from tests.support.arms import arm_runs
 from tests.support.arms.arm_runs import QUESTION, branches, purposes
 

@@ -14,8 +14,8 @@ from ragbandit.strategies.base import Passage, Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.doubles import STREAM_CHECKS
-from ragbandit.workers.wiring.generators import WorkerArm
-from ragbandit.workers.wiring.loading import ArmLoader
+from ragbandit.workers.setup.generators import WorkerArm
+from ragbandit.workers.setup.loading import ArmLoader
 from tests.support.tiny_models import tiny_writer
 
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["t5", "bart"])

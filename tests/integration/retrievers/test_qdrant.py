@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-from ragbandit.workers.wiring.retrievers import kind_of, make_retriever
+from ragbandit.workers.setup.retrievers import kind_of, make_retriever
 from tests.support.arms import retriever_checks
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.cases import every_case

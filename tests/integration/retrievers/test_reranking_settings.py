@@ -12,7 +12,7 @@ from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder, build_index as build_dense
-from ragbandit.workers.wiring.retrievers import make_retriever
+from ragbandit.workers.setup.retrievers import make_retriever
 from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder

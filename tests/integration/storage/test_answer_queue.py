@@ -17,7 +17,7 @@ from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.child_process import this_process
+from ragbandit.shared.this_process import this_process
 from ragbandit.shared.types import DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")

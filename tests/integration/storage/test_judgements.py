@@ -16,7 +16,7 @@ from ragbandit.router.storage.rows.outcome_rows import JudgeSample, drawn_for, i
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.child_process import this_process
+from ragbandit.shared.this_process import this_process
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state

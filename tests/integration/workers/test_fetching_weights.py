@@ -9,7 +9,7 @@ PROGRAM = """
 import sys
 from ragbandit.shared.errors import ConfigError
 from ragbandit.router.config.settings import Settings
-from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.setup.loading import check_generators
 if __name__ == "__main__":
     for model in sys.argv[1:]:
         try:

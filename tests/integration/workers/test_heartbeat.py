@@ -2,14 +2,15 @@
 
 import os
 
-from ragbandit.workers import process
-from ragbandit.workers.process import beating, run_worker
+from ragbandit.workers import watches
+from ragbandit.workers.watches import beating
+from ragbandit.workers.worker import run_worker
 from tests.support.waiting import until
 
 
 def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
     """It is touched again and again within the block, and gone after it."""
-    monkeypatch.setattr(process, "BEAT_S", 0.02)
+    monkeypatch.setattr(watches, "BEAT_S", 0.02)
     file = tmp_path / "alive"
     with beating(file):
         os.utime(file, (0, 0))
@@ -23,7 +24,7 @@ def test_a_worker_beats_once_it_is_ready(settings, redis_server, redis_client, t
     """A worker that was given a file has it while it takes jobs, and removes it at its end."""
     seen = []
     file = tmp_path / "alive"
-    monkeypatch.setattr("ragbandit.workers.process._work", lambda *_, **__: seen.append(file.exists()))
+    monkeypatch.setattr("ragbandit.workers.worker._work", lambda *_, **__: seen.append(file.exists()))
     run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file, burst=True)
     assert seen == [True]
     assert not file.exists()

@@ -27,10 +27,10 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.workers import process
 from ragbandit.workers.context import Context
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
-from ragbandit.workers.wiring.retrievers import search_once
+from ragbandit.workers.setup.judge import load_judge
+from ragbandit.workers.setup.retrievers import search_once
 from tests.support.judge_days import judge_state
 from tests.support.waiting import at_once, until
 
@@ -57,7 +57,7 @@ class Bench:
         self.ledger = Ledger(database, label="main")
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
-        self.at_once = process.load_judge(self.context)
+        self.at_once = load_judge(self.context)
         made = self.context.judging.judge
         if generator is not None:
             made.generator = generator

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -11,22 +10,24 @@ import pytest
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue import redis_server
 from ragbandit.router.serving.setup.requirements import hold, hold_store
-from ragbandit.shared import child_process
-from ragbandit.shared.child_process import Child, end
+from ragbandit.shared import supervised_process
+from ragbandit.shared.child_process import ChildProcess, end
 from ragbandit.shared.errors import ConfigError, NotReady
-from ragbandit.workers.process import Supervisor
+from ragbandit.shared.supervised_process import SupervisedProcess
+from ragbandit.shared.this_process import LASTING
+from ragbandit.workers.supervisor import Supervisor
+from tests.support.waiting import until
 
-#: records SIGTERMs, and ends after this many (0: never)
+#: prints the times of its SIGTERMs, and ends after this many (0: never)
 CODE = """
 import signal, sys, time
-often, notes = int(sys.argv[1]), open(sys.argv[2], "a", buffering=1)
-def told(*_):
-    told.times += 1
-    print(time.monotonic(), file=notes)
-told.times = 0
-signal.signal(signal.SIGTERM, told)
-print("ready", flush=True)
-while told.times != often or not often:
+often, times = int(sys.argv[1]), []
+def note(*_):
+    times.append(time.monotonic())
+    print(times[-1], flush=True)
+signal.signal(signal.SIGTERM, note)
+print(0.0, flush=True)
+while len(times) != often or not often:
     time.sleep(0.01)
 """
 
@@ -34,27 +35,23 @@ while told.times != often or not often:
 @pytest.fixture
 def make_child(tmp_path):
     """Returns a function that starts a child, which ends after this many SIGTERMs."""
-    made = []
+    children = []
 
     def start(often):
-        child = Child(f"answer-{len(made)}", arguments=[], log_folder=tmp_path)
-        child.log_file.touch()
-        child.process = subprocess.Popen(
-            [sys.executable, "-c", CODE, str(often), str(child.log_file)], stdout=subprocess.PIPE
-        )
-        made.append(child)
-        assert child.process.stdout.readline() == b"ready\n"
+        name = f"answer-{len(children)}"
+        child = ChildProcess(name, command=[sys.executable, "-c", CODE, str(often)], log_file=tmp_path / name)
+        children.append(child)
+        child.start()
+        until(lambda: child.log_file.read_text())
         return child
 
     yield start
-    for child in made:
-        child.process.kill()
-        child.process.wait(10)
-        child.process.stdout.close()
+    for child in children:
+        child.kill()
 
 
-def told(child):
-    return [float(line) for line in child.log_file.read_text().split()]
+def term_times(child):
+    return [float(line) for line in child.log_file.read_text().split()][1:]
 
 
 def test_children_are_told_at_once_and_twice(make_child, caplog):
@@ -64,21 +61,17 @@ def test_children_are_told_at_once_and_twice(make_child, caplog):
     end(children, drain_s=0.4, cut_off_s=0.6)
     assert 1.0 <= time.monotonic() - began < 5.0
     assert [child.process.returncode for child in children] == [-9, 0, 0]
-    assert [len(told(child)) for child in children] == [2, 2, 1]
-    assert max(told(child)[0] for child in children) - began < 0.3
+    assert [len(term_times(child)) for child in children] == [2, 2, 1]
+    assert max(term_times(child)[0] for child in children) - began < 0.3
     assert [record.child for record in caplog.records] == ["answer-0"]
 
 
 # ------------------------------------------------------------------------------------------ children that die
 
 
-def put_up(folder, monkeypatch, script):
+def supervised(folder, script):
     """A child whose processes are this shell script; the first one runs."""
-    file = folder / "program"
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(file))
-    child = Child("answer-1", arguments=[], log_folder=folder)
+    child = SupervisedProcess("answer-1", command=["/bin/sh", "-c", script], log_folder=folder)
     child.log_file.write_text("ERROR of yesterday\n")
     child.start()
     return child
@@ -93,10 +86,10 @@ def die(child, caplog, *, until):
     child.process.wait(10)
 
 
-def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
+def test_a_death_says_where_and_why(tmp_path, caplog):
     """The line on a child that died names its log and the last lines in it, of this life and not of an earlier one."""
-    script = f"cd {tmp_path}; [ -e told ] && exit 3; touch told; echo loading; echo generator.model: gone; echo; exit 2"
-    die(put_up(tmp_path, monkeypatch, script), caplog, until=2)
+    script = f"cd {tmp_path}; [ -e once ] && exit 3; touch once; echo loading; echo generator.model: gone; echo; exit 2"
+    die(supervised(tmp_path, script), caplog, until=2)
     one, two = caplog.records
     log = tmp_path / "answer-1.log"
     assert (one.levelname, one.child, one.code) == ("WARNING", "answer-1", 2)
@@ -106,9 +99,9 @@ def test_a_death_says_where_and_why(tmp_path, monkeypatch, caplog):
     assert two.getMessage() == f"answer-1 exited with status 3; it has logged nothing; restarting; log: {log}"
 
 
-def test_a_child_that_would_end_again_is_not_started_again(tmp_path, monkeypatch, caplog):
+def test_a_child_that_would_end_again_is_not_started_again(tmp_path, caplog):
     """The status of an end that no other start would mend ends the supervisor with the child's last lines."""
-    child = put_up(tmp_path, monkeypatch, f"echo the database is malformed; exit {child_process.LASTING}")
+    child = supervised(tmp_path, f"echo the database is malformed; exit {LASTING}")
     child.process.wait(10)
     with pytest.raises(NotReady, match="the database is malformed"):
         child.tend()
@@ -117,9 +110,9 @@ def test_a_child_that_would_end_again_is_not_started_again(tmp_path, monkeypatch
 
 def test_a_child_that_does_not_stay_up_is_said_plainly(tmp_path, monkeypatch, caplog):
     """The third death in a row is an error with file and reason; after a long life the count restarts at 0."""
-    child = put_up(tmp_path, monkeypatch, "echo no key; exit 2")
+    child = supervised(tmp_path, "echo no key; exit 2")
     die(child, caplog, until=4)
-    monkeypatch.setattr(child_process, "STEADY_S", -1.0)
+    monkeypatch.setattr(supervised_process, "STEADY_S", -1.0)
     die(child, caplog, until=5)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "ERROR", "WARNING", "WARNING"]
     assert caplog.records[2].getMessage() == (
@@ -156,7 +149,7 @@ TEXT = "generator: {name: scripted}\narms: {no_retrieval: , single_step: {passag
 def test_children_read_what_was_accepted(make_supervisor, tmp_path):
     """Every child is given a copy of the file, for its owner's eyes, that gives the same settings as the file."""
     made = make_supervisor(TEXT)
-    assert {tuple(child.arguments[-2:]) for child in made.children} == {("--config", ACCEPTED)}
+    assert {tuple(child.command[-2:]) for child in made.children} == {("--config", ACCEPTED)}
     assert load(ACCEPTED).settings == load("config.yaml").settings == made.settings
     assert (tmp_path / ACCEPTED).stat().st_mode & 0o777 == 0o600
     assert str(tmp_path / "config.yaml") in (tmp_path / ACCEPTED).read_text().splitlines()[0]

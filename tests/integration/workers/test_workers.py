@@ -22,8 +22,8 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
-from ragbandit.workers.process import consumer_of
 from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
+from ragbandit.workers.worker import consumer_of
 from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.claims import claims

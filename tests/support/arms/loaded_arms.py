@@ -2,7 +2,7 @@
 
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.workers.wiring.loading import LoadedArm
+from ragbandit.workers.setup.loading import LoadedArm
 
 
 def loaded_arms(arms, *, generator, retriever=None, most_runs=1000, version=""):

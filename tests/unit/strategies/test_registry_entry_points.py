@@ -13,7 +13,7 @@ from ragbandit.strategies.arms.basic import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
 from ragbandit.workers.evaluation.runs import parse_arms
-from ragbandit.workers.wiring.generators import make_strategies
+from ragbandit.workers.setup.generators import make_strategies
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 EVERYTHING = frozenset(get_args(Need))

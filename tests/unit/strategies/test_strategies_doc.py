@@ -22,8 +22,8 @@ from ragbandit.strategies.registry import ARMS, GROUP, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import ARM_CHECKS
-from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
-from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.setup.generators import check_arms, hints, worker_arms
+from ragbandit.workers.setup.loading import check_generators
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[3] / "docs"

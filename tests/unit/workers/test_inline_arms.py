@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.workers.wiring.generators import inline_arms, needs_workers
+from ragbandit.workers.setup.generators import inline_arms, needs_workers
 
 OPENAI = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 CASES = {

@@ -10,9 +10,9 @@ from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.workers.wiring import loading
-from ragbandit.workers.wiring.generators import check_arms, hints, make_strategies, worker_arms
-from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
+from ragbandit.workers.setup import loading
+from ragbandit.workers.setup.generators import check_arms, hints, make_strategies, worker_arms
+from ragbandit.workers.setup.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from tests.support.cases import every_case
 
 SCRIPTED = {"name": "scripted", "script": {"": "x"}}

@@ -9,8 +9,8 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
-from ragbandit.workers.wiring.generators import generator_version, make_generator
-from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.setup.generators import generator_version, make_generator
+from ragbandit.workers.setup.loading import check_generators
 from tests.support.cases import every_case
 
 SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}

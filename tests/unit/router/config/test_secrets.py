@@ -16,8 +16,8 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.workers.wiring.generators import check_arms
-from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.setup.generators import check_arms
+from ragbandit.workers.setup.loading import check_generators
 from tests.support.cases import every_case
 
 SECRET = "s3cr3tplanted9x7"

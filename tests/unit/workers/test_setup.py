@@ -13,8 +13,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.context import ActiveRun, ActiveRuns
-from ragbandit.workers.threads import Signals
-from ragbandit.workers.wiring.generators import (
+from ragbandit.workers.setup.generators import (
     WorkerArm,
     check_arms,
     concurrency_of,
@@ -24,8 +23,9 @@ from ragbandit.workers.wiring.generators import (
     threads_of_worker,
     worker_arms,
 )
-from ragbandit.workers.wiring.loading import ArmLoader
-from ragbandit.workers.wiring.retrievers import kind_of, make_retriever
+from ragbandit.workers.setup.loading import ArmLoader
+from ragbandit.workers.setup.retrievers import kind_of, make_retriever
+from ragbandit.workers.threads import Signals
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 

@@ -1,15 +1,12 @@
-"""Check process: a child process that runs `reward.check`, so that a hang or crash does not harm the worker.
+"""Runs `reward.check` in a child process, so that a hang or crash does not harm the worker.
 
-The child runs `python -m ragbandit.workers.check_process FD`. It reads messages from the pipe FD: first {"check",
+The child runs `python -m ragbandit.workers.reward_check FD`. It reads messages from the pipe FD: first {"check",
 "params", "path"}, which imports the function, then the arguments of each call. Each reply is {"value"} or {"error"}.
 """
 
 import asyncio
 import inspect
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.shared.child_process import end_with_parent
+from ragbandit.shared.child_process import ChildProcess
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
+from ragbandit.shared.this_process import end_with_parent
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 
@@ -39,7 +37,7 @@ class CheckProcess:
         self.name = str(settings.check)
         self._settings, self._field = settings, field
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
@@ -61,12 +59,10 @@ class CheckProcess:
     def _start(self) -> None:
         self._pipe, child_end = Pipe()
         with closing(child_end):
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", __name__, str(child_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[child_end.fileno()],
-                start_new_session=True,  # `end` then kills the children of the check too
-            )
+            file = child_end.fileno()
+            command = [sys.executable, "-m", __name__, str(file)]
+            self._process = ChildProcess("check", command=command, pass_fds=[file])
+            self._process.start()
         settings = self._settings
         try:
             self._call({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=60.0)
@@ -100,13 +96,7 @@ class CheckProcess:
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
-        if process is None:
-            return None
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # a process in a system call that does not end outlives SIGKILL
-            return process.wait(10.0)
-        return None
+        return None if process is None else process.kill()
 
 
 def check_reward_check(settings: RewardSettings) -> None:

@@ -14,10 +14,10 @@ from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import described
+from ragbandit.shared.this_process import end_with_parent
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
@@ -36,7 +36,7 @@ from ragbandit.strategies.registry import (
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
+from ragbandit.workers.setup.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
 

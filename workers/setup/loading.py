@@ -19,10 +19,10 @@ from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
-from ragbandit.workers.check_process import CheckProcess
 from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.wiring import generators
-from ragbandit.workers.wiring.retrievers import open_retriever
+from ragbandit.workers.reward_check import CheckProcess
+from ragbandit.workers.setup import generators
+from ragbandit.workers.setup.retrievers import open_retriever
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

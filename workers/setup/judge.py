@@ -1,0 +1,55 @@
+"""Loads the judge of a worker process, with its model, its retriever and its budget."""
+
+import time
+
+from ragbandit.router.config.named_sections import errors_of, section_of
+from ragbandit.router.config.settings import DEFAULT, Settings
+from ragbandit.router.storage.access.shared_secrets import shared_secret
+from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
+from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.base import Retriever
+from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.workers.context import Context, Judging
+from ragbandit.workers.judge.checks import check_room, judge_template
+from ragbandit.workers.judge.judge import Judge
+from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
+from ragbandit.workers.setup.retrievers import kind_of, with_retriever
+from ragbandit.workers.threads import EventLoop
+
+
+def load_judge(context: Context) -> int:
+    """Load the judge. Returns how many answers it scores at the same time. Raises ConfigError."""
+    settings, store = context.settings, context.store
+    chosen = settings.judge
+    if chosen.generator is None:
+        raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
+    template = judge_template(chosen.templates)
+    arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
+    model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
+    at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
+    check_room(settings, template=template, generator=model)
+    judge = Judge(
+        chosen,
+        generator=model,
+        template=template,
+        retriever=_judge_retriever(settings),
+        model=model_name(chosen.generator),
+        secret=shared_secret(store.database, name="judge", now=time.time()),
+    )
+    budget = DayBudget(
+        judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
+    )
+    queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
+    queue.new_budget(now=time.time())
+    context.judging = Judging(judge, queue=queue)
+    context.loop = context.loop or EventLoop()
+    return at_once
+
+
+def _judge_retriever(settings: Settings) -> Retriever:
+    """A retriever that arms use, without its reranker: the default one if an arm uses it, else the first by name."""
+    name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
+    if name is None:
+        return NoRetriever()
+    with errors_of(section_of("retriever", name), kind="retriever"):
+        return kind_of(with_retriever(settings, name)).open()

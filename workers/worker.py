@@ -1,0 +1,115 @@
+"""A worker process: it does the jobs of its queues until a signal, and finishes the running ones."""
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.settings_check import check_policy
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.presence import card_of, keep_present
+from ragbandit.router.queue.redis_server import redis_url
+from ragbandit.router.queue.streams import StreamWriter
+from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.telemetry import make_tracing
+from ragbandit.shared.this_process import die_with_parent
+from ragbandit.shared.types import PolicyLabel
+from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.context import Context
+from ragbandit.workers.housekeeping import next_learn
+from ragbandit.workers.scoring import next_score
+from ragbandit.workers.setup.generators import check_arms, worker_arms
+from ragbandit.workers.setup.judge import load_judge
+from ragbandit.workers.setup.loading import runs_at_once
+from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
+from ragbandit.workers.watches import beating, store_watched
+
+log = logging.getLogger("ragbandit.worker")
+
+QUEUES: Final = ("answer", "judge", "learn")
+
+
+def run_worker(
+    settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
+) -> None:
+    """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty."""
+    die_with_parent()
+    check_arms(settings)
+    check_policy(settings)
+    label = PolicyLabel(settings.policy.label)
+    database = open_database(settings, make=False)
+    jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
+    has_check = settings.reward.check is not None
+    store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
+    telemetry = settings.telemetry
+    tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
+    context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
+    threads = {"answer": 1, "judge": 1, "learn": 1}
+    if "answer" in queues and settings.worker_arms:
+        context.arms = context.loader.load(worker_arms(settings))
+        context.loop = EventLoop()
+        threads["answer"] = runs_at_once(context.arms.values())
+        context.streams = StreamWriter(jobs.client, outage=jobs.outage)
+    if "judge" in queues:
+        threads["judge"] = load_judge(context)
+    at_once = {name: count for name, count in threads.items() if name in queues}
+    consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
+    with contextlib.ExitStack() as running:
+        running.callback(tracing.close)
+        running.callback(database.close)
+        running.callback(jobs.close)
+        if context.streams is not None:
+            running.callback(context.streams.close)
+        running.callback(context.close)
+        running.callback(context.ending.set)
+        if "learn" in queues:
+            context.learner = make_learner(settings, database=database, jobs=jobs)
+        routines = housekeeping.routines_of(context)
+        for routine in routines:
+            running.callback(routine.close)
+        if context.loop is not None:
+            running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
+        retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
+        card = card_of(role="worker", threads=at_once, retriever=retrievers)
+        running.callback(
+            keep_present(jobs.client, card, busy=lambda: {each.name: each.busy for each in consumers}).close
+        )
+        for routine in routines:  # ExitStack calls `stop` of all before the first `close`, which waits
+            running.callback(routine.stop)
+        log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
+        running.enter_context(beating(heartbeat))
+        running.enter_context(store_watched(database, end=lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        _work(consumers, context, burst=burst)
+
+
+def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
+    sweep_s = context.settings.workers.sweep_interval_s
+    looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
+        "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
+        "judge": (lambda _woken: next_score(context, context.judging), min(LOOK_S, sweep_s)),
+        "learn": (partial(next_learn, context), sweep_s),
+    }
+    look, every_s = looks[name]
+    return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
+
+
+def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:
+    signals = Signals()
+
+    def cut_off() -> None:
+        if context.loop is not None:
+            context.loop.interrupt()
+
+    # In a burst the queues run one after another, so that the answers of this burst are judged and learned too.
+    groups = [[consumer] for consumer in consumers] if burst else [consumers]
+    for group in groups:
+        for consumer in group:
+            consumer.start(burst=burst)
+        wait_for_signal(group, signals, cut_off=cut_off)

@@ -7,7 +7,7 @@ dictionary-encoded. The column of a candidate contains lists of numbers aligned 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,10 @@ from ragbandit.router.offline.estimation.bandit_log import (
     SUM_TOLERANCE,
     Log,
     possible,
-    propensity_fault,
     slack,
     wrong_pmfs,
 )
-from ragbandit.router.offline.logs import ONLY_PROPENSITY
+from ragbandit.router.offline.logs import ONLY_PROPENSITY, Defaults
 from ragbandit.router.offline.logs.columns import (
     FIELDS,
     LESSONS,
@@ -42,11 +41,11 @@ from ragbandit.router.offline.logs.columns import (
     keys_of_bytes,
     normalised,
 )
+from ragbandit.router.offline.logs.jsonl import logged_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Vector
 
-_NEEDED_IN_ROWS: Final = "a row needs id, arms, pmf, arm and reward"
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
 #: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
@@ -161,7 +160,10 @@ def row_named(batch: Any, row: int, *, place: str) -> str:
 
 
 def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
-    """Decode and check a batch. The log has features if all rows have features of one encoder. Raises InvalidInput."""
+    """Decode and check a batch. The log has features if all rows have features of one encoder.
+
+    Raises InvalidInput for a row that the reader of rows refuses, in its words, or that offers other arms than the log.
+    """
     return _DecodedBatch(batch=batch, spec=spec, place=place).log()
 
 
@@ -178,8 +180,8 @@ class _DecodedBatch:
         self.lengths = np.diff(_offsets(offers))  # (n,)
         entries = offers.flatten()
         if entries.null_count:
-            nameless = int(np.flatnonzero(~entries.is_valid().to_numpy(zero_copy_only=False))[0])
-            raise self._wrong(int(self._rows()[nameless]), "arms", "an arm has no name", "name every arm")
+            nameless = ~entries.is_valid().to_numpy(zero_copy_only=False)
+            raise self._fault(int(self._rows()[np.argmax(nameless)]))
         self.places = self._codes(entries)  # (T,) column of each entry
         count = len(self.spec.arms)
         #: True if all rows offer all arms in the same order, so that the flattened lists form a matrix
@@ -192,10 +194,9 @@ class _DecodedBatch:
         batch, spec = self.batch, self.spec
         names = batch.schema.names
         action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
-        self._check_draws(pmf, action=action)
         reward = batch.column("reward")
         numbers = {name: _floats(reward.field(name)) for name in REWARD}
-        self._check_reward(numbers)
+        self._refuse(self._wrong_draws(pmf, action=action) | _wrong_rewards(numbers))
         texts = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
         keys = id_keys(self._whole("id"))
         questions, known_by = self._questions(keys)
@@ -236,16 +237,14 @@ class _DecodedBatch:
         """Set `offered`, shape (n, K). Raises InvalidInput if a row offers other arms than the log, or an arm twice."""
         count = len(self.spec.arms)
         unknown = np.bincount(self._rows()[self.places < 0], minlength=self.batch.num_rows)
-        if not self.spec.mixed_arms:
-
-            def reason(row: int) -> str:
-                return f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
-
-            self._refuse((self.lengths != count) | (unknown > 0), "arms", reason, UNMIXED)
+        others = (self.lengths != count) | (unknown > 0)
+        if not self.spec.mixed_arms and others.any():
+            row = int(np.argmax(others))
+            reason = f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
+            raise self._wrong(row, "arms", reason, UNMIXED)
         self.offered: Flags = np.zeros((self.batch.num_rows, count), dtype=np.bool_)
         self.offered[self._rows(), self.places] = True
-        repeated = self.offered.sum(axis=1) != self.lengths
-        self._refuse(repeated, "arms", lambda _: "an arm is named twice", "name every arm once")
+        self._refuse(self.offered.sum(axis=1) != self.lengths)
 
     def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
         """Returns (hashes of the questions, how each question is recognised), both of shape (n,)."""
@@ -273,7 +272,9 @@ class _DecodedBatch:
         if not pa.types.is_list(column.type) or not pa.types.is_floating(column.type.value_type):
             raise self._wrong(0, name, "is no pmf", "name a column with one probability per arm")
         uneven = np.diff(_offsets(column)) != self.lengths
-        self._refuse(uneven, name, lambda _: "does not fit the arms", "log one probability per arm")
+        if uneven.any():
+            row = int(np.argmax(uneven))
+            raise self._wrong(row, name, "does not fit the arms", "log one probability per arm")
         numbers = _floats(column.flatten())  # (T,)
         numbers = np.where((numbers < 0.0) & (numbers > -slack(0.0)), 0.0, numbers)
         if self.even:
@@ -289,49 +290,15 @@ class _DecodedBatch:
         index_of = {name: index for index, name in enumerate(self.spec.arms)}
         return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
-    def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
-        value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
-        self._refuse(np.isnan(quality), "reward", lambda _: "is missing", _NEEDED_IN_ROWS)
-        remedy = f"log a finite number, at most {LARGEST:g}"
-        for name, values in numbers.items():
-            too_large = ~(np.abs(values) <= LARGEST)
-            row = int(np.argmax(too_large))
-            if too_large[row]:
-                raise self._wrong(row, f"reward.{name}", f"the number is {values[row]:g}", remedy)
-        low, high = numbers["minimum"], numbers["maximum"]
-        beyond = (value < low - slack(low)) | (value > high + slack(high))
-        remedy = "declare the bounds that the rewards have (minimum, maximum)"
-        self._refuse(beyond, "reward", lambda row: f"{value[row]:g} lies outside [{low[row]:g}, {high[row]:g}]", remedy)
-
-        def contradiction(row: int) -> str:
-            parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
-            return f"{value[row]:g} does not follow from {parts}"
-
-        computed = np.clip(quality - weight * cost, low, high)
-        wrong = np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost))
-        self._refuse(wrong, "reward.value", contradiction, "correct the parts of the reward")
-
-    def _check_draws(self, pmf: Matrix, *, action: Choices) -> None:
-        wrong = np.zeros(len(pmf), dtype=np.bool_)
-        wrong[wrong_pmfs(pmf)] = True
-        remedy = "log the whole pmf: numbers in [0, 1] that sum to 1"
-        reason = "{} is no distribution, it sums to {:.9g}"
-        self._refuse(wrong, "pmf", lambda row: reason.format(pmf[row].tolist(), pmf[row].sum()), remedy)
-        unknown = "is not among the arms of the pmf"
-        self._refuse(action < 0, "arm", lambda _: unknown, "log the arm that was drawn")
+    def _wrong_draws(self, pmf: Matrix, *, action: Choices) -> Flags:
+        """Flags of rows whose pmf, arm and propensity contradict each other, shape (n,)."""
         drawn = np.take_along_axis(pmf, action[:, None], axis=1)[:, 0]
-        bad = (drawn < LEAST_PROBABILITY) | (drawn > 1.0 + SUM_TOLERANCE)
-        reason, remedy = propensity_fault(float(drawn[np.argmax(bad)]))
-        self._refuse(bad, "propensity", lambda _: reason, remedy)
-        if "propensity" not in self.batch.schema.names:
-            return
-        logged = _floats(self.batch.column("propensity"))
-        self._refuse(
-            np.abs(logged - drawn) > slack(drawn),  # False for a row without propensity, which is NaN
-            "propensity",
-            lambda row: f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(drawn[row])!r}",
-            "log both from the same draw, after the floor",
-        )
+        wrong = (action < 0) | ~((drawn >= LEAST_PROBABILITY) & (drawn <= 1.0 + SUM_TOLERANCE))
+        wrong[wrong_pmfs(pmf)] = True
+        if "propensity" in self.batch.schema.names:
+            logged = _floats(self.batch.column("propensity"))
+            wrong |= np.abs(logged - drawn) > slack(drawn)  # False for a row without propensity, which is NaN
+        return wrong
 
     def _features(self) -> npt.NDArray[np.float32] | None:
         """The features, shape (n, d); None unless all rows have features of one width and one encoder."""
@@ -344,8 +311,7 @@ class _DecodedBatch:
             return None
         numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
         features = np.asarray(numbers.reshape(self.batch.num_rows, -1))
-        reason, remedy = "hold a number that is not finite", "encode the question again"
-        self._refuse(~np.isfinite(features).all(axis=1), "features", lambda _: reason, remedy)
+        self._refuse(~np.isfinite(features).all(axis=1))
         return features
 
     def _encoders(self) -> list[str | None]:
@@ -360,13 +326,11 @@ class _DecodedBatch:
         def member(text: Any) -> object:
             try:
                 context = json.loads(str(text or "{}"))
-                if not isinstance(context, Mapping):
-                    raise ValueError("not an object")
-                return context.get(field)
-            except ValueError as error:
-                row = self.batch.column(name).to_pylist().index(text)
-                remedy = "Give an object, or its JSON as text"
-                raise self._wrong(row, name, f"{text!r:.40} cannot be used", remedy) from error
+            except ValueError:
+                context = None
+            if not isinstance(context, Mapping):
+                raise self._fault(self.batch.column(name).to_pylist().index(text))
+            return context.get(field)
 
         def convert(cells: Any) -> list[str]:
             values: list[object] = cells.to_pylist()
@@ -382,17 +346,37 @@ class _DecodedBatch:
             raise self._wrong(0, name, "the column is missing", "log this column")
         column = self.batch.column(name)
         if column.null_count:
-            missing = ~column.is_valid().to_numpy(zero_copy_only=False)
-            self._refuse(missing, name, lambda _: "is missing", _NEEDED_IN_ROWS)
+            self._refuse(~column.is_valid().to_numpy(zero_copy_only=False))
         return column
 
-    def _refuse(self, bad: Flags, name: str, reason: Callable[[int], str], remedy: str) -> None:
+    def _refuse(self, bad: Flags) -> None:
         if bad.any():
-            row = int(np.argmax(bad))
-            raise self._wrong(row, name, reason(row), remedy)
+            raise self._fault(int(np.argmax(bad)))
+
+    def _fault(self, row: int) -> InvalidInput:
+        """What the reader of rows says about this row, which it refuses."""
+        record = self.batch.slice(row, 1).to_pylist()[0]
+        try:
+            logged_row(record, line=1, defaults=Defaults(), seen=tuple)
+        except InvalidInput as error:
+            return self._wrong(row, error.field or "", error.message, error.remedy or "")
+        return self._wrong(row, "", "the row cannot be used", "a row needs id, arms, pmf, arm and reward")
 
     def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
-        return InvalidInput(reason, field=f"{row_named(self.batch, row, place=self.place)} {name}", remedy=remedy)
+        field = f"{row_named(self.batch, row, place=self.place)} {name}".rstrip()
+        return InvalidInput(reason, field=field, remedy=remedy)
+
+
+def _wrong_rewards(numbers: Mapping[str, Vector]) -> Flags:
+    """Flags of rows whose reward is missing, too large, or does not follow from its parts, shape (n,)."""
+    value, quality, weight, cost, low, high = (
+        numbers[name] for name in ("value", "quality", "weight", "cost", "minimum", "maximum")
+    )
+    wrong = ~np.logical_and.reduce([np.abs(values) <= LARGEST for values in numbers.values()])  # True for NaN
+    wrong |= (value < low - slack(low)) | (value > high + slack(high))
+    computed = np.clip(quality - weight * cost, low, high)
+    wrong |= np.abs(computed - value) > slack(np.abs(quality) + np.abs(weight * cost))
+    return np.asarray(wrong)
 
 
 def _looked_up(column: Any, values: Callable[[Any], Sequence[Any]], *, null: Any) -> npt.NDArray[Any]:

@@ -201,7 +201,7 @@ def rows_of(
     width: int | None = None
     for line, parse in parsers:
         try:
-            row = _logged(parse(), line=line, defaults=defaults, seen=seen)
+            row = logged_row(parse(), line=line, defaults=defaults, seen=seen)
             key, features = row.decision.id, row.decision.features
             if key in line_of:
                 raise InvalidInput(
@@ -217,7 +217,10 @@ def rows_of(
             yield row
 
 
-def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: Callable[[], Sequence[str]]) -> Logged:
+def logged_row(
+    record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: Callable[[], Sequence[str]]
+) -> Logged:
+    """Convert and check a record. seen: see `rows_of`. Raises InvalidInput, with the field."""
     record = nested(record, heads=("pmf", "reward", "context"))
     present = {
         name: value

@@ -149,35 +149,6 @@ def test_types_of_others(tmp_path):
     assert "line 1 made_at" in caught.value.message
 
 
-@pytest.mark.parametrize(
-    ("change", "field", "reason"),
-    [
-        ({"pmf": [0.8]}, " row 2 pmf", "does not fit"),
-        ({"arms": ["fast", "fast"], "arm": "fast"}, " row 2 arms", "twice"),
-        ({"arms": ["fast", None]}, " row 2 arms", "no name"),
-        ({"arms": None}, " row 2 arms", "missing"),
-        ({"id": None}, " row 2 id", "missing"),
-        ({"propensity": 0.3}, " row 2 propensity", "pmf gives"),
-        ({"pmf": [1.2, -0.2]}, " row 2 pmf", "is no distribution"),
-        ({"pmf": [float("nan"), 0.5]}, " row 2 pmf", "is no distribution"),
-        ({"pmf": [0.7, 0.2]}, " row 2 pmf", "it sums to 0.9"),
-        ({"pmf": [1.0, 0.0]}, " row 2 propensity", "is 0, outside"),
-        ({"pmf": [1.0, 1e-160]}, " row 2 propensity", "is 1e-160: too small"),
-        ({"reward": 1.1}, " row 2 reward", r"1.1 lies outside \[-1, 1\]"),
-        ({"reward": float("inf")}, " row 2 reward.value", "is inf"),
-        ({"features": [1.0, float("inf")]}, " row 2 features", "not finite"),
-    ],
-)
-def test_rows_that_do_not_fit(tmp_path, change, field, reason):
-    """Columns that do not belong together are refused by the row's number."""
-    good = LEAST | {"propensity": 0.2, "features": [1.0, 2.0]}
-    rows = [good, good | {"id": "q2"} | change]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    with pytest.raises(InvalidInput, match=reason) as caught:
-        list(read_log(tmp_path / "log.parquet"))
-    assert caught.value.field.endswith(field)
-
-
 @pytest.mark.parametrize("change", [{"features": [1.0]}, {"features": None}, {"encoder_hash": "other"}])
 def test_uneven_features(tmp_path, change):
     """Features that are missing in a row, of another width or by another encoder are no features at all."""
@@ -185,14 +156,6 @@ def test_uneven_features(tmp_path, change):
     pq.write_table(pa.Table.from_pylist([good, good | {"id": "q2"} | change]), tmp_path / "log.parquet")
     (log,) = read_log(tmp_path / "log.parquet")
     assert (len(log), log.features, log.encoder_hash) == (2, None, "")
-
-
-def test_arm_not_offered(tmp_path):
-    """A drawn arm that is not among the file's arms is refused with its row."""
-    pq.write_table(pa.Table.from_pylist([LEAST | {"arm": "dear"}]), tmp_path / "log.parquet")
-    with pytest.raises(InvalidInput, match="not among the arms") as caught:
-        next(read_log(tmp_path / "log.parquet"))
-    assert caught.value.field.endswith("log.parquet row 1 arm")
 
 
 def test_no_such_column(tmp_path):
@@ -238,18 +201,3 @@ def test_rounding_below_zero_is_zero(tmp_path, suffix):
     log = read_either(tmp_path / f"log.{suffix}", own=("candidate",))
     assert log.pmf.min() == log.own["candidate"].min() == 0.0
     assert log.pmf.tolist() == log.own["candidate"].tolist()
-
-
-def test_rewards_that_do_not_follow_from_their_parts(tmp_path):
-    """A reward that quality, weight and cost do not give is refused by its row, as it is row by row."""
-    file = tmp_path / "log.parquet"
-    write_rows(file, plain_rows(3))
-    table = pq.read_table(file)
-    rewards = table["reward"].to_pylist()
-    rewards[1] = rewards[1] | {"value": rewards[1]["value"] - 0.25}
-    place = table.schema.get_field_index("reward")
-    made = pa.array(rewards, type=table.schema.field("reward").type)
-    pq.write_table(table.set_column(place, table.schema.field("reward"), made), file)
-    with pytest.raises(InvalidInput, match=r"does not follow from quality") as caught:
-        list(read_log(file))
-    assert "log.parquet row 2 reward.value" in str(caught.value)

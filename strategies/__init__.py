@@ -5,16 +5,15 @@
 Arms of your own: docs/extend.md.
 """
 
-from ragbandit.strategies.arms.steps import gather, read
+from ragbandit.strategies.arm_parts.steps import gather, read
 from ragbandit.strategies.base import Completion, Generator, Hit, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, parsed_template
-from ragbandit.strategies.registry import ARMS, known_arms, make_arms
+from ragbandit.strategies.registry import built_in_arms, known_arms, make_arms
 from ragbandit.strategies.run import Answer, Run, Strategy
 from ragbandit.strategies.runner import run_strategy
 
 __all__ = [
-    "ARMS",
     "Answer",
     "Completion",
     "Generator",
@@ -29,6 +28,7 @@ __all__ = [
     "Run",
     "Strategy",
     "ask",
+    "built_in_arms",
     "gather",
     "known_arms",
     "make_arms",

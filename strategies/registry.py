@@ -1,41 +1,16 @@
 import inspect
 from collections.abc import Mapping, Set
-from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import known_choices
-from ragbandit.shared.plugins import import_class, installed, load
+from ragbandit.shared.plugins import declared, import_class, installed, load
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 
 GROUP = "ragbandit.strategies"  #: group of the entry points by which installed packages add arms
-
-#: name of a built-in arm -> import path of its class; imported on use to keep `import ragbandit.strategies` fast
-ARMS: Mapping[str, str] = MappingProxyType(
-    {
-        "adaptive_note": "ragbandit.strategies.arms.iterative:AdaptiveNote",
-        "callable": "ragbandit.strategies.arms.external:CallableArm",
-        "cascade": "ragbandit.strategies.arms.cascade:Cascade",
-        "chain_of_note": "ragbandit.strategies.arms.basic:ChainOfNote",
-        "dragin": "ragbandit.strategies.arms.uncertainty:Dragin",
-        "flare": "ragbandit.strategies.arms.uncertainty:Flare",
-        "model": "ragbandit.strategies.arms.basic:Model",
-        "http": "ragbandit.strategies.arms.external:Http",
-        "multi_step": "ragbandit.strategies.arms.basic:MultiStep",
-        "no_retrieval": "ragbandit.strategies.arms.basic:NoRetrieval",
-        "react": "ragbandit.strategies.arms.iterative:React",
-        "rq_rag": "ragbandit.strategies.arms.rq_rag:RqRag",
-        "seakr": "ragbandit.strategies.arms.seakr:Seakr",
-        "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
-        "self_rag_trained": "ragbandit.strategies.arms.self_rag:SelfRagTrained",
-        "self_refine": "ragbandit.strategies.arms.basic:SelfRefine",
-        "self_rerank": "ragbandit.strategies.arms.basic:SelfRerank",
-        "single_step": "ragbandit.strategies.arms.basic:SingleStep",
-    }
-)
 
 #: need -> generators that meet it; shown as the remedy if the configured generator does not
 _MET_BY: Mapping[Need, str] = {
@@ -51,14 +26,19 @@ _MET_BY: Mapping[Need, str] = {
 }
 
 
+def built_in_arms() -> Mapping[str, type[Any]]:
+    """Name -> class, for the classes in the package `arms` that declare a name: `arm: ClassVar[str] = "flare"`."""
+    return declared("ragbandit.strategies.arms", attribute="arm")
+
+
 def registered_name(kind: type) -> str:
     """Name of a class in stored records: the name of a built-in arm, or "package.module:Class"."""
-    path = f"{kind.__module__}:{kind.__qualname__}"
-    return next((name for name, arm_path in ARMS.items() if arm_path == path), path)
+    name = vars(kind).get("arm")
+    return name if built_in_arms().get(str(name)) is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def known_arms() -> tuple[str, ...]:
-    return tuple(sorted({*ARMS, *installed(GROUP)}))
+    return tuple(sorted({*built_in_arms(), *installed(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
@@ -147,12 +127,13 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 
 def _class_of(name: str, *, path: object) -> Any:
     """The class at the import path. Without a path: the installed arm of this name, or the built-in arm."""
+    ours = built_in_arms()
     if path is not None:
-        if isinstance(path, str) and path not in ARMS and ":" not in path:
-            remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
+        if isinstance(path, str) and path not in ours and ":" not in path:
+            remedy = f'{known_choices(ours, given=path)}; for your own give "package.module:Class"'
             raise ConfigError(f"there is no built-in arm {path!r}", field=f"arms.{name}.class", remedy=remedy)
-        return import_class(ARMS.get(str(path), path), where=f"arms.{name}.class")
-    factory = load(name, group=GROUP, ours=ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
+        return ours.get(str(path)) or import_class(path, where=f"arms.{name}.class")
+    factory = load(name, group=GROUP, ours=ours, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
     message = f"there is no arm {name!r}"

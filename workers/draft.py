@@ -19,7 +19,7 @@ from ragbandit.shared import formats
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.formats import did_you_mean, one_line
 from ragbandit.shared.openai_options import OpenAiOptions
-from ragbandit.strategies.arms.external import CallableArm
+from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 from ragbandit.workers.setup.retrievers import kind_of, with_choice
 from ragbandit.workers.verbs.index import build_index

@@ -26,7 +26,7 @@ from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.failures import SUCCESSOR, link_of
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.arms.basic import Model
-from ragbandit.strategies.arms.external import Http
+from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NO_SPANS, AnswerReader, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy

@@ -1,27 +1,18 @@
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ragbandit.strategies.arms.prompted import (
+from ragbandit.strategies.arm_parts.prompted import (
     ArmParams,
     Count,
     ParamsArm,
-    PassageParams,
     PromptedArm,
     PromptParams,
     ReaderParams,
     preset_table,
 )
-from ragbandit.strategies.arms.steps import AnswerStyle, Style, finished, gather, gather_once, keep_partial
-from ragbandit.strategies.base import PACKED_TOKENS, Need, Passage, Prompt, PromptTooLong
-from ragbandit.strategies.prompting.passages import (
-    PassagePool,
-    extract_answer,
-    first_sentence,
-    has_answer,
-    last_query,
-    parsed_numbered_labels,
-)
+from ragbandit.strategies.arm_parts.steps import Style, finished, gather, gather_once, keep_partial
+from ragbandit.strategies.base import PACKED_TOKENS, Need, Prompt, PromptTooLong
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run
 
@@ -39,6 +30,8 @@ class NoRetrievalParams(PromptParams):
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
     """Answers with one call of the model, from the model's own knowledge: 0 steps (A in Adaptive-RAG's paper)."""
 
+    arm: ClassVar[str] = "no_retrieval"
+    example: ClassVar = {"preset": "gpt", "style": "reasoned", "max_tokens": 20}
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
@@ -64,6 +57,8 @@ class Model(ParamsArm[ModelParams]):
     are sent as plain text after the conversation so far.
     """
 
+    arm: ClassVar[str] = "model"
+    example: ClassVar = {"max_tokens": 20, "instructions": "Be short."}
     needs: frozenset[Need] = frozenset({"completion"})
     retrieves: ClassVar[bool] = False
     kind = ModelParams
@@ -106,6 +101,8 @@ class SingleStep(PromptedArm[SingleStepParams]):
     passage, the model answers without a search. Stop reasons: "answered", "empty_answer".
     """
 
+    arm: ClassVar[str] = "single_step"
+    example: ClassVar = {"preset": "gpt", "style": "reasoned", "passages": 2, "passage_words": 5, "max_tokens": 20}
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
 
@@ -143,6 +140,18 @@ class MultiStep(PromptedArm[MultiStepParams]):
     than the param `rounds`.
     """
 
+    arm: ClassVar[str] = "multi_step"
+    example: ClassVar = {
+        "preset": "gpt",
+        "style": "reasoned",
+        "think": "reasoned",
+        "rounds": 2,
+        "passages_per_round": 1,
+        "passages": 2,
+        "passage_words": 5,
+        "sentence_tokens": 7,
+        "max_tokens": 20,
+    }
     kind = MultiStepParams
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 
@@ -174,93 +183,3 @@ class MultiStep(PromptedArm[MultiStepParams]):
                 return "answer_found"
             run.draft = sentence
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
-
-
-_USEFUL = "useful"
-_VERDICTS = (_USEFUL, "useless", "not useful")  #: accepted verdicts; small models write "not useful" for "useless"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NoteParams(PassageParams):
-    preset: Literal["small", "paper", "chat"] = "small"
-    style: AnswerStyle = "short"
-    passages: Count = 3
-    note_tokens: Count = 96  #: maximum number of tokens of the first call, which writes notes, a summary or verdicts
-
-    presets: ClassVar = preset_table(
-        "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
-    )
-
-
-class _TwoStages(PromptedArm[NoteParams]):
-    """Searches once, writes about the passages in a first call, and answers in a second call: 1 step.
-
-    If there is no passage, the first call is skipped, and the trace records that. Stop reasons: "answered",
-    "empty_answer".
-    """
-
-    kind = NoteParams
-
-    async def answer(self, question: str, *, run: Run) -> Answer:
-        pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        text = ""
-        if pool.passages:
-            limit, purpose = self._params.note_tokens, self._templates["stage"].name
-            fields = {"question": question}
-            done = await self._ask("stage", fields, run=run, purpose=purpose, max_tokens=limit, pool=pool)
-            text = done.text.strip()
-        else:
-            run.note_branch("first_stage_skipped", "there is no passage")
-        return finished(await self._answer_from(text, question=question, run=run, pool=pool), "answered")
-
-    async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
-        run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
-        return await self._read(question, run=run, fields={"question": question, "notes": text or "none"})
-
-
-class ChainOfNote(_TwoStages):
-    """Writes a note on every passage and its relevance, then answers from the notes."""
-
-    prompts: ClassVar = {"stage": "chain_of_note", "read": "read_notes_{style}"}
-
-
-class SelfRefine(_TwoStages):
-    """Summarizes and analyses the useful parts of the passages, then answers from the summary."""
-
-    prompts: ClassVar = {"stage": "self_refine", "read": "read_notes_{style}"}
-
-
-class SelfRerank(_TwoStages):
-    """Judges every passage as useful or useless, then answers from the useful ones.
-
-    Passages without a verdict are left out, and recorded in the trace as "parse_failed". If no passage is judged
-    useful, the arm answers from all passages, and the trace records "kept_all" with the reason.
-    """
-
-    prompts: ClassVar = {"stage": "self_rerank", "read": "read_direct"}
-
-    def _template_names(self) -> dict[str, str]:
-        return super()._template_names() | ({"read": "read_long"} if self._params.style == "long" else {})
-
-    async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
-        # The prompt may end with the beginning of the first verdict. So this prefix is parsed together with the reply.
-        passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
-        return await self._read(question, run=run, passages=passages)
-
-
-def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:
-    if not passages:
-        return ()
-    labels = parsed_numbered_labels(text, labels=_VERDICTS, count=len(passages))
-    numbered = list(enumerate(passages, start=1))
-    unlabelled = [passage.id for number, passage in numbered if number not in labels]
-    if unlabelled:
-        ids = ", ".join(unlabelled)
-        run.note_branch("parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {ids}")
-    useful = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
-    if not useful:
-        run.note_branch("kept_all", "none is useful" if labels else "no verdict")
-        return passages
-    run.note_branch("kept", ", ".join(passage.id for passage in useful))
-    return useful

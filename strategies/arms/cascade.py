@@ -12,8 +12,8 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.text_forms import answer_words, is_blank, words
 from ragbandit.shared.types import Round
-from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
-from ragbandit.strategies.arms.steps import mean_logprob, together
+from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
+from ragbandit.strategies.arm_parts.steps import mean_logprob, together
 from ragbandit.strategies.base import (
     Completion,
     Generator,
@@ -90,6 +90,19 @@ class Cascade(ParamsArm[CascadeParams]):
     Cost and trace include both runs. Call `bind` before `answer`.
     """
 
+    arm: ClassVar[str] = "cascade"
+    example: ClassVar = {
+        "first": "no_retrieval",
+        "then": "single_step",
+        "empty": True,
+        "abstains": True,
+        "differs_from": "multi_step",
+        "check": "checks:score",
+        "check_below": 0.7,
+        "judge": 0.5,
+        "logprob": -1.0,
+        "forms": ["no idea"],
+    }
     retrieves: ClassVar[bool] = False  # the cascade does not search itself: its arms have their own retrievers
     generates: ClassVar[bool] = False
     kind = CascadeParams

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.text_forms import answer_words
-from ragbandit.strategies.arms.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arms.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
+from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
+from ragbandit.strategies.arm_parts.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
 from ragbandit.strategies.run import Answer, Run
@@ -70,6 +70,21 @@ class RqRag(PromptedArm[RqRagParams]):
     confidences.
     """
 
+    arm: ClassVar[str] = "rq_rag"
+    example: ClassVar = {
+        "preset": "paper",
+        "style": "reasoned",
+        "tree": True,
+        "choose": "confidence",
+        "depth": 2,
+        "queries": 2,
+        "passages_per_query": 1,
+        "passages": 5,
+        "passage_words": 5,
+        "decide_tokens": 8,
+        "query_tokens": 20,
+        "max_tokens": 20,
+    }
     kind = RqRagParams
     prompts: ClassVar = {
         "read": "read_{style}",

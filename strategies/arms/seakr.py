@@ -9,9 +9,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
-from ragbandit.strategies.arms.steps import finished, gather, gather_once, together
-from ragbandit.strategies.arms.uncertainty import LatestPool, merge_words, sentence_tokens
+from ragbandit.strategies.arm_parts.lookahead import LatestPool, merge_words, sentence_tokens
+from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
+from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
 from ragbandit.strategies.prompting.prompts import shown_prompt
@@ -82,6 +82,27 @@ class Seakr(PromptedArm[SeakrParams]):
     search fails; the state of a sample is the hidden state of its last token, not of an end token.
     """
 
+    arm: ClassVar[str] = "seakr"
+    example: ClassVar = {
+        "preset": "single_hop",
+        "hops": "multi",
+        "delta": -5.0,
+        "alpha": 0.01,
+        "layer": 2,
+        "samples": 2,
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "top_k": 5,
+        "seed": 3,
+        "passages": 2,
+        "kept_passages": 1,
+        "sentences": 2,
+        "sure": 0.5,
+        "passage_words": 5,
+        "sentence_tokens": 30,
+        "sample_tokens": 7,
+        "max_tokens": 20,
+    }
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
     kind = SeakrParams
     prompts: ClassVar = {

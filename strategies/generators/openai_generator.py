@@ -12,14 +12,7 @@ from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.message_parts import thoughts_first
 from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.openai_client import (
-    BASE_URL_ENV,
-    ModelServer,
-    cause_of,
-    connect,
-    is_too_long,
-    reply_values,
-)
+from ragbandit.shared.openai_client import BASE_URL_ENV, ModelServer, cause_of, connect, is_too_long, reply_values
 from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
 from ragbandit.shared.plugins import check_values

@@ -13,7 +13,8 @@ from ragbandit.router.config.named_sections import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Cost
-from ragbandit.strategies.arms.external import CallableArm, accounted, asked_by, checked_reply, text_of
+from ragbandit.strategies.arms.callable import CallableArm, asked_by, text_of
+from ragbandit.strategies.arms.http import accounted, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Answer, Run

@@ -26,7 +26,7 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator, PricedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import (
-    ARMS,
+    built_in_arms,
     generates,
     make_arms,
     presets_by_default,
@@ -224,7 +224,7 @@ def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
 
 
 def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
-    if registered_name(type(strategy)) not in ARMS.keys() - {"callable", "cascade"}:
+    if registered_name(type(strategy)) not in built_in_arms().keys() - {"callable", "cascade"}:
         return False
     generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
     if generates(strategy) and generator.name != "openai":

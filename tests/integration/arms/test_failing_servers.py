@@ -10,22 +10,19 @@ from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.support.arms.all_arms import ARMS_HERE, outcomes
-from tests.support.arms.arm_runs import made
+from tests.support.arms.arm_runs import ARMS, ARMS_HERE, made, outcomes
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 pytestmark = pytest.mark.timeout(60)
 
 #: those that an OpenAI-compatible server can serve
-BY_HTTP = sorted(
-    name for name, settings in ARMS_HERE.items() if made(name, **settings).needs <= {"completion", "stop", "logprobs"}
-)
+BY_HTTP = [name for name in ARMS_HERE if made(name, **ARMS[name].example).needs <= {"completion", "stop", "logprobs"}]
 
 
 def by_http(url, *, budget=None, **options):
     """The outcome by name of all arms that a server at the URL can serve."""
     asked = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=url, logprobs=True, retries=0, **options))
-    return outcomes(BY_HTTP, budget=budget, generator_=asked)
+    return outcomes(BY_HTTP, budget=budget, generator=asked)
 
 
 @contextmanager
@@ -104,7 +101,7 @@ def fake_elasticsearch(reply):
 
 def searching():
     """The arms that search for the question of the contract."""
-    return [name for name, outcome in outcomes(sorted(ARMS_HERE)).items() if outcome.cost.retriever_calls]
+    return [name for name, outcome in outcomes().items() if outcome.cost.retriever_calls]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Message, Query
-from ragbandit.strategies.arms import external as remote
-from ragbandit.strategies.arms.external import Http
+from ragbandit.strategies.arms import http as remote
+from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy

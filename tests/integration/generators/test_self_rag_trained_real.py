@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.arms.self_rag import SelfRagTrained, share
+from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.workers.setup.generators import check_arms, make_generator, offered
 from tests.support.arms import arm_runs

@@ -8,7 +8,8 @@ from ragbandit import strategies
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies import Answer
 from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import built_in_arms, make_arms
+from tests.support.arms.arm_runs import ARMS_HERE
 
 EVERYTHING = frozenset(get_args(Need))
 
@@ -73,11 +74,11 @@ def test_arms_come_in_the_order_of_the_configuration():
 
 
 def test_every_registered_arm_can_be_made_bare():
-    """No arm of the registry needs a param, except arms that need an address or an object."""
-    bare = {name: {} for name in ARMS} | {"http": {"url": "http://localhost:9"}}
+    """No built-in arm needs a param, except arms that need an address or an object."""
+    bare = {name: {} for name in built_in_arms()} | {"http": {"url": "http://localhost:9"}}
     bare["callable"] = {"object": "json:JSONDecoder.decode"}  # also what stands in a class
     bare["cascade"] = {"first": "a", "then": "b", "empty": True}
-    assert set(make_arms(bare, capabilities=EVERYTHING)) == set(ARMS)
+    assert set(make_arms(bare, capabilities=EVERYTHING)) == set(built_in_arms())
 
 
 def test_an_own_arm_comes_in_by_import_path():
@@ -140,7 +141,7 @@ def test_a_wrong_configuration_names_field_value_and_remedy(config, field, words
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "model", "self_rag_trained"}))
+@pytest.mark.parametrize("name", sorted(set(ARMS_HERE) - {"self_rag_trained"}))
 def test_our_arms_need_stop_strings(name):
     """An arm of ours is refused at the start where the generator cannot stop at a string."""
     with pytest.raises(ConfigError, match=r"needs .*stop, and the generator offers completion"):

@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import installed
 from ragbandit.strategies.arms.basic import SingleStep
 from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
+from ragbandit.strategies.registry import GROUP, built_in_arms, known_arms, make_arms
 from ragbandit.workers.evaluation.runs import parse_arms
 from ragbandit.workers.setup.generators import make_strategies
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
@@ -46,7 +46,7 @@ def test_an_installed_arm_is_configured_by_its_name(shout):
     """It is made with its params, under its own name, without `class`, and errors list it among the known."""
     arm = make_arms({"shout": {"loud": 3}}, capabilities=EVERYTHING)["shout"]
     assert (type(arm).__module__, arm.name, arm.params) == ("shouting", "shout", {"loud": 3})
-    assert set(known_arms()) == {*ARMS, "shout"}
+    assert set(known_arms()) == {*built_in_arms(), "shout"}
     assert ", shout, single_step" in str(refused({"shuot": {}}))
     assert ", shout, single_step" in str(refused({}))
 

@@ -32,10 +32,11 @@ from ragbandit.strategies import base
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage, Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
-from ragbandit.strategies.registry import ARMS, make_arms
+from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.strategies.runner import made_by, run_strategy
+from tests.support.arms.arm_runs import ARMS_HERE
 
 PROMPT = Prompt(instructions="", body="b")
 
@@ -246,7 +247,7 @@ def test_the_outcome_says_what_made_it():
     assert (named["params"], named["retriever"]) == ({"retriever": "wiki"}, "memory")
 
 
-@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade", "model"}))
+@pytest.mark.parametrize("name", ARMS_HERE)
 def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeypatch):
     """An edit in any one of the templates that an arm loads makes it another version; the same texts do not."""
 
@@ -256,7 +257,7 @@ def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeyp
             found = dict(load_templates(wanted, **given))
             return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
 
-        monkeypatch.setattr("ragbandit.strategies.arms.prompted.load_templates", load)
+        monkeypatch.setattr("ragbandit.strategies.arm_parts.prompted.load_templates", load)
         (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
         parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
         return made_by(arm, budget=Budget(), **parts)["templates"]

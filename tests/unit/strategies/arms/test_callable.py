@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Message, Query
-from ragbandit.strategies.arms.external import CallableArm
+from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import NoRetriever

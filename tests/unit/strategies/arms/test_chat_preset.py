@@ -2,12 +2,9 @@
 
 import pytest
 
-from ragbandit.strategies.registry import ARMS
-from tests.support.arms.arm_runs import made, outcome_of
+from tests.support.arms.arm_runs import CHAT, made, outcome_of
 
 PARAGRAPHS = "Spielberg made Jaws. The answer is not one word.\n\nHe came from Cincinnati, in Ohio."
-#: every arm whose answer a reader writes freely
-CHAT = sorted(ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained"})
 
 
 @pytest.mark.parametrize("name", CHAT)
@@ -21,12 +18,3 @@ def test_an_answer_of_several_lines_comes_whole(name):
     outcome = outcome_of(arm, lambda prompt: PARAGRAPHS)
     assert outcome.status == "answered", outcome.error
     assert outcome.answer == PARAGRAPHS
-
-
-@pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "callable", "cascade", "model"}))
-def test_every_arm_says_which_presets_it_has(name):
-    """`presets` of the class are those that its params take."""
-    kind = type(made(name))
-    for preset in kind.presets:
-        assert made(name, preset=preset).params["preset"] == preset
-    assert ("chat" in kind.presets) is (name in CHAT)

@@ -14,11 +14,10 @@ from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
-from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, QUESTION, generator
-from tests.support.arms.arm_runs import made
+from tests.support.arms.arm_runs import ARMS_HERE, made
 
 HISTORY = (
     Message(role="system", text="You speak like a librarian."),
@@ -46,7 +45,7 @@ def asked(name, *, history):
 
 
 # An http arm has no prompt of ours; self_rag_trained has the form that its weights were trained on, and no other.
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade", "self_rag_trained"}))
+@pytest.mark.parametrize("name", sorted({*ARMS_HERE, "model"} - {"self_rag_trained"}))
 def test_every_arm_shows_the_conversation_where_it_answers(name):
     """The prompt of the final answer contains earlier messages; searches do not."""
     outcome, model = asked(name, history=HISTORY)
@@ -58,7 +57,7 @@ def test_every_arm_shows_the_conversation_where_it_answers(name):
     assert all(word not in searched for word in ("librarian", "zebrafish", "quagga"))
 
 
-@pytest.mark.parametrize("name", sorted(set(ARMS) - {"http", "callable", "cascade"}))
+@pytest.mark.parametrize("name", [*ARMS_HERE, "model"])
 def test_without_a_conversation_prompts_have_none(name):
     """A question that stands alone has prompts without history: the same text as ever reaches the model."""
     _, model = asked(name, history=())

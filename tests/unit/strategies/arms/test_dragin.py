@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.uncertainty import Dragin, attention_received, merge_words
+from ragbandit.strategies.arm_parts.lookahead import merge_words
+from ragbandit.strategies.arms.dragin import Dragin, attention_received
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
 from ragbandit.strategies.prompting.passages import is_content, sentence_spans

@@ -6,7 +6,8 @@ import re
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.uncertainty import Flare, LatestPool, masked_query, tokens_between
+from ragbandit.strategies.arm_parts.lookahead import LatestPool, tokens_between
+from ragbandit.strategies.arms.flare import Flare, masked_query
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token

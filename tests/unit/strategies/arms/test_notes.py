@@ -4,8 +4,7 @@ from functools import partial
 
 import pytest
 
-from ragbandit.strategies.arms.basic import ChainOfNote, SelfRefine, SelfRerank
-from ragbandit.strategies.arms.iterative import AdaptiveNote
+from ragbandit.strategies.arms.notes import AdaptiveNote, ChainOfNote, SelfRefine, SelfRerank
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.testing.doubles import LateGenerator

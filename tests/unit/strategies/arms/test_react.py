@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arms.iterative import Action, React, parsed_action
+from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms import arm_runs

@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.arm_parts.steps import mean_logprob
 from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer
-from ragbandit.strategies.arms.steps import mean_logprob
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as some
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import CallFailed
+from ragbandit.strategies.arm_parts.steps import together
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
-from ragbandit.strategies.arms.steps import together
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as some
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.arms.self_rag import SelfRagTrained, share
+from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries

@@ -8,18 +8,15 @@ import pytest
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt, Request, progress_note
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import ARMS
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
-from tests.support.arms.arm_runs import made
+from tests.support.arms.arm_runs import CHAT, made
 
 PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
 #: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts
-STREAMING = sorted(
-    ARMS.keys() - {"http", "callable", "cascade", "model", "flare", "dragin", "seakr", "self_rag_trained", "self_rag"}
-)
+STREAMING = sorted(set(CHAT) - {"self_rag"})
 
 
 @pytest.mark.parametrize("name", STREAMING)

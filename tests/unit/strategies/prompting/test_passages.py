@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.strategies.arms.uncertainty import LatestPool
+from ragbandit.strategies.arm_parts.lookahead import LatestPool
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.prompting.passages import (
     PassagePool,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.strategies.arms.steps import Style, read
+from ragbandit.strategies.arm_parts.steps import Style, read
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
@@ -67,6 +67,8 @@ class ParamsArm(Generic[Params]):
     """
 
     needs: frozenset[Need] = frozenset()
+    #: value other than the default for each param except `templates`, with which the contract is checked
+    example: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     kind: type[Params]
 

@@ -1,18 +1,17 @@
-"""Arms that call the user's own pipeline: over HTTP, or as a Python object."""
+"""Calls a pipeline of the user over HTTP."""
 
 import asyncio
-import inspect
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error, failure_of_status, server_message
 from ragbandit.shared.outbound import (
     check_address,
@@ -23,10 +22,9 @@ from ragbandit.shared.outbound import (
     shown_address,
     unpacked,
 )
-from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
-from ragbandit.strategies.arms.prompted import ArmParams, ParamsArm
+from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.run import Answer, Run
 
@@ -119,6 +117,14 @@ class Http(ParamsArm[HttpParams]):
     the pipeline recognizes a repeated call.
     """
 
+    arm: ClassVar[str] = "http"
+    example: ClassVar = {
+        "url": "http://localhost:9/answer",
+        "timeout_s": 5.0,
+        "retries": 0,
+        "max_bytes": 1000,
+        "headers_env": {"X-Home": "HOME"},
+    }
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     kind = HttpParams
@@ -249,98 +255,3 @@ def secret_of(variable: str, *, field: str) -> str:
     remedy = "set that variable to the header's value and nothing else"
     check_header_value(os.environ[variable], what=variable, field=field, remedy=remedy)
     return os.environ[variable]
-
-
-#: names of methods that answer a question, in the order in which they are tried
-METHODS: Final = ("ainvoke", "invoke", "query", "run")
-#: keys or attributes under which the text of an output is searched, in this order
-_TEXTS: Final = ("answer", "output", "response", "content", "text", "replies")
-_REMEDY: Final = f"name a function of the question, or an object with one of {', '.join(METHODS)}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CallableParams(ArmParams):
-    object: str = ""  #: import path of the object, "package.module:name"
-    #: argument of the call: "text" gives the question as text, "question" gives {"question": ...}, "messages" gives the
-    #: conversation as a list of (role, text). "auto" is "question" for the methods `invoke` and `ainvoke`, else "text"
-    input: Literal["auto", "text", "question", "messages"] = "auto"
-
-
-class CallableArm(ParamsArm[CallableParams]):
-    retrieves: ClassVar[bool] = False
-    generates: ClassVar[bool] = False
-    kind = CallableParams
-
-    def __init__(self, **params: Any) -> None:
-        super().__init__(**params)
-        self._call, self._method = self._callable(where=f"arms.{self.name}.object")
-
-    async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget has no round."""
-        if not run.begin_round(cap=1):
-            return Answer(text="", stop_reason="budget_rounds")
-        output = await self._output(question, run=run)
-        text = text_of(output)
-        if text is None:
-            message = f"the object returned {type(output).__name__} without text"
-            raise ArmFailed(message, field=f"arms.{self.name}", remedy="return text, or a dict with `answer`")
-        run.draft = text
-        run.show(len(getattr(output, "source_nodes", ())))
-        return Answer(text=text, stop_reason="answered" if text else "empty_answer")
-
-    def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        """Returns what `asked_by` returns for the configured object. Subclasses may ask another object."""
-        if not self._params.object:
-            raise ConfigError("the arm has no object to ask", field=where, remedy=_REMEDY)
-        return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
-
-    async def _output(self, question: str, *, run: Run) -> object:
-        argument = self._input(question, run=run)
-        if inspect.iscoroutinefunction(self._call):
-            return await self._call(argument)
-        output = await asyncio.to_thread(self._call, argument)
-        return await output if inspect.isawaitable(output) else output
-
-    def _input(self, question: str, *, run: Run) -> object:
-        kind = self._params.input
-        if kind == "auto":
-            kind = "question" if self._method in ("ainvoke", "invoke") else "text"
-        if kind == "messages":
-            return [*((message.role, message.text) for message in run.query.messages), ("user", question)]
-        return {"question": question} if kind == "question" else question
-
-
-def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
-    """Returns (function that answers a question, name of the object's method or "" for a plain function).
-
-    named: the object, or a function without parameters that makes one. shown: path in messages. Raises ConfigError.
-    """
-    if inspect.isfunction(named) and not inspect.signature(named).parameters:
-        try:
-            named = named()
-        except Exception as error:  # the user's function may raise anything
-            message = f"{shown!r} cannot be made: {type(error).__name__}: {error}"
-            raise ConfigError(message, field=where, remedy="let the function work without arguments") from error
-    method = next((name for name in METHODS if callable(getattr(named, name, None))), None)
-    if method is not None and not inspect.isclass(named):
-        return getattr(named, method), method
-    if callable(named) and not inspect.isclass(named):
-        return named, ""
-    message = f"{shown!r} is {type(named).__name__}, which cannot be asked a question"
-    raise ConfigError(message, field=where, remedy=_REMEDY)
-
-
-def text_of(output: object, *, depth: int = 5) -> str | None:
-    """Find the text in an output: a string, a value under one of _TEXTS, or an item of a list. None without text."""
-    if isinstance(output, str):
-        return output
-    if output is None or depth == 0:
-        return None
-    if isinstance(output, Mapping):
-        parts: Sequence[object] = [output[name] for name in _TEXTS if name in output] or list(output.values())
-    elif isinstance(output, Sequence):
-        parts = output
-    else:
-        parts = [getattr(output, name, None) for name in _TEXTS]
-    texts = (text_of(part, depth=depth - 1) for part in parts)
-    return next((text for text in texts if text is not None), None)

@@ -3,17 +3,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ragbandit.strategies.arms.prompted import Count, PassageParams, PromptedArm, ReaderParams, Whole, preset_table
-from ragbandit.strategies.arms.steps import AnswerStyle, finished, gather, gather_once
-from ragbandit.strategies.base import Completion, Passage, PromptTooLong
-from ragbandit.strategies.prompting.passages import (
-    PassagePool,
-    extract_answer,
-    has_answer,
-    parsed_items,
-    parsed_yes_no,
-    sentences_in,
-)
+from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
+from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once
+from ragbandit.strategies.base import Completion, PromptTooLong
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer, sentences_in
 from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
@@ -74,6 +67,19 @@ class React(PromptedArm[ReactParams]):
     reader may answer.
     """
 
+    arm: ClassVar[str] = "react"
+    example: ClassVar = {
+        "preset": "paper",
+        "unfinished": "thought",
+        "style": "reasoned",
+        "turns": 3,
+        "passages_per_search": 2,
+        "passages": 5,
+        "sentences": 1,
+        "passage_words": 5,
+        "turn_tokens": 40,
+        "max_tokens": 20,
+    }
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
@@ -194,144 +200,3 @@ def _turn(number: int, *, thought: str, action: Action | None, observation: str)
     written = "" if action is None else f"Action {number}: {action.verb}[{action.argument}]\n"
     # The observation becomes one line: a title with a line break could look like a turn of the model.
     return f"Thought {number}: {thought}\n{written}Observation {number}: {' '.join(observation.split())}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdaptiveNoteParams(PassageParams):
-    preset: Literal["small", "paper", "chat"] = "small"
-    style: AnswerStyle = "short"
-    updates: Whole = 2  #: maximum number of updates of the note (CI in the paper)
-    failures: Count = 1  #: number of failed updates after which the arm answers (IU in the paper)
-    #: "better": a new note is kept only if a comparison finds it better; otherwise the update counts as failed.
-    #: "every": each new note is kept without a comparison (the paper's ablation without the memory reviewer)
-    keep: Literal["better", "every"] = "better"
-    passages: Count = 6  #: maximum number of distinct passages of all rounds together (RP in the paper)
-    passages_per_round: Count = 3
-    query_characters: Count | None = None  #: maximum number of characters of a search query; None for no limit
-    note_tokens: Count = 96
-    question_tokens: Count = 48  #: maximum number of tokens of the two new questions together
-
-    presets: ClassVar = preset_table(
-        "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",
-        paper=(1280, "short", 3, 15, 5, 500, 1280, 1280),
-        chat=(512, "long", 2, 10, 4, 500, 512, 128),
-    )
-
-
-class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
-    """Writes a note on the passages of a search, and updates it. A reader answers from the note (Wang et al. 2024).
-
-    An update asks the model for two new questions, searches once with both and the original question, and extends the
-    note with the new passages. The new note is kept only if a comparison finds it clearly better, unless `keep` is
-    "every". Stop reasons: "max_rounds" (`updates` are used up), "max_passages", "failed_updates" (`failures` updates
-    did not improve the note), "no_new_question", and "budget_rounds" or "budget_passages" if the budget allows less
-    than the params.
-
-    Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
-    a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
-    only ask for that in the prompt); a verdict that cannot be parsed means that the new note is not better, and is a
-    "parse_failed" in the trace; queries have no question words; decoding is greedy, not at temperature 0.1.
-    """
-
-    kind = AdaptiveNoteParams
-    prompts: ClassVar = {
-        "note_first": "note_first",
-        "ask": "note_questions",
-        "note_extend": "note_extend",
-        "note_compare": "note_compare",
-        "read": "read_notes_{style}",
-    }
-
-    async def answer(self, question: str, *, run: Run) -> Answer:
-        pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        note, stop_reason = await self._take_notes(question, run=run, pool=pool)
-        run.note_branch("notes_ended", stop_reason)
-        fields = {"question": question, "notes": note or "none"}
-        return finished(await self._read(question, run=run, fields=fields), stop_reason)
-
-    async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
-        params = self._params
-        earlier: list[str] = []
-        failures = 0
-        if not run.begin_round(cap=1 + params.updates):
-            return "", "budget_rounds"
-        note = await self._first_note(question, run=run, pool=pool)
-        for _ in range(params.updates):
-            if len(pool.passages) >= pool.cap:
-                return note, "max_passages" if pool.cap == params.passages else "budget_passages"
-            if not run.may_begin_round(cap=1 + params.updates):
-                return note, "budget_rounds"
-            new_questions = await self._new_questions(question, note=note, earlier=earlier, run=run)
-            if not new_questions:
-                return note, "no_new_question"
-            run.begin_round(cap=1 + params.updates)
-            earlier.extend(new_questions)
-            new_passages = await self._search([*new_questions, question], run=run, pool=pool)
-            better = await self._extended(question, note=note, passages=new_passages, run=run)
-            if better is not None:
-                note = run.draft = better
-                continue
-            failures += 1
-            if failures >= params.failures and params.keep == "better":
-                return note, "failed_updates"
-        return note, "max_rounds"
-
-    async def _first_note(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        await gather(run, query=question, pool=pool, k=self._params.passages_per_round)
-        if not pool.passages:
-            run.note_branch("first_note_skipped", "there is no passage")
-            return ""
-        note = await self._write_note("note_first", question, note=None, passages=pool.passages, run=run)
-        run.draft = note or None
-        return note
-
-    async def _new_questions(self, question: str, *, note: str, earlier: Sequence[str], run: Run) -> list[str]:
-        """Ask for at most two questions that neither the model nor the user has asked before."""
-        fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
-        done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
-        proposed = parsed_items(done.text, most=2)
-        if not proposed:
-            run.note_branch("parse_failed", "ask: no question")
-        known_questions = {text.casefold() for text in (question, *earlier)}
-        repeated = [text for text in proposed if text.casefold() in known_questions]
-        for text in repeated:
-            run.note_branch("question_repeated", text)
-        return [text for text in proposed if text not in repeated]
-
-    async def _search(self, questions: Sequence[str], *, run: Run, pool: PassagePool) -> Sequence[Passage]:
-        query, limit = "\n".join(questions), self._params.query_characters
-        if limit is not None and len(query) > limit:
-            run.note_branch("query_cut", f"to {limit} of {len(query)} characters")
-            query = query[:limit]
-        earlier_count = len(pool.passages)
-        await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
-        return pool.passages[earlier_count:]
-
-    async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:
-        """Extend the note with the new passages. Returns None if the new note is not clearly better."""
-        if not passages:
-            run.note_branch("update", "failed: no new passage")
-            return None
-        new = await self._write_note("note_extend", question, note=note, passages=passages, run=run)
-        if new in ("", note):
-            run.note_branch("update", "failed: nothing added")
-            return None
-        # Any note is better than an empty one, without a comparison.
-        better = not note or self._params.keep == "every" or await self._is_better(question, old=note, new=new, run=run)
-        run.note_branch("update", "accepted" if better else "failed: not better")
-        return new if better else None
-
-    async def _write_note(
-        self, step: str, question: str, *, note: str | None, passages: Sequence[Passage], run: Run
-    ) -> str:
-        fields = {"question": question} | ({} if note is None else {"note": note or "none"})
-        done = await self._ask(step, fields, run=run, max_tokens=self._params.note_tokens, passages=passages)
-        return " ".join(done.text.split())
-
-    async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
-        fields = {"question": question, "old": old, "new": new}
-        done = await self._ask("note_compare", fields, run=run, max_tokens=24)  # {"status": true} with some words
-        better = parsed_yes_no(done.text.rpartition("status")[2])  # text before "status" is not the verdict
-        if better is None:
-            run.note_branch("parse_failed", f"note_compare: {done.text.strip()[:80]!r}")
-        return better is True

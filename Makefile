@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies boards docs release-check clean
+.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench boards docs release-check clean
 
 install: $(STAMP)
 
@@ -99,12 +99,6 @@ handbook-curve: install
 
 bench: install
 	$(BIN)/python -m benchmarks
-
-bench-publish: install
-	$(BIN)/python -m benchmarks.publish
-
-bench-strategies: install
-	$(BIN)/python -m benchmarks.strategies --concurrency 8 --publish
 
 # What policies earn in many worlds, with many labels and with few. BOARD="--seeds 2 --policies mba": other arguments.
 boards: install

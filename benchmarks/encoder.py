@@ -2,9 +2,8 @@
 
 Baseline: the same weights and token ids through transformers' AutoModel (in bfloat16 for bfloat16, else in float32), as
 one padded batch, called in turn with ours and pooled to the same vectors. All have one thread, and what is measured is
-that thread's processor time, which a busy machine moves little. The questions are the handbook's. The second table
-shows how far a feature changes if its question is encoded in a batch of sixteen, and how the features correlate with
-those of float32. docs/decisions/own-encoder-forward.md states what follows from it.
+that thread's processor time, which a busy machine moves little. The questions are the handbook's.
+docs/decisions/own-encoder-forward.md states what follows from it.
 """
 
 import json
@@ -13,19 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
 from benchmarks.figures import Figure, percentiles, print_figures
-from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import TokenBatch, load_transformer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 
 TOGETHER, COUNT, WARM_UP = 16, 60, 5
-#: questions whose features are compared
-ALIKE: Final = 160
 PRECISIONS: Final = ("float32", "bfloat16", "int8")
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook" / "questions.jsonl"
 QUESTIONS = [json.loads(line)["question"] for line in HANDBOOK.read_text(encoding="utf-8").splitlines()]
@@ -35,7 +30,7 @@ Pooling = Callable[[list[list[int]]], object]
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the table."""
     folder = resolve(DEFAULT_ENCODER, setting="encoder.model", cache=None).folder
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [tokenizer.encode(question).ids for question in QUESTIONS]
@@ -52,7 +47,6 @@ def main() -> None:
                 name = f"{precision}, {size} question{'s' * (size > 1)}, {percentile}"
                 figures.append(Figure(name=name, unit="ms", ours=ours, baseline=theirs, against=library))
     print_figures(f"encoder forward, {DEFAULT_ENCODER}, one thread, processor time", figures)
-    print_figures(f"features of {ALIKE} questions, which are about 1", _agreement(QUESTIONS[:ALIKE]))
 
 
 def _ours(folder: Path, *, precision: str, ids: list[list[int]]) -> Pooling:
@@ -91,25 +85,6 @@ def _in_turn(poolings: Mapping[str, Pooling], *, ids: list[list[int]], size: int
             if number >= WARM_UP:
                 milliseconds[name].append((time.thread_time() - began) * 1000)
     return milliseconds
-
-
-def _agreement(questions: list[str]) -> list[Figure]:
-    """Per precision: the largest change of a feature with its batch, and the correlation with float32."""
-    figures = []
-    exact = np.empty(0)
-    for precision in PRECISIONS:
-        encoder = DistilBertEncoder(precision=precision, device="cpu", threads=1)
-        single = np.concatenate([encoder.encode([question]) for question in questions])
-        starts = range(0, len(questions), TOGETHER)
-        together = np.concatenate([encoder.encode(questions[start : start + TOGETHER]) for start in starts])
-        if precision == "float32":
-            exact = single
-        change = float(np.abs(together - single).max())
-        correlation = float(np.corrcoef(single.ravel(), exact.ravel())[0, 1])
-        name = f"{precision}, largest change in a batch of {TOGETHER}, in thousandths"
-        figures.append(Figure(name=name, unit="", ours=change * 1000))
-        figures.append(Figure(name=f"{precision}, correlation with float32, %", unit="", ours=correlation * 100))
-    return figures
 
 
 if __name__ == "__main__":

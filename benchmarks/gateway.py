@@ -1,122 +1,342 @@
-"""Pieces of a model's answer on their way through a service: from the server's write to the client's read.
+"""A chat through RagBandit, through LiteLLM's proxy and through a bare relay, in front of one model server.
 
-Real Redis, a real worker and service; the model's server writes the time into every piece. Baseline: the same client
-on that server.
+    python -m benchmarks.gateway --beside VENV          # VENV has litellm[proxy]
+
+The relay commits a row to SQLite before and after the call (WAL, synchronous=FULL): the least that a gateway costs that
+loses nothing. LiteLLM's proxy stores nothing. All servers run at once, and take turns in blocks, so that a busy machine
+slows each of them alike. Rates are of callers that each wait for their reply before they ask again. `upstream` and
+`relay` are also run as processes of their own.
 """
 
 import argparse
-import contextlib
+import asyncio
 import json
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
-import openai
+import httpx
 import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from benchmarks import gateway_beside
-from benchmarks.figures import Figure, percentiles, print_figures
+from benchmarks.figures import machine, percentiles
 from benchmarks.service_process import environment, free_port
-from tests.support.servers.postgres_server import PostgresServer
 
-#: pieces of an answer, the pause between two of them in seconds, and answers
-PIECES, PAUSE_S, ANSWERS = 30, 0.03, 20
+WORDS: Final = [f"word{number} " for number in range(20)]
+USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40}
+#: chats of each server in a row, and rows; callers at once, of which some are printed, and their chats
+CHATS, BLOCKS, CALLERS, PRINTED, CROWD = 40, 5, (1, 2, 4, 8, 16, 32, 64), (1, 16, 32, 64), 256
+#: limits of the p99 that a server adds, milliseconds: the highest rate below each of them is printed
+LIMITS_MS: Final = (10, 50, 100)
+#: longest start of a server, seconds
+START_S: Final = 180.0
 
 
-class _Clock(BaseHTTPRequestHandler):
-    """Writes an answer whose words are the times at which they are written."""
+async def _model(request: Request) -> Response:
+    """A model that replies at once."""
+    sent = await request.json()
+    head = {"id": "x", "created": 1, "model": sent["model"]}
+    if not sent.get("stream"):
+        choice = {"index": 0, "message": {"role": "assistant", "content": "".join(WORDS)}, "finish_reason": "stop"}
+        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": USAGE})
 
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.end_headers()
-        for number in range(PIECES + 1):
-            time.sleep(PAUSE_S)
-            delta = {"content": f"{time.time():.6f} "} if number < PIECES else {}
-            choice = {"index": 0, "delta": delta, "finish_reason": None if number < PIECES else "stop"}
-            chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
-            self.wfile.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        self.wfile.write(b"data: [DONE]\n\n")
+    async def events() -> Any:
+        for delta, finish in [*(({"content": word}, None) for word in WORDS), ({}, "stop")]:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"
+        yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [], 'usage': USAGE})}\n\n"
+        yield "data: [DONE]\n\n"
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+upstream = Starlette(routes=[Route("/v1/chat/completions", _model, methods=["POST"])])
+
+
+class _Relay:
+    """Passes a chat on, with a durable row before it and after it."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+        self._writer = ThreadPoolExecutor(1)
+        self._rows: sqlite3.Connection | None = None
+
+    def _commit(self) -> None:
+        if self._rows is None:
+            self._rows = sqlite3.connect(os.environ["ROWS"], isolation_level=None)
+            self._rows.execute("pragma journal_mode=wal")
+            self._rows.execute("pragma synchronous=full")
+            self._rows.execute("create table if not exists rows(body text)")
+        self._rows.execute("insert into rows values(?)", ("x" * 800,))
+
+    async def chat(self, request: Request) -> Response:
+        """The reply of the model server."""
+        body, loop = await request.body(), asyncio.get_running_loop()
+        # The model server closes connections that are idle for 5 s.
+        self._client = self._client or httpx.AsyncClient(timeout=60, limits=httpx.Limits(keepalive_expiry=2.0))
+        await loop.run_in_executor(self._writer, self._commit)
+        sent = self._client.build_request(
+            "POST", os.environ["UPSTREAM"], content=body, headers={"content-type": "application/json"}
+        )
+        reply = await self._client.send(sent, stream=True)
+        if json.loads(body).get("stream"):
+
+            async def pieces() -> Any:
+                async for piece in reply.aiter_raw():
+                    yield piece
+                await reply.aclose()
+                await loop.run_in_executor(self._writer, self._commit)
+
+            return StreamingResponse(pieces(), media_type="text/event-stream")
+        whole = await reply.aread()
+        await loop.run_in_executor(self._writer, self._commit)
+        return Response(whole, media_type="application/json")
+
+
+relay = Starlette(routes=[Route("/v1/chat/completions", _Relay().chat, methods=["POST"])])
+
+
+@contextmanager
+def servers(
+    litellm: Path | None, *, encoder: str, database: str | None, streams: bool
+) -> Iterator[dict[str, tuple[str, int]]]:
+    """Server -> URL of its chats and its process.
+
+    litellm: a virtual environment with litellm[proxy]; None if it is not measured. database: URL of RagBandit's store;
+    None is SQLite. streams: whether RagBandit asks the model for a stream even if the caller wants a whole reply.
+    """
+    ports = {name: free_port() for name in ("upstream", "relay", "litellm", "ragbandit")}
+    urls = {name: f"http://127.0.0.1:{port}/v1/chat/completions" for name, port in ports.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        started: dict[str, subprocess.Popen[bytes]] = {}
+
+        def start(name: str, *command: str, **more: str) -> None:
+            with Path(folder, f"{name}.log").open("wb") as log:
+                environ = environment() | {"OPENAI_API_KEY": "any", **more}
+                started[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environ, start_new_session=True)
+
+        model = f"http://127.0.0.1:{ports['upstream']}/v1"
+        uvicorn = (sys.executable, "-m", "uvicorn", "--log-level", "warning", "--port")
+        start("upstream", *uvicorn, str(ports["upstream"]), "benchmarks.gateway:upstream")
+        rows = {"ROWS": str(Path(folder, "rows.db")), "UPSTREAM": urls["upstream"]}
+        start("relay", *uvicorn, str(ports["relay"]), "benchmarks.gateway:relay", **rows)
+        config = Path(folder, "ragbandit.yaml")
+        settings = _settings(model, folder=folder, port=ports["ragbandit"], encoder=encoder, streams=streams)
+        config.write_text(yaml.safe_dump(settings))
+        store = {} if database is None else {"DATABASE_URL": database}
+        if database is not None:
+            migrate = (sys.executable, "-m", "ragbandit", "migrate", "--config", str(config))
+            subprocess.run(migrate, env=environment() | store, stdout=subprocess.DEVNULL, check=True)
+        start("ragbandit", sys.executable, "-m", "ragbandit", "up", "--config", str(config), **store)
+        if litellm is not None:
+            proxy = Path(folder, "litellm.yaml")
+            names = ("small", "large")
+            lists = [{"model_name": "auto", "litellm_params": _upstream(name, url=model)} for name in names]
+            proxy.write_text(yaml.safe_dump({"model_list": lists, "litellm_settings": {"telemetry": False}}))
+            given = ("--config", str(proxy), "--port", str(ports["litellm"]), "--host", "127.0.0.1")
+            flags = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+            flags["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
+            start("litellm", str(litellm / "bin" / "litellm"), *given, **flags)
+        try:
+            yield {name: (urls[name], process.pid) for name, process in started.items()}
+        finally:
+            for process in started.values():
+                os.killpg(process.pid, signal.SIGTERM)
+            for process in started.values():
+                process.wait(30)
+
+
+def _upstream(name: str, *, url: str) -> dict[str, str]:
+    return {"model": f"openai/{name}", "api_base": url, "api_key": "any"}
+
+
+def _settings(url: str, *, folder: str, port: int, encoder: str, streams: bool) -> dict[str, Any]:
+    prices, options = {"input": 1.0, "output": 2.0}, {"base_url": url, "stream": streams or "caller"}
+    generators = {
+        name: {"name": "openai", "model": name, "token_prices": prices, "openai": options}
+        for name in ("small", "large")
+    }
+    arms = {name: {"class": "model", "generator": name} for name in generators}
+    model = {"encoder": {"model": "hashing"}} if encoder == "hashing" else {}
+    return {"data_dir": f"{folder}/data", "server": {"port": port}, "generators": generators, "arms": arms, **model}
+
+
+class _Times:
+    """Milliseconds of whole replies, first pieces and gaps between pieces of one server."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.first: list[float] = []
+        self.gaps: list[float] = []
+        #: callers -> chats a second, p50 and p99 of their milliseconds, and p99 of the gaps between pieces
+        self.crowd: dict[int, tuple[float, float, float, float]] = {}
+
+
+def _body(text: str, *, stream: bool) -> dict[str, Any]:
+    return {"model": "auto", "stream": stream, "messages": [{"role": "user", "content": f"What is {text}?"}]}
+
+
+async def _whole(client: httpx.AsyncClient, url: str, *, text: str) -> float:
+    began = time.perf_counter()
+    reply = await client.post(url, json=_body(text, stream=False), headers={"authorization": "Bearer any"})
+    reply.raise_for_status()
+    assert reply.json()["choices"][0]["message"]["content"]
+    return (time.perf_counter() - began) * 1000
+
+
+async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Times) -> None:
+    began = last = time.perf_counter()
+    count = 0
+    asks = client.stream("POST", url, json=_body(text, stream=True), headers={"authorization": "Bearer any"})
+    async with asks as reply:
+        reply.raise_for_status()
+        async for line in reply.aiter_lines():
+            if line.startswith("data: {") and "word" in line:
+                now = time.perf_counter()
+                (times.gaps if count else times.first).append((now - last) * 1000)
+                count, last = count + 1, now
+    assert count, f"{url} sent no piece in {time.perf_counter() - began:.1f} s"
+
+
+async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[float, float, float, float]:
+    """Chats a second, p50 and p99 of whole chats, and p99 of the gaps between pieces of streams."""
+    room, streams = asyncio.Semaphore(callers), _Times()
+
+    async def one(text: str, *, stream: bool = False) -> float:
+        async with room:
+            if stream:
+                await _stream(client, url, text=text, times=streams)
+                return 0.0
+            return await _whole(client, url, text=text)
+
+    await asyncio.gather(*(one(f"warm-up {number} of {callers}") for number in range(CROWD // 4)))
+    began = time.perf_counter()
+    spans = await asyncio.gather(*(one(f"number {number} of {callers}") for number in range(CROWD)))
+    rate = CROWD / (time.perf_counter() - began)
+    await asyncio.gather(*(one(f"stream {number} of {callers}", stream=True) for number in range(CROWD // 4)))
+    return rate, *percentiles(spans), percentiles(streams.gaps)[1]
+
+
+async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
+    """The times of every server, measured in turns."""
+    found = {name: _Times() for name in urls}
+    # Connections idle for 5 s may be closed by a server just as the next request is sent.
+    limits = httpx.Limits(max_connections=100, keepalive_expiry=2.0)
+    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+        for name, url in urls.items():
+            give_up = time.monotonic() + START_S
+            while True:
+                try:
+                    await _whole(client, url, text="the start")
+                    break
+                except httpx.HTTPError:
+                    if time.monotonic() > give_up:
+                        raise RuntimeError(f"{name} did not start within {START_S:g} s") from None
+                    await asyncio.sleep(0.5)
+        for block in range(BLOCKS + 1):  # the first one warms up
+            for name, url in urls.items():
+                times = found[name] if block else _Times()
+                for number in range(CHATS):
+                    times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
+                    await _stream(client, url, text=f"piece {number} of {block}", times=times)
+        for callers in CALLERS:
+            for name, url in urls.items():
+                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
+    return found
+
+
+def _memory(process: int) -> float:
+    """MiB of a process and its child processes; shared pages count by their share."""
+    total, found = 0, [process]
+    for number in found:  # grows by the children
+        with suppress(OSError):
+            found += map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())
+            rows = Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
+            total += sum(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
+    return total / 1024
+
+
+def run(litellm: Path | None, *, encoder: str, database: str | None = None, streams: bool = True) -> None:
+    """Print the tables. database, streams: see `servers`."""
+    with servers(litellm, encoder=encoder, database=database, streams=streams) as started:
+        found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
+        memory = {name: _memory(process) for name, (_, process) in started.items()}
+    base, store = found["upstream"], "SQLite" if database is None else "PostgreSQL"
+    asked = "" if streams else ", openai.stream: caller"
+    print(f"a chat through a gateway, encoder {encoder}, {store}{asked}; ms added to the model server's own time")
+    print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second below p99 of {LIMITS_MS} ms")
+    for name, times in found.items():
+        added = [
+            percentiles(getattr(times, kind))[place]
+            - (0 if name == "upstream" else percentiles(getattr(base, kind))[place])
+            for kind in ("whole", "first")
+            for place in (0, 1)
+        ]
+        rates = "  ".join(f"{_rate_below(times, base=base, limit_ms=limit):5.0f}" for limit in LIMITS_MS)
+        print(
+            f"{name:10} {added[0]:10.1f} {added[1]:7.1f} {added[2]:10.1f} {added[3]:7.1f} "
+            f"{percentiles(times.gaps)[1]:8.2f} {memory[name]:6.0f}   {rates}"
+        )
+    print(f"{'':10}" + "".join(f"  {f'{callers} callers: /s, p50, p99, gap':>32}" for callers in PRINTED))
+    for name, times in found.items():
+        cells = []
+        for callers in PRINTED:
+            rate, half, late, gap = times.crowd[callers]
+            own = (0.0, 0.0) if name == "upstream" else base.crowd[callers][1:3]
+            cells.append(f"{rate:8.0f} {half - own[0]:7.1f} {late - own[1]:7.1f} {gap:7.2f}")
+        print(f"{name:10}" + "".join(f"  {cell:>32}" for cell in cells))
+    if "litellm" in found:
+        _print_ratios(found["ragbandit"], found["litellm"], base=base)
+    print(machine())
+
+
+def _rate_below(times: _Times, *, base: _Times, limit_ms: float) -> float:
+    """The highest rate of chats whose p99 exceeds the model server's by less than limit_ms; 0 if there is none."""
+    rates = (rate for n, (rate, _, late, _) in times.crowd.items() if late - base.crowd[n][2] < limit_ms)
+    return max(rates, default=0.0)
+
+
+def _print_ratios(ours: _Times, theirs: _Times, *, base: _Times) -> None:
+    """Print what RagBandit adds in terms of what LiteLLM adds."""
+    whole, first = (
+        (percentiles(getattr(ours, kind))[0] - own) / (percentiles(getattr(theirs, kind))[0] - own)
+        for kind in ("whole", "first")
+        for own in [percentiles(getattr(base, kind))[0]]
+    )
+    rates = ", ".join(f"at {n} {ours.crowd[n][0] / theirs.crowd[n][0]:.2f}" for n in PRINTED)
+    print(f"RagBandit / LiteLLM: whole {whole:.2f}, first piece {first:.2f}, chats a second {rates}")
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
     parser.add_argument("--beside", type=Path, help="a virtual environment with litellm[proxy], to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
     parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
-    given, _ = parser.parse_known_args()
-    with contextlib.ExitStack() as stack:
+    asked = parser.parse_args()
+    with ExitStack() as stack:
         database = None
-        if given.postgres:
+        if asked.postgres:
+            from tests.support.servers.postgres_server import PostgresServer  # a package that only tests need
+
             server = PostgresServer(durable=True)
             stack.callback(server.stop)
             server.start()
             database = server.url(server.new_database())
-        gateway_beside.run(given.beside, encoder=given.encoder, database=database, streams=not given.stream_as_caller)
-    _print_pieces()
-
-
-def _print_pieces() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Clock)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    direct, port = f"http://127.0.0.1:{server.server_address[1]}/v1", free_port()
-    settings = {
-        "encoder": {"model": "hashing"},
-        "arms": {"model": {"class": "model"}},
-        "generator": {"name": "openai", "model": "m", "openai": {"base_url": direct}},
-        "server": {"port": port},
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "config.yaml")
-        config.write_text(yaml.safe_dump(settings | {"data_dir": folder}))
-        command = [sys.executable, "-m", "ragbandit", "up", "--config", str(config)]
-        with Path(folder, "up.log").open("wb") as log:
-            up = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), cwd=folder)
-        try:
-            through = f"http://127.0.0.1:{port}/v1"
-            _lags(through, answers=1, wait_s=60)
-            ours, baseline = _lags(through, answers=ANSWERS), _lags(direct, answers=ANSWERS)
-        finally:
-            up.terminate()
-            up.wait(30)
-            server.shutdown()
-    against, rows = "the same client without a service", list[Figure]()
-    for name, last in (("first piece", 1), ("all pieces", PIECES)):
-        mine, theirs = (percentiles([lag for one in lags for lag in one[:last]]) for lags in (ours, baseline))
-        rows += [
-            Figure(name=f"{name} {label}", unit="ms", ours=mine[at], baseline=theirs[at], against=against)
-            for at, label in enumerate(("p50", "p99"))
-        ]
-    print_figures(f"a piece of an answer, written to read ({ANSWERS} answers of {PIECES} pieces)", rows)
-
-
-def _lags(url: str, *, answers: int, wait_s: float = 0.0) -> list[list[float]]:
-    """Milliseconds from the write of every piece to its read, by answer. wait_s: until the service is there."""
-    give_up, lags = time.monotonic() + wait_s, list[list[float]]()
-    with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client:
-        while len(lags) < answers:
-            try:
-                stream = client.chat.completions.create(
-                    model="arm/model", messages=[{"role": "user", "content": "What time is it?"}], stream=True
-                )
-            except openai.APIError:
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(0.2)
-                continue
-            texts = [(choice.delta.content, time.time()) for chunk in stream for choice in chunk.choices]
-            lags.append([(read - float(word)) * 1000 for text, read in texts if text for word in text.split()])
-    return lags
+        run(asked.beside, encoder=asked.encoder, database=database, streams=not asked.stream_as_caller)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,25 @@
-"""Judging a log: the estimate with its interval in memory, and ten million rows out of a Parquet file.
+"""`ragbandit replay` on ten million rows of a Parquet file: seconds and memory of the whole command.
 
-Baselines: the Open Bandit Pipeline's doubly robust estimate with 100 bootstraps, where it is installed; and for the
-file, the least that anybody must do who judges it in memory: read the columns with pyarrow and take the mean of
-weight * reward.
+Baseline: the least that anybody must do who judges the file in memory: read the columns with pyarrow and take the mean
+of weight * reward.
 """
 
 import argparse
-import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
-from benchmarks.coverage.methods import weight_powers
 from benchmarks.figures import Figure, print_figures
-from ragbandit.router.comparison.intervals import Moments, cressie_read, extreme_rows, heavy_weight
-from ragbandit.router.offline.estimation import scores
 
-ROWS, ARMS = 100_000, 3
+ARMS = 3
 LARGE = 10_000_000
-PIECE = 16_384
-TWICE = 7
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -45,64 +36,6 @@ class Sample:
         self.predicted: Matrix = draw.random((rows, ARMS))
         chance = self.predicted[np.arange(rows), self.action]
         self.reward: Vector = (draw.random(rows) < chance).astype(np.float64)
-
-
-def ours(sample: Sample) -> tuple[float, float]:
-    """The doubly robust interval, piece by piece as `judge` does it."""
-    total: Moments | None = None
-    powers = np.zeros(2)
-    for start in range(0, len(sample.reward), PIECE):
-        rows = slice(start, start + PIECE)
-        made = Moments.of(
-            *scores(
-                reward=sample.reward[rows],
-                action=sample.action[rows],
-                logged=sample.logged[rows],
-                candidate=sample.candidate[rows],
-                predicted=sample.predicted[rows],
-            )
-        )
-        powers += weight_powers(sample.logged[rows], candidate=sample.candidate[rows])
-        total = made if total is None else total.merged(made)
-    assert total is not None
-    scored = total.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
-    extremes = extreme_rows([heavy_weight(powers)], rewards=(0.0, 1.0), baseline=float(total.mean[2]))
-    return cressie_read(scored, confidence=0.95, extremes=extremes)
-
-
-def theirs(sample: Sample) -> Callable[[], object] | None:
-    """OBP's doubly robust estimate with 100 bootstraps; None where it is not installed."""
-    if importlib.util.find_spec("obp") is None:
-        return None
-    from obp.ope import DoublyRobust
-
-    pscore = sample.logged[np.arange(len(sample.reward)), sample.action]
-    position = np.zeros(len(sample.reward), dtype=int)
-
-    def run() -> object:
-        return DoublyRobust().estimate_interval(
-            reward=sample.reward,
-            action=sample.action,
-            pscore=pscore,
-            action_dist=sample.candidate[:, :, None],
-            estimated_rewards_by_reg_model=sample.predicted[:, :, None],
-            position=position,
-            n_bootstrap_samples=100,
-            random_state=0,
-        )
-
-    return run
-
-
-def milliseconds(run: Callable[[], object]) -> float:
-    """Median of a few runs, after one to warm up."""
-    run()
-    found = []
-    for _ in range(TWICE):
-        began = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - began) * 1000)
-    return median(found)
 
 
 def write_log(path: Path, *, rows: int, piece: int = 500_000, first: int = 0) -> None:
@@ -159,20 +92,11 @@ def spent(command: Sequence[str]) -> tuple[float, float]:
     return time.perf_counter() - began, usage.ru_maxrss / 1024**2
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print both tables."""
+def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay_speed", description=__doc__)
     parser.add_argument("--rows", type=int, default=LARGE, help="of the Parquet file")
-    asked = parser.parse_args(arguments)
-    sample = Sample(ROWS)
-    mine, other = milliseconds(lambda: ours(sample)), theirs(sample)
-    if other is None:
-        Console().print(f"DR with interval, {ROWS:,} x {ARMS}: {mine:.1f} ms (obp is not installed: no baseline)")
-    else:
-        figure = Figure(
-            name="DR with interval", ours=mine, baseline=milliseconds(other), unit="ms", against="OBP, 100 bootstraps"
-        )
-        print_figures(f"one candidate on {ROWS:,} rows x {ARMS} arms, in memory", [figure])
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.parquet"
         write_log(path, rows=asked.rows)

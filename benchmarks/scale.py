@@ -2,8 +2,6 @@
 
 `python -m benchmarks.scale [--rows 1000000] [--postgres]`: the rows are copies of decisions that a router made, with
 ids, draws and times of their own over 30 days; 30 % are rated and learned.
-At the end decisions leave the large store by age while a router serves: the longest pause of a writer is printed.
-With --move the large store is only made on SQLite and moved to PostgreSQL, as by `ragbandit migrate --from`.
 """
 
 import os
@@ -16,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import defaultdict
@@ -36,10 +33,8 @@ from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 
@@ -239,69 +234,24 @@ def command(folder: Path, url: str, *given: str) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def leave(settings: Settings, *, seconds: float) -> str:
-    """Let decisions leave by age while a router serves; a line with rates and pauses."""
-    pauses: dict[bool, list[float]] = {False: [], True: []}
-    with Router.open(settings, jobs=MemoryJobs()) as router:
-        retention = Retention(router.database, holder="benchmark", days=DAYS / 3)
-        ended, removing = threading.Event(), [False]
-
-        def serve() -> None:
-            for number in itertools.count(2 * 10**8):
-                if ended.is_set():
-                    return
-                began = time.perf_counter()
-                made_here(router, number, rated=True)
-                pauses[removing[0]].append(1000.0 * (time.perf_counter() - began))
-                time.sleep(0.01)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        time.sleep(seconds / 2)
-        removing[0], began, before = True, time.perf_counter(), _stored(router.database)
-        while time.perf_counter() - began < seconds and retention.step() is not None:
-            pass
-        rate = (before - _stored(router.database) + len(pauses[True])) / (time.perf_counter() - began)
-        ended.set()
-        thread.join()
-        retention.release()
-    spread = ", ".join(
-        f"{name}: p50 {median(took):.1f} ms, longest {max(took):.0f} ms for three writes"
-        for name, took in (("without", pauses[False]), ("meanwhile", pauses[True]))
-    )
-    return f"leaving by age: {rate:.0f} decisions a second; {spread}"
-
-
-def _stored(database: Database) -> int:
-    with database.read() as connection:
-        return int(connection.execute(text("SELECT count(*) FROM decisions")).scalar_one())
-
-
 def main(given: Sequence[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="decisions of the large store")
     parser.add_argument("--policy", default="mba", help="what learns them; another one than mba fills faster")
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL of its own, not on SQLite")
-    parser.add_argument("--move", action="store_true", help="only move the large store from SQLite to PostgreSQL")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for how long decisions leave the large store")
     asked = parser.parse_args(given)
     CONFIG["policy"] = {"name": asked.policy}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = None
-        if asked.postgres or asked.move:
+        if asked.postgres:
             from tests.support.servers.postgres_server import PostgresServer  # a package that only tests need
 
-            server = PostgresServer(durable=asked.move)
+            server = PostgresServer(durable=False)
             server.start()
             stack.callback(server.stop)
         templates, stores, learned = Templates(folder / "templates"), [], []
-        if asked.move:
-            assert server is not None
-            fill(f"sqlite:///{folder / 'old.db'}", templates=templates, count=asked.rows)
-            print(moved(folder / "old.db", server.url(server.new_database())))
-            return
         for count in (SMALL, asked.rows):
             home = folder / str(count)
             home.mkdir()
@@ -312,32 +262,19 @@ def main(given: Sequence[str] | None = None) -> None:
             filled = time.monotonic() - began
             learned.append(learn(settings, url))
             print(f"{count} decisions: filled in {filled:.0f} s, learned by {time.monotonic() - began:.0f} s")
-            stores.append((settings, home, url))
+            stores.append((home, url))
         show("learning a row (CPU)", learned)
         with ExitStack() as running:
             both = [
                 calls(running.enter_context(served({**CONFIG, "data_dir": str(home)}, database=url)))
-                for _, home, url in stores
+                for home, url in stores
             ]
             compare(*both)
-        print(leave(stores[1][0], seconds=asked.seconds), flush=True)
         for line in (["report"], ["verify"], ["replay", "--policy", "fixed:b"]):
-            (seconds, memory), (large_seconds, large_memory) = [command(home, url, *line) for _, home, url in stores]
+            (seconds, memory), (large_seconds, large_memory) = [command(home, url, *line) for home, url in stores]
             show(" ".join(line) + " (CPU)", [1000.0 * seconds, 1000.0 * large_seconds])
             print(f"{'  memory':28} {memory:10.0f} MiB {large_memory:11.0f} MiB", flush=True)
         print(f"{'PostgreSQL' if server else 'SQLite'}, {asked.rows} decisions; {machine()}")
-
-
-def moved(file: Path, url: str) -> str:
-    """Move a store to PostgreSQL; the time it took."""
-    source, target = Database(f"sqlite:///{file}", read_only=True), Database(url)
-    began, used = time.monotonic(), time.process_time()
-    rows = move(source, target, progress=lambda _done, _total: None)
-    seconds, used = time.monotonic() - began, time.process_time() - used
-    source.close()
-    target.close()
-    figures = f"{rows:,} rows ({file.stat().st_size / 1e9:.1f} GB) in {seconds:.0f} s, {rows / seconds:,.0f} a second"
-    return f"moved {figures}; {used:.0f} s of processor time besides PostgreSQL's; {machine()}"
 
 
 def compare(*stores: Mapping[str, tuple[Callable[[int], object], int]]) -> None:

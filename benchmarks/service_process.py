@@ -1,7 +1,4 @@
-"""A service in a process of its own, for measurements over HTTP: `serve` on a free port, with the hashing encoder.
-
-The measurements of before_after use it in trees of earlier revisions too, so it imports nothing of ours.
-"""
+"""A service in a process of its own, for measurements over HTTP: `serve` on a free port, with the hashing encoder."""
 
 import json
 import os

@@ -2,13 +2,11 @@
 
     python -m benchmarks.coverage                       # 200 made lives of each kind
     python -m benchmarks.coverage --places replay,warm --runs 50
-    python -m benchmarks.coverage.methods               # the methods alone, beside those of other packages
 
 Kinds of life: benchmarks/coverage/lives.py; places: benchmarks/coverage/places.py.
 """
 
 import argparse
-import io
 import multiprocessing
 import os
 import sys
@@ -23,7 +21,6 @@ from rich.table import Column, Table
 from benchmarks.coverage.lives import DECISIONS, KINDS
 from benchmarks.coverage.places import PLACES, Line, Tally, tallies
 from benchmarks.figures import machine
-from benchmarks.publish import WORLDS_PAGE, fenced, put
 from ragbandit.shared.this_process import cores
 
 #: runs of one job of the pool
@@ -38,21 +35,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--runs", type=int, default=200, help="lives of every kind")
     parser.add_argument("--places", default=",".join(PLACES), help="only these, separated by commas")
     parser.add_argument("--jobs", type=int, default=cores())
-    parser.add_argument(
-        "--publish",
-        metavar="NAME",
-        help="put what is printed between the marks of this name in docs/simulated-worlds.md",
-    )
     asked = parser.parse_args(list(arguments))
     places = [name.strip() for name in asked.places.split(",")]
     if unknown := [name for name in places if name not in PLACES]:
         parser.error(f"unknown place {unknown[0]!r}; known: {', '.join(PLACES)}")
-    if asked.runs < 1 or asked.jobs < 1:
-        parser.error("--runs and --jobs are 1 or more")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # the processes share the cores already
-    printed = io.StringIO()
-    console = Console(file=printed, width=170)
+    console = Console(width=170)
     with (
         ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
@@ -67,9 +56,6 @@ def main(arguments: Sequence[str]) -> None:
         highlight=False,
     )
     console.print(machine())
-    sys.stdout.write(printed.getvalue())
-    if asked.publish is not None:
-        put(asked.publish, fenced(printed.getvalue()), file=WORLDS_PAGE)
 
 
 def _measured(

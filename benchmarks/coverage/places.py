@@ -27,7 +27,7 @@ from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import Draws, Judged
 from ragbandit.router.rollouts.verdicts import Evidence
-from ragbandit.shared.types import ArmName, Matrix, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import ArmName, Matrix
 
 #: numbers of decisions after which the interval is checked
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
@@ -249,21 +249,6 @@ def _draws(rows: Life) -> Draws:
     )
 
 
-VERSION: Final = PolicyVersion(
-    name="v1",
-    base=PolicyLabel("main"),
-    label=PolicyLabel("main.v1"),
-    state="canary",
-    weight=0.25,
-    former=None,
-    revision=1,
-    reason="made",
-    made_by="benchmark",
-    made_at=0.0,
-    since=0.0,
-)
-
-
 def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """A table of every arm's outcome, by `advise` and by `replay`: as many questions as the life has ratings."""
     lived = life(kind, seed=seed)
@@ -277,20 +262,14 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     table = replace(table, reward=right.ravel().astype(float))
     found = _replayed(table, plan=Plan())
     rarest = truth - float(rated.chance[:, 2].mean())
-    return {
-        Line(name="replay, reward", confidence=CONFIDENCE, every_look=False): [
-            _look(found.candidates[1].reward, truth)
-        ],
-        Line(name="replay, gain on the rarest", confidence=CONFIDENCE, every_look=False): [
-            _look(_against_the_other(table), -rarest)
-        ],
-        Line(name="reward", confidence=CONFIDENCE, every_look=False): [
-            _look(mean_difference(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)
-        ],
-        Line(name="gain", confidence=CONFIDENCE, every_look=False): [
-            _look(mean_difference(ours - always, possible=(-1.0, 1.0), confidence=CONFIDENCE), gain)
-        ],
+    of_replay = {"reward": (found.candidates[1].reward, truth)}
+    of_replay |= {"gain on the rarest": (_against_the_other(table), -rarest)}
+    ends = {
+        "reward": (mean_difference(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth),
+        "gain": (mean_difference(ours - always, possible=(-1.0, 1.0), confidence=CONFIDENCE), gain),
     }
+    ends |= {f"replay, {name}": value for name, value in of_replay.items()}
+    return {Line(name=name, confidence=CONFIDENCE, every_look=False): [_look(*pair)] for name, pair in ends.items()}
 
 
 def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:

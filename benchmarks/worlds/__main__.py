@@ -12,7 +12,6 @@ at most 80 % of a table, one by one; the greedy choice after it is evaluated on 
 """
 
 import argparse
-import io
 import os
 import sys
 from pathlib import Path
@@ -22,11 +21,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from rich.console import Console
 
 from benchmarks.figures import machine
-from benchmarks.publish import WORLDS_PAGE, fenced, put
 from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import LONG, WORLDS
-from benchmarks.worlds.passes import BEST, DEAREST, MODES, QUESTIONS, Conditions
-from benchmarks.worlds.report import print_board, write
+from benchmarks.worlds.passes import MODES, QUESTIONS, Conditions
+from benchmarks.worlds.report import print_board
 from ragbandit.router.cli.console import bars
 from ragbandit.shared.this_process import cores
 
@@ -66,23 +64,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
     )
-    options.add_argument("--first", type=int, default=0, help="decisions at the beginning that are all labelled")
     options.add_argument("--warm", type=int, default=0, help="questions learned before with the outcomes of all arms")
-    options.add_argument("--judge", type=_chance, help="correlation of a judge's scores of all decisions; 0: noise")
-    options.add_argument("--bought", action="store_true", help="the judge's scores favour the worst arm")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
-    options.add_argument(
-        "--favoured", choices=("", BEST, DEAREST), default="", help="others are labelled a quarter as often"
-    )
     options.add_argument("--encoder", help="another than the default, such as hashing")
     options.add_argument("--data", type=Path, default=ROOT / ".ragbandit", help="folder that keeps features")
     options.add_argument("--jobs", type=int, default=cores())
-    options.add_argument("--json", type=Path, help="write all figures there")
-    options.add_argument(
-        "--publish",
-        metavar="NAME",
-        help="put what is printed between the marks <NAME>:begin and :end of docs/simulated-worlds.md",
-    )
     return options
 
 
@@ -97,16 +83,7 @@ def main(arguments: list[str]) -> None:
     if asked.questions <= asked.warm:
         options.error("--questions is more than --warm")
     console = Console()
-    conditions = Conditions(
-        questions=asked.questions,
-        warm=asked.warm,
-        first=asked.first,
-        wrong=asked.wrong,
-        late=asked.late,
-        judge=asked.judge,
-        bought=asked.bought,
-        favoured=asked.favoured,
-    )
+    conditions = Conditions(questions=asked.questions, warm=asked.warm, wrong=asked.wrong, late=asked.late)
     with bars(Console(stderr=True)) as progress:
         worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
         if not worlds:
@@ -122,15 +99,8 @@ def main(arguments: list[str]) -> None:
             jobs=asked.jobs,
             progress=progress,
         )
-    printed = io.StringIO()
-    written = Console(file=printed, width=console.width)
-    print_board(result, console=written)
-    written.print(machine())
-    console.file.write(printed.getvalue())
-    if asked.publish is not None:
-        put(asked.publish, fenced(printed.getvalue()), file=WORLDS_PAGE)
-    if asked.json is not None:
-        write(result, path=asked.json)
+    print_board(result, console=console)
+    console.print(machine())
 
 
 if __name__ == "__main__":

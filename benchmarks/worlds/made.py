@@ -37,48 +37,14 @@ _REASON: Final = (
     "Compare how the {thing} and the {other} were run in {place}, and say what that means for the {noun} next year.",
     "Suppose that {place} gives up its {thing}: which steps lead from there to a higher {noun} of the {other}?",
 )
-_WORDS: Final[Mapping[str, Sequence[str]]] = {
-    "noun": ["price", "deadline", "colour", "weight", "limit", "owner", "address", "warranty", "capacity", "permit"],
-    "thing": [
-        "kiln",
-        "ferry",
-        "archive",
-        "orchard",
-        "turbine",
-        "bakery",
-        "lighthouse",
-        "sawmill",
-        "tramway",
-        "reservoir",
-        "quarry",
-        "printing-press",
-    ],
-    "other": [
-        "depot",
-        "windmill",
-        "harbour",
-        "laboratory",
-        "greenhouse",
-        "foundry",
-        "signal-box",
-        "weaving-mill",
-        "pump-house",
-        "dairy",
-    ],
-    "place": [
-        "Aarhus",
-        "Bilbao",
-        "Coimbra",
-        "Dundee",
-        "Esbjerg",
-        "Faro",
-        "Ghent",
-        "Haarlem",
-        "Izmir",
-        "Jena",
-        "Kaunas",
-        "Lviv",
-    ],
+_WORDS: Final = {
+    kind: words.split()
+    for kind, words in {
+        "noun": "price deadline colour weight limit owner address warranty capacity permit",
+        "thing": "kiln ferry archive orchard turbine bakery lighthouse sawmill tramway reservoir quarry printing-press",
+        "other": "depot windmill harbour laboratory greenhouse foundry signal-box weaving-mill pump-house dairy",
+        "place": "Aarhus Bilbao Coimbra Dundee Esbjerg Faro Ghent Haarlem Izmir Jena Kaunas Lviv",
+    }.items()
 }
 
 

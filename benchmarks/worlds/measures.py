@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -86,18 +86,6 @@ class Measured:
     answers: Mapping[str, tuple[float, float | None, float]]
     #: mean of a pass
     labels: float
-
-    def as_json(self) -> dict[str, Any]:
-        """For a file: in rewards, not in thousandths."""
-        plain = {key: value for key, value in vars(self).items() if key not in _FIGURES}
-        for name in _FIGURES:
-            figures: Mapping[str, Estimate] = getattr(self, name)
-            plain[name] = {key: {"value": one.value, "error": one.error} for key, one in figures.items()}
-        return plain
-
-
-#: names of the fields of Measured that have figures by key
-_FIGURES: Final = ("best", "choice", "incumbent")
 
 
 def blocks_of(questions: int) -> list[Block]:

@@ -1,7 +1,7 @@
 """One policy's pass through a world, under the conditions in which its labels come."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,7 +18,7 @@ from ragbandit.router.offline.passes import Learning, Places, Played, chance_of,
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.draw import draw, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Feedback, FeedbackId, JoinedDecision, Json, Matrix
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, JoinedDecision, Json, Matrix
 
 #: questions of a pass at most (default), and share of a table that is asked at most
 QUESTIONS: Final = 1200
@@ -28,8 +28,6 @@ COLD, BEST, DEAREST = "cold", "best", "dearest"
 MODES: Final = (COLD, BEST, DEAREST)
 #: suffix of a policy's name: the policy does not get the arms' facts
 APART: Final = ":apart"
-#: where labels favour an arm: by how much the others' chance to be labelled is less
-DISFAVOURED: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,18 +99,10 @@ class Conditions:
     labelled: float = 1.0
     #: questions of a pass that are not asked: the outcomes of all their arms are learned before it
     warm: int = 0
-    #: decisions at the beginning that are all labelled
-    first: int = 0
     #: chance that a rating is the opposite of what it should be
     wrong: float = 0.0
     #: decisions that are made before a label comes
     late: int = 0
-    #: correlation with the quality of a judge's scores of all decisions; of a noise judge 0; None: no judge
-    judge: float | None = None
-    #: the scores are 1 for the arm that earns least, and 0 for all others
-    bought: bool = False
-    #: BEST or DEAREST: decisions of the other arms are labelled DISFAVOURED times as often; empty: all alike
-    favoured: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,48 +119,16 @@ class Task:
 class ConditionedLearning(Learning):
     """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
 
-    def __init__(self, *given: Any, conditions: Conditions, favoured: ArmName, repeats: bool, **more: Any) -> None:
+    def __init__(self, *given: Any, conditions: Conditions, repeats: bool, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._conditions, self._favoured, self._repeats = conditions, favoured, repeats
+        self._conditions, self._repeats = conditions, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
         self._waiting: deque[tuple[int, Decision, Logged]] = deque()
-        rewards = np.array([row.reward.value for row in self.rows]).reshape(-1, len(self.arms))
-        self._worst = self.arms[int(rewards.mean(axis=0).argmin())]
 
-    def is_labelled(self, decision: Decision) -> bool:
-        """With a judge all, though by the judge alone."""
-        return self._has_judge or self._is_rated(decision)
-
-    @property
-    def _has_judge(self) -> bool:
-        return self._conditions.judge is not None or self._conditions.bought
-
-    def _feedback(self, decision: Decision, *, quality: float) -> Iterator[Feedback]:
-        """The rating, if it is rated, and the judge's score."""
-        common: dict[str, Any] = {"decision_id": decision.id, "settings": self.settings, "now": decision.made_at}
-        if self._is_rated(decision):
-            yield made_feedback(feedback_id=FeedbackId("rating"), rating=quality, source="code", **common)
-        if not self._has_judge:
-            return
-        score = float(decision.arm == self._worst)
-        if not self._conditions.bought:
-            is_known = chance_of(decision.id, what="judged") < (self._conditions.judge or 0.0)
-            other = self.rows[int(chance_of(decision.id, what="score") * len(self.rows))]
-            score = quality if is_known else self._quality(other, of=decision, what="other")
-        yield made_feedback(feedback_id=FeedbackId("score"), rating=score, source="judge", **common)
-
-    def _is_rated(self, decision: Decision) -> bool:
-        """The first ones; else by the same number as ever, against a lower chance for arms that are not favoured."""
-        if len(self.order) <= self._conditions.first:
-            return True
-        is_favoured = not self._conditions.favoured or decision.arm == self._favoured
-        share = self.labelled * (1.0 if is_favoured else DISFAVOURED)
-        return chance_of(decision.id, what="labelled") < share
-
-    def _quality(self, row: Logged, *, of: Decision, what: str = "right") -> float:
+    def _quality(self, row: Logged, *, of: Decision) -> float:
         """The row's quality; if rows repeat, 1 with this chance and else 0, by the decision's id."""
         quality = row.reward.quality
-        return float(chance_of(of.id, what=what) < quality) if self._repeats else quality
+        return float(chance_of(of.id, what="right") < quality) if self._repeats else quality
 
     def warm(self, row: Logged) -> None:
         quality = self._quality(row, of=self._numbered(self._numbered(row, self.decided), self.seed).decision)
@@ -222,14 +180,23 @@ class ConditionedLearning(Learning):
                 JoinedDecision(
                     decision=decision,
                     outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=row.reward.cost),
-                    feedback=tuple(self._feedback(decision, quality=quality)),
+                    feedback=(
+                        made_feedback(
+                            feedback_id=FeedbackId("rating"),
+                            rating=quality,
+                            source="code",
+                            decision_id=decision.id,
+                            settings=self.settings,
+                            now=at,
+                        ),
+                    ),
                 ),
                 reward=self.settings.reward,
                 learning=self.settings.learning,
                 texts=True,
                 needs_features=decision.features is not None,
                 encoder_hash=decision.encoder_hash,
-                now=at + self.settings.learning.wait_s,  # after the time in which feedback is collected
+                now=at,
             )
             if not isinstance(joined, Example):
                 raise RuntimeError(f"not learned: {joined}")
@@ -250,9 +217,8 @@ def passed(task: Task, *, world: World) -> Judged:
     asked, rest = cut(world, seed=task.seed, questions=questions)
     arms = world.table.arms
     incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
-    judge = task.conditions.judge is not None or task.conditions.bought
     values = {"context": world.context, "reward": {"weight": world.weight}, "policy": {"incumbent": incumbent}}
-    settings = Settings.model_validate({**values, "learning": {"wait_s": float(judge)}})
+    settings = Settings.model_validate({**values, "learning": {"wait_s": 0.0}})
     name, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
     facts: Mapping[str, Mapping[str, Json]] = {} if is_apart else {str(arm): own for arm, own in world.facts.items()}
     params = with_settings(name, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
@@ -266,7 +232,6 @@ def passed(task: Task, *, world: World) -> Judged:
         seed=task.seed,
         labelled=task.conditions.labelled,
         conditions=task.conditions,
-        favoured=arms[world.reference(task.conditions.favoured)],
         repeats=world.repeats,
     )
     random, count = np.random.default_rng(task.seed), len(asked)

@@ -1,10 +1,7 @@
-"""A board as tables in Markdown, and as JSON. Figures are thousandths of a reward per question."""
+"""A board as tables in Markdown. Figures are thousandths of a reward per question."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -36,24 +33,6 @@ def print_board(board: Board, *, console: Console) -> None:
         _print(_answers_table(board), console=console)
     for note in _notes(board):
         console.print(note, soft_wrap=True, highlight=False, markup=False)
-
-
-def write(board: Board, *, path: Path) -> None:
-    """All figures as JSON, in rewards."""
-    worlds = [
-        {
-            "name": world.name,
-            "rows": len(world.table.rows),
-            "weight": world.weight,
-            "always": dict(zip(world.table.arms, map(float, world.rewards.mean(axis=0)), strict=True)),
-            "possible": board.possible[world.name],
-            "truth": world.truth,
-            "repeats": world.repeats,
-        }
-        for world in board.worlds
-    ]
-    whole = {"seeds": board.seeds, "conditions": asdict(board.conditions), "worlds": worlds}
-    path.write_text(json.dumps({**whole, "rows": [row.as_json() for row in board.rows]}, indent=1), encoding="utf-8")
 
 
 def _parts(board: Board) -> list[tuple[str, float]]:
@@ -202,12 +181,8 @@ def _notes(board: Board) -> list[str]:
         if any(world.repeats for world in board.worlds)
         else "",
         f"{conditions.warm} questions are learned with all outcomes before, and not asked" if conditions.warm else "",
-        f"the first {conditions.first} decisions are all labelled" if conditions.first else "",
         f"{100 * conditions.wrong:g} % of the ratings are turned round" if conditions.wrong else "",
         f"labels come {conditions.late} decisions late" if conditions.late else "",
-        f"decisions of other arms than the {conditions.favoured} are labelled a quarter as often"
-        if conditions.favoured
-        else "",
     ]
     read = (
         f"{', '.join(_KEYS)}: mean until so many questions, labelled or not, against the best fixed arm; {AFTER}: the "

@@ -51,7 +51,7 @@ def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: i
 
 
 #: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on
-#: (benchmarks/coverage)
+#: (`python -m benchmarks.coverage`)
 FEWEST_EFFECTIVE: Final = 10
 
 

@@ -18,7 +18,7 @@ ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
 #: the interval allows for this number of unseen rows with the heaviest weight and the most extreme value; see
-#: `python -m benchmarks.report`
+#: `python -m benchmarks.coverage --places report`
 _UNSEEN_ROWS: Final = 1.5
 #: a difference below this share of the larger mean is rounding, and is set to 0
 _ROUNDING: Final = 1e-9

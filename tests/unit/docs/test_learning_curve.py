@@ -5,12 +5,10 @@ import pytest
 
 from ragbandit.examples.handbook.command import HERE
 from ragbandit.examples.handbook.learning_curve import (
-    LINES,
     assessment,
     chart,
     curve_of,
     learned,
-    picture,
     safe_start,
     sentence,
 )
@@ -72,12 +70,6 @@ def test_the_break_even_is_marked_where_it_is():
     assert f"breaks even at question {found.break_even}" in safe_start(found, harm=0.2)
 
 
-def test_the_chart_has_every_line_at_its_place():
-    """Columns grow with the reward: always no_retrieval left of single_step, multi_step, and the best arm."""
-    line = chart(curve(passed([0, 1, 2] * 100)))[-2]
-    assert line.index("N") < line.index("S") < line.index("M") < line.index("●")
-
-
 def test_a_lead_is_as_wide_as_questions_and_orders_make_it():
     """The lead over an arm has the spread of questions and of passes in its interval, and none comes from one pass."""
     clear, mixed = [0, 1, 2] * 100, [2] * 300
@@ -88,17 +80,6 @@ def test_a_lead_is_as_wide_as_questions_and_orders_make_it():
     assert unlike["multi_step"][0] == pytest.approx(0.025)
     assert unlike["multi_step"][1] < 0 < alike["multi_step"][1]
     assert curve(passed(clear)).leads == {}
-
-
-def test_the_picture_has_the_curve_above_the_arms_that_it_beats():
-    """The router ends on the picture's top line, and each fixed arm has a line of its own, in their order."""
-    drawn = picture(curve(passed([0, 1, 2] * 100)))
-    assert len(drawn) == LINES + 1
-    assert "● router 0.950" in drawn[0]
-    places = [next(number for number, line in enumerate(drawn) if f"always {arm} " in line) for arm in ARMS]
-    assert places == sorted(places, reverse=True)
-    assert max(map(len, drawn)) <= 100
-    assert drawn[-1].endswith("300 questions")
 
 
 def test_both_curves_are_learned_and_drawn(tmp_path):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.report import WORLDS, Score, made
 from ragbandit.router.reporting import estimates
 from ragbandit.shared.confidence_sequences import JudgeSlopes
 
@@ -127,17 +126,6 @@ def test_an_arm_whose_values_nobody_saw():
     value = np.where(arm == 1, 1.0, np.nan)
     found = comparison(value, arm=arm, p=np.full(1000, 0.5))
     assert found.low <= 0.5 * (0.0 - 1.0) < 0.5 * (2.0 - 1.0) <= found.high
-
-
-@pytest.mark.parametrize("world", [WORLDS[0], WORLDS[4]], ids=lambda world: world.name)
-def test_a_made_service(world):
-    """Looked at again and again, dollars and quality hold the truth, and no verdict is false."""
-    score, looks = Score(), (250, 500, 1_000, 2_000, 4_000)
-    for seed in range(12):
-        score.add(made(world, count=max(looks), seed=seed), looks=looks)
-    assert min(score.cost, score.quality) >= 11
-    assert score.wrong == 0
-    assert score.widths
 
 
 def labelled_by_doubt(seed, *, n=6_000):

@@ -5,9 +5,9 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from benchmarks.rollouts import World, rows
 from ragbandit.router.rollouts.evidence import Judged, Predictions, RewardDifference
 from ragbandit.shared.confidence_sequences import JudgeSlopes
+from tests.support.canaries import World, rows
 
 ALPHAS = {"low_alpha": 0.05, "high_alpha": 0.1}
 

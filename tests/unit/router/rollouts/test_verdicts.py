@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.coverage.places import VERSION
-from benchmarks.rollouts import World, rows
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.verdicts import Evidence, comparison_of, decide, facts_of
+from tests.support.canaries import VERSION, World, rows
 
 SETTINGS = RolloutSettings()
 SAME = World(name="same", gap=0.0)

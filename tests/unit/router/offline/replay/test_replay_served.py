@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 
-from benchmarks.same_policy import Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.opening import Recorded
 from ragbandit.router.offline.replay.report import headline
 from tests.support.cases import every_case
 from tests.support.logs.replay_logs import judged, lived_rows
+from tests.support.logs.served_policy import Shape, lived
 
 POLICIES = {
     "mba": {"name": "mba"},

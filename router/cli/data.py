@@ -201,7 +201,6 @@ MOST_NAMED = 20
 _MEANINGS = {
     "added": "rows that are new in the ledger",
     "known": "rows that it had already, skipped",
-    "made_elsewhere": "of the added ones were drawn by another system: `verify` cannot draw them again",
     "bad": "rows that could not be used",
     "left_out": "fields of rows that the store has no column for",
 }

@@ -47,8 +47,6 @@ CANCELLED: Final = "cancelled"
 #: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
 #: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated
 IMPORTED: Final = "imported"
-#: fact of a decision imported from another store: its seed was computed from that store's secret
-SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
 #: key in `Query.request`: whether the caller chose the decision id
 NAMED_ID: Final = "named_id"
 #: fact of a decision that stayed on the arm of an earlier turn: the policy drew no arm

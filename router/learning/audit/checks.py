@@ -32,19 +32,17 @@ from ragbandit.router.policies.draw import (
 )
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value
-from ragbandit.router.storage.sql.tables import decisions, outcomes, snapshots
+from ragbandit.router.storage.sql.tables import decisions, snapshots
 from ragbandit.shared.errors import RESTORE, RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.formats import counted
-from ragbandit.shared.types import CANDIDATE, IMPORTED, SEEDED_ELSEWHERE, Decision, Json, SnapshotInfo
+from ragbandit.shared.types import CANDIDATE, IMPORTED, Decision, Json, SnapshotInfo
 
 #: largest difference that rounding may cause between a logged pmf and the mixture of champion and candidate
 _ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text for a seed that does not follow from the store's secret and the id. None for one of another store."""
-    if SEEDED_ELSEWHERE in decision.facts:
-        return None
+    """Error text for a seed that does not follow from the store's secret and the id."""
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
     return None if follows else "the seed does not follow from the store's secret and the id"
 
@@ -360,19 +358,8 @@ class DeepCheck:
         return f"decision {decision.id}: {fault}"
 
     def _check_missing(self, version: str) -> None:
-        """Count a mismatch for a version without a snapshot row, unless all decisions of the version were imported.
-
-        The outcome's `made_by`, which callers cannot write, marks a decision as imported. A decision of this store that
-        was also imported into another ledger has the outcome of this store, without the mark.
-        """
-        query = select(outcomes.c.decision_id, outcomes.c.made_by)
-        query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
-        with self.ledger.database.read() as connection:
-            rows = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *self._made_by(version)))
-            imported = {row.decision_id for row in rows if IMPORTED in json.loads(row.made_by)}
-        ids = [decision.id for decision in self._decisions(version)]
-        self.verdict.not_checkable += len(imported.intersection(ids))
-        if not imported.issuperset(ids):
+        """Count a mismatch for a version without a snapshot row, unless all decisions of the version were imported."""
+        if next(self._decisions(version), None) is not None:
             text = f"decisions were made by {version}, which no snapshot row describes"
             self.verdict.fail("deep_mismatches", text)
 

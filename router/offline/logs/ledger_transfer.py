@@ -9,7 +9,6 @@ An import appends each row's decision and update to the ledger. A decision that 
 
 import contextlib
 import hashlib
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,11 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
-from ragbandit.router.learning.audit.checks import draw_fault, seed_fault
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import ONLY_PROPENSITY, Logged
 from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
@@ -36,7 +33,7 @@ from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
-from ragbandit.shared.types import IMPORTED, SEEDED_ELSEWHERE, DecisionId, Feedback, FeedbackId, Json, Outcome
+from ragbandit.shared.types import IMPORTED, DecisionId, Feedback, FeedbackId, Json, Outcome
 
 T = TypeVar("T")
 
@@ -49,15 +46,12 @@ _OF_ANSWER = ("quality", "cost")
 _SET_BY_LEDGER = ("seq", "restarts", "decided")
 #: if a decision was imported under a new id, its facts have its id in the log under this key
 LOGGED_ID: Final = "logged_id"
-#: end of a snapshot's version: its last update and the first digits of its sha256
-_VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportCounts(Tally):
     added: int = 0
     known: int = 0
-    made_elsewhere: int = 0  #: added rows whose draws cannot be reproduced from their seeds
 
 
 def ledger_rows(
@@ -70,9 +64,6 @@ def ledger_rows(
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
-            if SEEDED_ELSEWHERE in decision.facts:  # not exported: the store that imports the row checks its seed
-                facts = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
-                decision = replace(decision, facts=facts)
             if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
                 yield Logged(
                     decision=decision,
@@ -101,7 +92,7 @@ def take_in(
     """Append rows to the ledger in their order, a page per transaction. Rows that the ledger already has are skipped.
 
     rows: called twice, since all rows are checked before the first row is written.
-    origin: the format, stored in the facts of rows that were made elsewhere.
+    origin: the format, stored in the facts of rows that this store did not decide.
     source: name of the file, for messages.
     lease_s: lease on the ledger, seconds.
     patience_s: how long to wait for the ledger's learner, seconds.
@@ -111,13 +102,12 @@ def take_in(
     Raises NotReady if a learner keeps the ledger; Conflict, with the line, if the store's row of the same id differs.
     """
     holder = lease_holder("import")
-    secret = known_secret(ledger.database, name=DRAWS)
     common: dict[str, Any] = {"ledger": ledger, "source": source, "origin": origin, "remade": remade}
     registered = ledger.registered()
     encoder = "" if registered is None else str(registered["encoder_hash"])
     for page in _pages(iter(rows())):
         with ledger.database.read() as connection:
-            _ImportPage.of(page, connection=connection, secret=secret, **common).check(encoder)
+            _ImportPage.of(page, connection=connection, **common).check(encoder)
     counts = ImportCounts()
 
     def hold() -> None:
@@ -134,11 +124,9 @@ def take_in(
             while inherit(ledger, holder=holder) != "done":
                 hold()
             with ledger.writing(holder=holder) as (connection, moves, end):
-                import_page = _ImportPage.of(page, connection=connection, secret=secret, **common)
+                import_page = _ImportPage.of(page, connection=connection, **common)
                 added = import_page.write(moves, end=end, now=clock())
-            elsewhere = sum(IMPORTED in row.decision.facts for row in added)
-            known = len(page) - len(added)
-            counts = counts.merged(ImportCounts(added=len(added), known=known, made_elsewhere=elsewhere))
+            counts = counts.merged(ImportCounts(added=len(added), known=len(page) - len(added)))
             progress(counts)
     finally:
         ledger.release(holder=holder)
@@ -159,46 +147,50 @@ def _register(ledger: Ledger, *, now: float) -> None:
             )
 
 
-def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
-    """Mark the row IMPORTED if its draw cannot be repeated, SEEDED_ELSEWHERE if its seed is from another store."""
+def _marked(row: Logged, *, origin: str) -> Logged:
+    """Mark the row IMPORTED, since its draw cannot be repeated from this store's secret."""
     if ONLY_PROPENSITY in row.decision.facts:
         message = "has the probability of the drawn arm only, and a ledger needs that of every arm"
         raise InvalidInput(message, field=f"line {row.line} pmf", remedy="log the whole pmf; `replay --log` needs none")
-    decision = row.decision
-    has_snapshot = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
-    keeps_id = has_snapshot and ID_PATTERN.fullmatch(decision.id)
-    if IMPORTED in decision.facts or (keeps_id and draw_fault(decision) is None):
-        elsewhere = IMPORTED not in decision.facts and seed_fault(decision, secret=secret) is not None
-        mark: dict[str, Json] = {SEEDED_ELSEWHERE: True} if elsewhere else {}
-    else:
-        mark = {IMPORTED: origin}
-    return replace(row, decision=replace(decision, facts={**decision.facts, **mark})) if mark else row
+    if IMPORTED in row.decision.facts:
+        return row
+    return replace(row, decision=replace(row.decision, facts={**row.decision.facts, IMPORTED: origin}))
 
 
-def _renamed(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection) -> list[Logged]:
-    """Give a new id to each imported row whose id the service does not allow, or the store has for another decision.
+def _prepared(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection, origin: str) -> list[Logged]:
+    """The rows as they are stored. Decisions of this store stay as they are, all other rows are marked IMPORTED.
 
-    The new id depends on the ledger's label and the old id. Rows that the ledger has learned keep their ids.
+    A row gets a new id if the service does not allow its id, or the store has it for another decision. The new id
+    depends on the ledger's label and the old id. Rows that the ledger has learned keep their ids.
     """
     ids = [row.decision.id for row in rows]
     in_ledger = updates.c.policy == ledger.label, updates.c.decision_id.in_(ids)
     learned = set(connection.execute(select(updates.c.decision_id).where(*in_ledger)).scalars())
-    not_learned = select(decisions).where(decisions.c.id.in_(set(ids) - learned))
-    stored_rows = {row["id"]: row for row in connection.execute(not_learned).mappings()}
-    renamed = []
+    stored = {row["id"]: row for row in connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()}
+
+    def is_stored(row: Logged) -> bool:
+        values = stored.get(row.decision.id)
+        return values is not None and all(values[name] == value for name, value in decision_row(row.decision).items())
+
+    prepared = []
     for row in rows:
         key = row.decision.id
-        stored = stored_rows.get(key)
-        is_other = stored is not None and any(
-            stored[name] != value for name, value in decision_row(row.decision).items()
-        )
-        if key not in learned and IMPORTED in row.decision.facts and (is_other or not ID_PATTERN.fullmatch(key)):
-            text = canonical([ledger.label, key])
-            new_id = DecisionId(f"{IMPORTED}-{hashlib.sha256(text.encode()).hexdigest()[:40]}")
-            decision = replace(row.decision, id=new_id, query=replace(row.decision.query, id=new_id))
-            row = replace(row, decision=replace(decision, facts={**decision.facts, LOGGED_ID: key}))
-        renamed.append(row)
-    return renamed
+        if not is_stored(row):
+            row = _marked(row, origin=origin)
+            is_other = key in stored and not is_stored(row)
+            if key not in learned and (is_other or not ID_PATTERN.fullmatch(key)):
+                row = _renamed(row, label=ledger.label)
+        prepared.append(row)
+    return prepared
+
+
+def _renamed(row: Logged, *, label: str) -> Logged:
+    key = row.decision.id
+    new_id = DecisionId(f"{IMPORTED}-{hashlib.sha256(canonical([label, key]).encode()).hexdigest()[:40]}")
+    facts = {**row.decision.facts, LOGGED_ID: key}
+    return replace(
+        row, decision=replace(row.decision, id=new_id, query=replace(row.decision.query, id=new_id), facts=facts)
+    )
 
 
 def _feedback_id(decision_id: str) -> FeedbackId:
@@ -217,12 +209,14 @@ class _ImportPage:
 
     @classmethod
     def of(
-        cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, secret: bytes | None, **about: Any
+        cls, page: Sequence[Logged], *, ledger: Ledger, connection: Connection, source: str, origin: str, remade: bool
     ) -> "_ImportPage":
-        rows = [_marked(row, origin=about["origin"], secret=secret) for row in page]
-        if not about["remade"]:
-            rows = _renamed(rows, ledger=ledger, connection=connection)
+        if remade:
+            rows = [_marked(row, origin=origin) for row in page]
+        else:
+            rows = _prepared(page, ledger=ledger, connection=connection, origin=origin)
         decision_rows = {row.decision.id: decision_row(row.decision) for row in rows}
+        about: dict[str, Any] = {"source": source, "origin": origin, "remade": remade}
         return cls(ledger=ledger, connection=connection, rows=rows, decision_rows=decision_rows, **about)
 
     def check(self, encoder: str) -> None:

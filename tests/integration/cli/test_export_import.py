@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
@@ -25,12 +25,11 @@ from ragbandit.router.storage.sql.tables import (
     decisions,
     feedback,
     outcomes,
-    service_secrets,
     updates,
     waiting,
 )
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.cli import app
 from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
@@ -140,23 +139,28 @@ def imported(ledger, path, **options):
     return take_in(ledger, lambda: rows, origin="jsonl", source=path.name, **options)
 
 
+def with_mark(decision):
+    return replace(decision, facts=dict(sorted({**decision.facts, IMPORTED: "jsonl"}.items())))
+
+
 @both
 def test_same_bytes(world, new_ledger, tmp_path):
-    """Export, import into an empty store, export: the same Parquet file, and the same JSONL."""
+    """Export, import into an empty store, export: the same rows, each with the mark of an import."""
     path = tmp_path / "log.parquet"
-    before = exported(world.ledger, path)
-    lines = exported(world.ledger, tmp_path / "before.jsonl")
+    exported(world.ledger, path)
+    rows = [replace(row, decision=with_mark(row.decision)) for row in ledger_rows(world.ledger)]
     assert {row.reward.source for row in read_rows(path)} == {"explicit", "default"}
     there = new_ledger()
     taken = imported(there, path)
-    assert (taken.added, taken.known, taken.made_elsewhere) == (15, 0, 0)
-    assert exported(there, tmp_path / "after.jsonl") == lines
-    assert exported(there, tmp_path / "again.parquet") == before
+    assert (taken.added, taken.known) == (15, 0)
+    for name in ("jsonl", "parquet"):
+        write_rows(tmp_path / f"marked.{name}", rows)
+        assert exported(there, tmp_path / f"after.{name}") == (tmp_path / f"marked.{name}").read_bytes()
 
 
 @both
 def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
-    """Decisions and updates arrive column for column; the same file a second time adds no row to any table."""
+    """Decisions and updates arrive as they are, with a mark; the same file a second time adds no row to any table."""
     exported(world.ledger, tmp_path / "log.jsonl")
     there = new_ledger()
     imported(there, tmp_path / "log.jsonl")
@@ -169,9 +173,10 @@ def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
 
     learned = {row["decision_id"] for row in rows_of(world.ledger, updates, updates.c.seq)}
     assert rows_of(there, updates, updates.c.seq) == rows_of(world.ledger, updates, updates.c.seq)
-    assert rows_of(there, decisions, decisions.c.id) == [
-        row for row in rows_of(world.ledger, decisions, decisions.c.id) if row["id"] in learned
-    ]
+    theirs = [row for row in rows_of(world.ledger, decisions, decisions.c.id) if row["id"] in learned]
+    arrived = rows_of(there, decisions, decisions.c.id)
+    assert all(json.loads(row.pop("facts"))[IMPORTED] == "jsonl" for row in arrived)
+    assert arrived == [{name: value for name, value in row.items() if name != "facts"} for row in theirs]
     tables = (decisions, updates, feedback, outcomes, waiting, closures)
     before = [count(there, table) for table in tables]
     again = imported(there, tmp_path / "log.jsonl")
@@ -234,24 +239,8 @@ def test_rows_that_two_systems_number_alike(new_ledger, tmp_path):
         imported(two, write_json(tmp_path / "two.jsonl", [LEAST | {"id": "new", "reward": 0.1}]))
 
 
-def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
-    """Rows that another store's secret has seeded draw the same arms here, and come out of it as they went in."""
-    whole = exported(world.ledger, tmp_path / "log.jsonl")
-    there = new_ledger("main")
-    with there.database.write() as connection:
-        connection.execute(update(service_secrets).values(value="0f" * 32))
-    assert imported(there, tmp_path / "log.jsonl").made_elsewhere == 0
-    assert exported(there, tmp_path / "again.jsonl") == whole
-    assert imported(there, tmp_path / "again.jsonl").added == 0
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
-    assert (verdict.ok, verdict.decisions, verdict.made_elsewhere) == (True, 15, 0), verdict.notes
-    with there.database.write() as connection:
-        connection.execute(update(decisions).values(seed="1", facts="{}"))
-    assert verify(there, files=SnapshotFiles(str(tmp_path)), serving=None).propensity_mismatches == 15
-
-
-def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
-    """Own rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
+def test_rows_of_another_store_in_a_live_ledger(make_world, new_url, tmp_path):
+    """Rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
     first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
     for _ in range(2):
         first.judged(6)
@@ -260,15 +249,24 @@ def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
     second = make_world(database_url=new_url(), data_dir=str(tmp_path / "second"))
     second.judged(4)
     second.learn()
-    assert imported(second.ledger, tmp_path / "log.jsonl").made_elsewhere == 0
+    imported(second.ledger, tmp_path / "log.jsonl")
     second.judged(2)
     assert second.learn() == 2
     assert [row["seq"] for row in second.updates()] == list(range(1, 19))
     assert second.counters().balanced
     verdict = second.router.verify(deep=True)
     assert verdict.ok, verdict.notes
-    assert verdict.not_checkable == 6  # decided by the version that had learned; both fresh policies are equal
-    assert verdict.deep_decisions == 12
+    assert (verdict.made_elsewhere, verdict.deep_decisions) == (12, 6)
+
+
+def test_own_rows_in_another_ledger(world, tmp_path):
+    """Decisions of this store that another of its ledgers learns keep their draws."""
+    exported(world.ledger, tmp_path / "log.jsonl")
+    there = Ledger(world.database, label="second")
+    assert imported(there, tmp_path / "log.jsonl").added == 15
+    assert not any(IMPORTED in row.decision.facts for row in ledger_rows(there))
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
+    assert (verdict.ok, verdict.made_elsewhere) == (True, 0), verdict.notes
 
 
 def test_counters_balance_for_every_ledger(world, tmp_path):
@@ -346,7 +344,6 @@ def test_verbs(command, configured, tmp_path):
     assert facts == {
         "added": 120,
         "known": 0,
-        "made_elsewhere": 120,
         "bad": 0,
         "left_out": [],
         "label": "imported",

@@ -10,6 +10,7 @@ import os
 import runpy
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -104,6 +105,7 @@ def clean_environment(monkeypatch):
         if name.startswith("RAGBANDIT_") or name in ("DATABASE_URL", "REDIS_URL"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # `load` appends the folder of a configuration
 
 
 # ---------------------------------------------------------------------------------------------------- databases

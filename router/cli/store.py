@@ -10,6 +10,7 @@ import typer
 
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
@@ -78,7 +79,7 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
         name, equals, text = pair.partition("=")
         parts = name.strip().split(".")
         try:
-            value = configuration.parsed_yaml(text)
+            value = parsed_yaml(text)
         except ValueError:
             equals = ""
         if not equals or not all(parts) or len(parts) < 1 + form.count("."):

@@ -6,15 +6,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.named_sections import (
-    DEFAULT,
-    FACTS,
-    Name,
-    SectionName,
-    check_facts,
-    expanded,
-    with_named_sections,
-)
+from ragbandit.router.config.grids import FACTS, check_facts, expanded
+from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
 from ragbandit.router.config.sections import (
     ConversationSettings,
     CostWeight,

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from sqlalchemy import select
 
+from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import with_changes
-from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.config.named_sections import expanded
+from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.verdicts import comparison_of, is_proven
 from ragbandit.router.storage import policy_versions as store

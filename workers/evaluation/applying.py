@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from ragbandit.router.config.loading import load, parsed_yaml, with_changes
+from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import HoldbackSettings, Settings
+from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, SupportsFloat
 
-from ragbandit.router.config.named_sections import NAME
+from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Cost

@@ -43,7 +43,7 @@ def validate(
     """
     loaded = configuration.load(config)
     encoder = check_settings(loaded.settings)
-    rows = configuration.effective(loaded)
+    rows = loaded.rows
     changed = [row for row in rows if every or row[2] != "default"]
     if as_json:
         print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import inspect
 
-from ragbandit.router.config.loading import changed_settings
 from ragbandit.router.config.settings import EncoderSettings, Settings
+from ragbandit.router.config.sources import changed_settings
 from ragbandit.router.encoders.base import (
     AUTO,
     HASHING,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ragbandit.router.config.loading import effective, load
-from ragbandit.router.config.named_sections import expanded
+from ragbandit.router.config.grids import expanded
+from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.rollouts.overview import changed_settings
 from ragbandit.shared.errors import ConfigError
@@ -57,7 +57,7 @@ def test_a_grid_in_a_file(tmp_path):
     """What it became is shown with where it comes from; an error names the setting and the file."""
     file = tmp_path / "config.yaml"
     file.write_text("arms: {fast: , deep: {class: multi_step, grid: {rounds: [2, 4]}}}")
-    shown = {key: (value, source) for key, value, source in effective(load(file)) if key.startswith("arms.deep")}
+    shown = {key: (value, source) for key, value, source in load(file).rows if key.startswith("arms.deep")}
     of_grid = f"file {file}, grid of arms.deep"
     assert shown == {
         "arms.deep.class": ("multi_step", f"file {file}"),

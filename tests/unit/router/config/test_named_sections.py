@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
@@ -40,7 +40,7 @@ def test_a_section_by_name_is_shown_with_what_was_given(tmp_path):
     """`validate` shows the settings of the judge's named generator with their sources."""
     file = tmp_path / "config.yaml"
     file.write_text("generators: {large: {name: openai, model: big}}\njudge: {generator: large}")
-    shown = {key: source for key, _, source in effective(load(file, environ={})) if key.startswith("judge.generator.")}
+    shown = {key: source for key, _, source in load(file, environ={}).rows if key.startswith("judge.generator.")}
     of_large = f"file {file}, generators.large"
     given = {"judge.generator.name": of_large, "judge.generator.model": of_large}
     assert {key: source for key, source in shown.items() if source != "default"} == given

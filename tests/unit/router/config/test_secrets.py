@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.router import Router
@@ -70,7 +70,7 @@ def said(tmp_path, tree, environ) -> str:
     file.write_text(json.dumps(tree))  # which is YAML too
     try:
         loaded = load(file, environ=environ)
-        shown = json.dumps(effective(loaded))
+        shown = json.dumps(loaded.rows)
         check_arms(loaded.settings)
         check_policy(loaded.settings)
         check_generators(loaded.settings, fetch=False)
@@ -137,7 +137,7 @@ def test_bare_words_where_secrets_stand(tmp_path, settings, hidden):
     """A word without any sign of a secret is hidden where secrets stand: headers, fields, passwords, keys."""
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(settings))
-    shown = {key: value for key, value, _ in effective(load(file, environ={}))}
+    shown = {key: value for key, value, _ in load(file, environ={}).rows}
     assert shown[hidden] in ("[hidden]", ["[hidden]"])
     assert SECRET not in json.dumps(shown)
 
@@ -150,7 +150,7 @@ def test_what_is_no_secret_is_shown(tmp_path):
         "snapshots: /var/lib/snapshots\nretriever: {url: 'http://127.0.0.1:9200'}\n"
     )
     environ = {"DATABASE_URL": f"postgresql+psycopg://me:{SECRET}@db:5432/name?sslmode=require&sslpassword={SECRET}"}
-    shown = {key: value for key, value, _ in effective(load(file, environ=environ))}
+    shown = {key: value for key, value, _ in load(file, environ=environ).rows}
     assert shown["generator.openai.base_url"] == "http://127.0.0.1:8000/v1"
     assert shown["generator.openai.api_key_env"] == "MY_KEY"
     assert shown["generator.openai.fields.temperature"] == 0.5

@@ -1,0 +1,114 @@
+"""Errors of pydantic in plain words: the setting, what is wrong with its value, where it came from, and a remedy."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ragbandit.router.config.context_schema import ContextKey
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.sources import leaves_of, source_of
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import did_you_mean, known_choices
+from ragbandit.shared.redaction import described
+
+#: pattern in pydantic's messages -> plainer words
+_WORDS = {
+    r"a valid dictionary( or instance of \w+)?": "a mapping",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "(Input|String) should be": "must be",
+    "(Dictionary|List) should have (.*) after validation, not .*": r"must have \2",
+    "String should match pattern .*": "must have another form",
+}
+#: last part of a setting whose value must match a pattern -> example of a value
+_EXAMPLES = {
+    "rate_limits": "for example 600/minute",
+    "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
+    "label": "1 to 40 small letters, digits and _",
+    "cost_weights": "a small letter, then small letters, digits, - or _",
+}
+#: the defaults, with the sections that are null by default
+_WITH_ALL_SECTIONS = Settings.model_validate(
+    {"judge": {"generator": {}}, "generator": {"token_prices": {"input": 0.0, "output": 0.0}}}
+)
+
+
+def explained(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
+    """The first fault of `error`. sources: see `config.sources`."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    message, remedy = first["msg"].removeprefix("Value error, "), None
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model's, a dataclass's
+        section, path = _WITH_ALL_SECTIONS.model_dump(), first["loc"]
+        if path[0] in ("generators", "retrievers") and len(path) > 2:
+            path = (path[0][:-1], *path[2:])  # has the same settings as the section without a name
+        for part in path[:-1]:
+            section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
+        message = "unknown setting"
+        remedy = known_choices(sorted(section), given=str(first["loc"][-1]))
+    elif first["type"] == "missing":
+        message, remedy = "is needed", "it has no default"
+    elif first["type"] != "value_error":
+        # Pydantic appends the type in a union that it has tried last. Users do not know these types.
+        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)
+        suggestion, value = _suggestion(first)
+        for pattern, words in _WORDS.items():
+            message = re.sub(pattern, words, message, count=1)
+        message = f"{message}, not {value}"
+        remedy = suggestion or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
+        arms_remedy = "for example {fast: {run_by: caller}, deep: {run_by: caller}}"
+        remedy = arms_remedy if first["loc"][0] == "arms" else remedy or None
+    else:
+        key = re.sub(r"\.[^.]*\.\[key\]$", "", key)  # if a key is refused, name the mapping that has it
+        head, _, tail = message.partition(": ")
+        if tail and " " not in head:
+            key, message = head, tail
+    source = source_of(key, sources)
+    return ConfigError(
+        f"{message}{f' [{source}]' if source else ''}",
+        field=key or "config",
+        remedy=remedy or _default_of(key) or "`ragbandit validate --all` lists every setting",
+    )
+
+
+def _suggestion(fault: Any) -> tuple[str, str]:
+    """Returns ("did you mean ...?" or "", description of the value). The description of a possible secret hides it."""
+    value = fault["input"]
+    if fault["type"] in ("too_short", "too_long"):
+        return "", str(len(value))
+    if fault["type"] != "literal_error" or not isinstance(value, str):
+        return "", described(value)
+    suggestion = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
+    return suggestion, repr(value) if suggestion else "another text"
+
+
+def _unit(fault: Any) -> str:
+    """A remedy: the unit of a number, or an example of a text that must match a pattern; "" for other faults."""
+    if fault["type"] == "string_pattern_mismatch":
+        return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
+    seconds = str(fault["loc"][-1]).endswith("_s")
+    if fault["type"] in ("float_type", "int_type") and isinstance(fault["input"], str):
+        return f"write a plain number{' of seconds' if seconds else ''}, without quotes and unit"
+    return "in seconds" if seconds else ""
+
+
+def _default_of(key: str) -> str | None:
+    """A remedy that shows the default of a setting; None if `key` is not a single setting."""
+    defaults = leaves_of(_WITH_ALL_SECTIONS.model_dump())
+    return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
+
+
+def _section_example(section: str) -> str | None:
+    """A remedy that shows a setting of a section with its default; None if `section` is not a section."""
+    for key, value in leaves_of(Settings().model_dump()).items():
+        name = key.removeprefix(f"{section}.")
+        if name != key and "." not in name:
+            return f"for example {section}: {{{name}: {json.dumps(value)}}}"
+    return None

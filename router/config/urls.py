@@ -1,0 +1,66 @@
+"""Settings that are URLs of servers: which are supported, how they are printed, and that the file holds no secret."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.redaction import HIDDEN, credentials_in, shown_value, without_secrets
+
+#: environment variable -> the setting that it sets; its value is a text, not YAML
+PLAIN_VARIABLES: Final = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
+#: setting with a URL -> (supported schemes, remedy)
+_URLS = {
+    "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
+    "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
+}
+
+
+def check_urls(settings: Settings) -> None:
+    """Raise ConfigError if a URL is not one, or is that of another kind of server."""
+    for key, (schemes, remedy) in _URLS.items():
+        text = getattr(settings, key)
+        if text:
+            url = _parsed_url(text)
+            scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
+            if scheme not in schemes:
+                fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
+                raise ConfigError(fault, field=key, remedy=remedy)
+
+
+def refuse_secrets(tree: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an address in the file has a user, password or key. tree: content of the file."""
+    for variable, key in PLAIN_VARIABLES.items():
+        value = tree.get(key)
+        url = _parsed_url(value) if isinstance(value, str) else None  # invalid URLs are reported by `check_urls`
+        if url is not None and (url.password or "password" in url.query):
+            message = "the file has a URL with a password, visible to everyone who can read the file"
+            remedy = f"take it out of the file and set the environment variable {variable}"
+            raise ConfigError(message, field=key, remedy=remedy)
+    field = credentials_in(tree.get("arms"), field="arms")
+    if field is not None:
+        message = "the file has an address with a user, password or key, visible to everyone who can read the file"
+        remedy = (
+            "remove it, and send it as a header (headers_env of the arm http) or set this param by the environment, as "
+            "RAGBANDIT_ARMS__NAME__PARAM"
+        )
+        raise ConfigError(message, field=field, remedy=remedy)
+
+
+def shown_setting(path: tuple[str, ...], value: Any) -> tuple[str, object]:
+    """(dotted key, value) with secrets hidden."""
+    key = ".".join(path)
+    if key not in PLAIN_VARIABLES.values() or not isinstance(value, str):
+        return without_secrets(key), shown_value(value, path=path)
+    url = _parsed_url(value)
+    return key, url.set(query=dict.fromkeys(url.query, HIDDEN)).render_as_string(hide_password=True)
+
+
+def _parsed_url(url: str) -> Any:
+    from sqlalchemy.engine import make_url  # imported here: it takes 0.2 s, and most files contain no URL
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # make_url raises ValueError if the port is not a number
+        return None

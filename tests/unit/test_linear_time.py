@@ -205,28 +205,9 @@ def _readers():
 SOURCE = {"id": "1", "title": "", "text": "a b c d e f g h i", "url": "http://x"}
 #: repeated texts that held a reader once, or are like them
 UNITS = (
+    *(" ", "\n", "a", "1", ".", ",", "'", "-", "_", "a-", "1,", "1.", "://:", ";a=", "?a", "@", "a:", "password="),
     *(
-        " ",
-        "\n",
-        "a",
-        "1",
-        ".",
-        ",",
-        "'",
-        "-",
-        "_",
-        "a-",
-        "1,",
-        "1.",
-        "://:",
-        ";a=",
-        "?a",
-        "@",
-        "a:",
-        "password=",
         "pass ",
-    ),
-    *(
         "token",
         "Authorization:",
         "bearer ",
@@ -237,23 +218,9 @@ UNITS = (
         "-----BEGIN PRIVATE KEY-----",
         "```",
         "``` ",
-        "<a",
-        "<",
     ),
-    *(
-        "<head ",
-        "</head",
-        "<think>",
-        "answer is ",
-        "the ",
-        "e\u0301",
-        "\u4e00",
-        "1\u00bd",
-        "score ",
-        "give this ",
-        "=== a",
-    ),
-    *("data:", "data:\n", "data: {}\n\n", ":\n", "\r", "error:a\n", "or ", "(1", " [1"),
+    *("<a", "<", "<head ", "</head", "<think>", "answer is ", "the ", "e\u0301", "\u4e00", "1\u00bd", "score "),
+    *("give this ", "=== a", "data:", "data:\n", "data: {}\n\n", ":\n", "\r", "error:a\n", "or ", "(1", " [1"),
 )
 
 

@@ -1,6 +1,5 @@
 import hashlib
 import importlib.resources
-import json
 import logging
 import math
 from pathlib import Path
@@ -22,7 +21,6 @@ from ragbandit.router.encoders.forward import (
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder
-from tests.support.waiting import at_once
 
 QUESTIONS = [
     *("What is the capital of France?", "When did the region where the Poachie Range is located achieve statehood?"),
@@ -138,33 +136,12 @@ def test_padding_does_not_leave_the_models_positions(tiny, monkeypatch):
 
 
 @pytest.mark.models
-def test_features_do_not_depend_on_the_order(encoder, monkeypatch):
-    """Questions in several forward passes have the same features in reversed order, within float32 rounding."""
-    monkeypatch.setattr(encoder, "_most_questions", 5)
-    np.testing.assert_allclose(encoder.encode(QUESTIONS[::-1])[::-1], encoder.encode(QUESTIONS), atol=FLOAT32)
-
-
-@pytest.mark.models
 def test_the_hash_tells_encoders_apart(tiny, tmp_path):
     """Precision, dimension, seed and length each change the hash; the same settings give it again, in any cache."""
     plain = tiny()
     assert tiny().hash == tiny(cache=tmp_path / "other").hash == plain.hash
     changes = [{"precision": "bfloat16"}, {"dimension": 64}, {"seed": 1}, {"max_tokens": 20}]
     assert len({plain.hash, *(tiny(**change).hash for change in changes)}) == 5
-
-
-@pytest.mark.models
-def test_the_hash_tells_reference_questions_apart(tiny, tmp_path):
-    """Another question or another label in one line of the reference file gives another hash and other features."""
-    plain, text = tiny(), references().text
-    for key, value in {"question": "Who sank the red boat?", "hops": 3}.items():
-        rows = [json.loads(line) for line in text.splitlines()]
-        next(row for row in rows if row[key] != value)[key] = value
-        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
-        (tmp_path / "reference_questions.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-        other = tiny()
-        assert other.hash != plain.hash, key
-        assert not np.array_equal(other.encode(QUESTIONS), plain.encode(QUESTIONS)), key
 
 
 @pytest.mark.models
@@ -224,16 +201,6 @@ def test_any_text_costs_max_tokens_at_most(encoder, monkeypatch, text):
     [(characters, tokens)] = read
     assert characters <= 32 * 128
     assert tokens <= 128
-
-
-@pytest.mark.models
-def test_threads_get_their_own_rows(encoder):
-    """Calls from several threads at once return what calls one by one return."""
-    expected = [encoder.encode([question]) for question in QUESTIONS]
-    found = {}
-    at_once(*(lambda at=at: found.update({at: encoder.encode([QUESTIONS[at]])}) for at in range(len(QUESTIONS))))
-    for at, row in enumerate(expected):
-        np.testing.assert_allclose(found[at], row, atol=FLOAT32)
 
 
 @pytest.mark.models

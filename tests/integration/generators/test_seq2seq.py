@@ -10,10 +10,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.base import Passage, Prompt, Request, Sampling
+from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.testing.doubles import STREAM_CHECKS
 from ragbandit.workers.setup.generators import WorkerArm
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.support.tiny_models import tiny_writer
@@ -69,18 +68,6 @@ def test_texts_are_those_of_transformers(architecture):
         assert done.finish == ("stop" if written[-1] == tokenizer.eos_token_id else "length")
 
 
-@ARCHITECTURES
-def test_a_stop_string_ends_the_text(architecture):
-    """The text ends before the stop string, with the tokens written until then."""
-    words = WORDS[3]
-    [whole] = together(writer(architecture), [asked(words)])
-    stop = whole.text.split()[4]
-    [done] = together(writer(architecture), [asked(words, stop=(stop,))])
-    before = whole.text.split()[: whole.text.split().index(stop)]
-    assert (done.text.split(), done.finish) == (before, "stop")
-    assert done.completion_tokens == len(before) + 1
-
-
 def test_log_probabilities_are_those_of_the_decoder():
     """Log-probabilities and entropies are of the distributions from which the decoder's tokens were taken."""
     import torch
@@ -96,15 +83,6 @@ def test_log_probabilities_are_those_of_the_decoder():
     assert list(done.details["entropy"]) == pytest.approx((-(told.exp() * told).sum(-1)).tolist(), abs=1e-4)
 
 
-def test_sampling_follows_the_seed():
-    """The same seed gives the same text, and other seeds give others."""
-    texts = [
-        together(writer("t5"), [asked(WORDS[2], sampling=Sampling(temperature=1.5, seed=n % 4))]) for n in range(8)
-    ]
-    assert texts[:4] == texts[4:]
-    assert len({one.text for [one] in texts}) > 1
-
-
 def test_attention_and_hidden_states_are_not_offered(tmp_path):
     """An arm that needs details of a causal model is refused by name when it is loaded."""
     assert writer("t5").capabilities == {"completion", "stop", "logprobs", "entropy"}
@@ -116,12 +94,6 @@ def test_attention_and_hidden_states_are_not_offered(tmp_path):
     with pytest.raises(ConfigError, match="needs attention") as caught:
         loader.load({"dragin": WorkerArm(params={})})
     assert (caught.value.field, "without an encoder" in caught.value.remedy) == ("arms.dragin", True)
-
-
-@pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)
-def test_a_text_is_streamed(check):
-    """What is given out while the decoder writes is what it returns."""
-    check(lambda _text: LocalGenerator(tiny_writer("t5"), device="cpu", precision="float32", threads=1))
 
 
 def test_a_start_token_is_needed(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator, pieces
 from tests.support.tiny_models import tiny_writer
@@ -298,24 +298,3 @@ def test_a_text_may_be_longer_than_a_window():
     requests = [asked(SHARED), asked([*SHARED, *SHARED[:25]]), asked([*SHARED, *SHARED])]
     found = together(writer("mistral"), requests)
     assert [done.text for done in found] == [expected("mistral", request)[0] for request in requests]
-
-
-@pytest.mark.parametrize("architecture", ["mamba", "jamba"])
-def test_a_model_unfit_for_batches_is_refused(architecture):
-    """A model that keeps more than keys and values is a ConfigError that says why."""
-    with pytest.raises(ConfigError, match="cannot run this model") as caught:
-        LocalGenerator(tiny_writer(architecture), device="cpu", precision="float32", threads=1)
-    assert caught.value.field == "generator.model"
-
-
-def test_a_model_without_a_template_gets_the_joined_text():
-    """Without a chat template the parts are joined, and the tokenizer's own count holds."""
-    generator, prompt = writer("llama"), Prompt(instructions="w1", body="w2 w3", prefix="w4")
-    assert generator._text(generator._ids(prompt)).split() == ["w1", "w2", "w3", "w4"]
-    assert generator.count_tokens(prompt) == 4
-
-
-def test_an_empty_prompt_fails():
-    """A prompt without a token cannot be continued."""
-    with pytest.raises(ArmFailed, match="empty"):
-        asyncio.run(writer("llama").complete(asked([])))

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.openai_options import OpenAiOptions
-from ragbandit.strategies.base import CallBroke, Prompt, Request
+from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT
@@ -52,13 +52,6 @@ def pieces_of(server, *, prompt=None, **options):
     return asyncio.run(run()), pieces
 
 
-def test_a_reply_that_is_not_streamed_comes_in_one_piece():
-    """With stream: false the text is there, once."""
-    with ScriptedServer([TEXT]) as server:
-        done, pieces = pieces_of(server, stream=False)
-    assert pieces == [TEXT] == [done.text]
-
-
 def test_stream_as_the_caller_reads():
     """The option `stream: caller` requests a stream only if the caller reads pieces."""
     with ScriptedServer([TEXT, TEXT]) as server:
@@ -67,26 +60,6 @@ def test_stream_as_the_caller_reads():
         streamed = [request.body["stream"] for request in server.requests]
     assert "".join(pieces) == TEXT == done.text == whole.text
     assert streamed == [True, False]
-
-
-def test_a_reply_that_breaks_off_fails_and_is_paid():
-    """A stream that breaks after its first text fails the call, and the error contains the cost."""
-    with ScriptedServer([Reply(text=TEXT, cut=True), TEXT]) as server:
-        failed, pieces = pieces_of(server)
-        assert isinstance(failed, CallBroke)
-        assert failed.spent.completion_tokens > 0
-        assert TEXT.startswith("".join(pieces))
-        assert len(server.requests) == 1
-
-
-def test_a_repeated_prefix_is_not_given_out():
-    """Where the model repeats the prompt's prefix, in several parts, pieces and text are without it."""
-    prompt = Prompt(instructions="", body="Where is it?", prefix="It lies in")
-    with ScriptedServer([" It lies in Ohio, I think.", "It is said to lie in Ohio."]) as server:
-        repeated, pieces = pieces_of(server, prompt=prompt, prefix="user")
-        assert "".join(pieces) == repeated.text == " Ohio, I think."
-        other, pieces = pieces_of(server, prompt=prompt, prefix="user")
-    assert "".join(pieces) == other.text == "It is said to lie in Ohio."
 
 
 def test_characters_cut_by_the_network_are_whole():

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies import GROUP, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.context import PARAM
@@ -30,7 +29,6 @@ OWN = FILE.with_name("extend.md").read_text(encoding="utf-8").partition("\n## A 
 DOC = "\n".join([*(page.read_text(encoding="utf-8") for page in PAGES), OWN])
 SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)
 PYTHON = re.findall(r"```python\n(.*?)```", DOC, flags=re.S)
-CONFIG = (ROOT / "config.yaml").read_text(encoding="utf-8")
 NEEDED = "needed"
 
 
@@ -236,35 +234,3 @@ def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, 
     assert begins_with() == (False, 2.0)
     Path("config.yaml").write_text(yaml.safe_dump(world.settings.model_dump()))
     assert begins_with() == (False, 3.3)
-
-
-def test_what_is_linked_is_there():
-    """Every link's file and heading, every file in backticks and every verb exists."""
-    from ragbandit.workers.cli import VERBS
-
-    assert set(re.findall(r"`ragbandit ([a-z]+)", DOC)) <= set(VERBS)
-    files = re.findall(r"`((?:router|tests)/[\w/]+\.py)`", DOC)
-    linked = re.findall(r"\]\(([^)#]+)\)", DOC)
-    assert [f for f in files if not (ROOT / f).exists()] + [f for f in linked if not (FILE.parent / f).exists()] == []
-    lines = [line[3:].lower() for line in DOC.splitlines() if line.startswith("## ")]
-    headings = {re.sub(r"[`,]", "", line).replace(" ", "-") for line in lines}
-    assert set(re.findall(r"\]\(#([^)]+)\)", DOC)) <= headings
-
-
-def test_the_shipped_file_lists_the_policies():
-    """The comment at policy.name in config.yaml names every registered policy and nothing else."""
-    lines = CONFIG.partition("  name: mba")[2].partition("  label:")[0]
-    said = " ".join(line.partition("#")[2] for line in lines.splitlines())
-    assert re.findall(r"\w+", said.partition(":")[0]) == sorted(POLICIES)
-
-
-def test_the_shipped_file_names_the_params_of_the_default():
-    """The comment at policy.params in config.yaml names the params of the default policy, in their order."""
-    line = re.search(r"  params: \{\} +# of (\w+): (.*)", CONFIG)
-    assert line[1] == PolicySettings().name
-    assert line[2].split(", ") == [each.name for each in params_of(line[1]) if each.name != "revision"]
-
-
-def test_the_shipped_file_has_the_whole_section():
-    """config.yaml states every setting of the policy, with its default."""
-    assert yaml.safe_load(CONFIG)["policy"] == PolicySettings().model_dump()

@@ -87,12 +87,6 @@ def test_hits_come_best_first_with_the_models_output(encoder):
     assert all(type(hit.score) is float for hit in ranked)
 
 
-def test_equal_scores_keep_the_order_given(encoder):
-    """The same text under four ids stays in the order in which the retriever had it."""
-    ranked = asyncio.run(encoder(QUERY, hits("the river", "the river", "the river", "the river")))
-    assert [hit.passage.id for hit in ranked] == ["0", "1", "2", "3"]
-
-
 @pytest.mark.parametrize("query", ["", "dracula " * 20, "北京 " * 200, "who" * 900])
 @pytest.mark.parametrize("architecture", ["bert"])
 def test_a_question_longer_than_the_model_is_cut(query, architecture):
@@ -113,12 +107,6 @@ def test_texts_of_any_length_cost_what_the_model_reads(encoder):
     assert scores[:2].tolist() == pytest.approx(
         alone(tiny_cross_encoder(), "vistula river " * 40, ["paris is the capital " * 40, "北京上海" * 40]), abs=1e-5
     )
-
-
-def test_half_a_surrogate_pair_is_a_question_mark(encoder):
-    """What cannot be encoded is replaced, in the question and in the passage."""
-    broken, mended = encoder.score("dracula \ud800", ["river \udfff"]), encoder.score("dracula ?", ["river ?"])
-    assert broken.tolist() == mended.tolist()
 
 
 def test_what_nobody_waits_for_is_not_computed(encoder, monkeypatch):
@@ -207,13 +195,6 @@ def test_a_folder_that_is_no_cross_encoder_is_refused(damage, tmp_path):
         CrossEncoder(folder)
     assert caught.value.field == "retriever.rerank"
     assert str(folder) in str(caught.value)
-
-
-def test_a_model_with_several_outputs_is_refused():
-    """A classifier of two classes gives no order."""
-    with pytest.raises(ConfigError, match="has 2 outputs, and a cross-encoder that ranks has one") as caught:
-        CrossEncoder(tiny_cross_encoder(outputs=2))
-    assert caught.value.field == "retriever.rerank"
 
 
 def test_code_in_the_folder_is_not_run(tmp_path, monkeypatch):

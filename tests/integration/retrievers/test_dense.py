@@ -76,7 +76,7 @@ def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
     build_bm25(ROWS, tmp_path / "words")
     with pytest.raises(ConfigError, match="has vectors of 'tiny:"):
         DenseRetriever(tmp_path / "i", encoder=SentenceEncoder(tiny_encoder(1), name="tiny"))
-    with pytest.raises(ConfigError, match="has format 3"):
+    with pytest.raises(ConfigError, match="has format 'bm25-1'"):
         DenseRetriever(tmp_path / "words", encoder=encoder)
     with pytest.raises(ConfigError, match="has format 'dense-1'"):
         Bm25Retriever(tmp_path / "i")

@@ -9,7 +9,6 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder, build_index as build_dense
 from ragbandit.workers.setup.retrievers import make_retriever
@@ -55,11 +54,6 @@ class Needy(Shortest):
         super().__init__()
 
 
-class Particular(Shortest):
-    def __init__(self):
-        raise ConfigError("no key is set", field="MY_KEY", remedy="set it")
-
-
 def here(attribute):
     return f"{__name__}:{attribute}"
 
@@ -70,11 +64,6 @@ def settings(tmp_path):
     build_index(ROWS, tmp_path / "indexes" / "default")
     build_dense(ROWS, tmp_path / "indexes" / "default-dense", encoder=SentenceEncoder(tiny_encoder()))
     return lambda **retriever: Settings(data_dir=str(tmp_path), retriever={"model": tiny_encoder(), **retriever})
-
-
-def test_nothing_is_reranked_unless_it_is_set(settings):
-    """Without the setting the retriever is the bare one."""
-    assert isinstance(make_retriever(settings()), CurrentIndex)
 
 
 def test_a_class_of_ones_own_reranks(settings):
@@ -139,13 +128,6 @@ def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words
     assert caught.value.field == "retriever.rerank"
     assert caught.value.remedy
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-def test_what_a_reranker_refuses_itself_keeps_its_own_field(settings):
-    """A ConfigError of a class of the user's own comes through as it is."""
-    with pytest.raises(ConfigError, match="no key is set") as caught:
-        make_retriever(settings(rerank=here("Particular")))
-    assert caught.value.field == "MY_KEY"
 
 
 def test_the_reranker_on_the_page_reranks(settings, tmp_path, monkeypatch):

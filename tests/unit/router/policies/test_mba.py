@@ -53,15 +53,6 @@ def test_pmf_is_the_share_of_points(arms, factor):
     assert len({p for p in output.pmf if p > 0.1 / arms + 1e-12}) > 1 or arms == 2
 
 
-def test_explore_is_a_factor():
-    """Without it the best mean has all; the more it is, the more the others have."""
-    updates, most = made_updates(200, seed=3), []
-    for explore in (0, 0.3, 3):
-        policy = taught(lambda explore=explore: MbaRag(explore=explore), updates)
-        most.append(np.mean([max(output_of(policy, made_features(n)).pmf) for n in range(20)]))
-    assert most[0] == 1.0 > most[1] > most[2]
-
-
 def test_arms_that_are_alike_have_alike_shares():
     """Over the names of 40 sets of new arms each has 1/K, and none of a set is left out for ever."""
     for count in (2, 5, 11):
@@ -103,19 +94,6 @@ def test_every_arm_has_its_share_of_epsilon_min(known, arms, epsilon_min, explor
     pmf = output_of(policy, made_features(1), tuple(arms)).pmf
     assert min(pmf) >= epsilon_min / len(arms) * (1 - 1e-12)
     assert math.fsum(pmf) == pytest.approx(1.0, abs=1e-12)
-
-
-def test_epsilon_falls_as_the_widths_do():
-    """Where one arm pays .8 and the others .4, epsilon is about 2/3 at first and ends at epsilon_min's share."""
-    policy, said, rng = MbaRag(epsilon_min=0.03), {}, np.random.default_rng(2)
-    for count, update in enumerate(made_updates(1500, size=8)):
-        if count in (0, 15, 60, 1000):
-            epsilons = [output_of(policy, made_features(n, size=8)).facts["epsilon"] for n in range(20)]
-            said[count] = float(np.mean(epsilons))
-        policy.learn(rewarded(update, rng.random() < (0.8 if update.arm == ARMS[1] else 0.4)))
-    assert said[0] == pytest.approx(2 / 3, abs=0.1)
-    assert said[0] > said[15] > said[60] > said[1000]
-    assert said[1000] == pytest.approx(0.02, abs=2e-3)
 
 
 def test_learns_which_question_needs_which_arm():
@@ -275,17 +253,6 @@ def test_one_wild_cost_does_not_drown_the_rest():
     policy.learn(rewarded(replace(wild, arm=ARMS[2]), 1.0, cost=1e9, weight=0.05))
     pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
     assert pmf[2] > 0.8
-
-
-def test_after_a_swap_the_best_arm_is_found_again():
-    """600 rows after arms that paid .8 and .2 changed places the new best arm is the likeliest; without alarm, not."""
-    # Without it the mean of an arm's 500 old rows and 200 new ones still prefers the old best arm, by .63 to .37.
-    for params, right in (({}, True), ({"alarm": 1e18}, False)):
-        policy = taught(lambda params=params: MbaRag(**params), world(1500, chance=(0.8, 0.5, 0.2)))
-        for row in world(600, chance=(0.2, 0.5, 0.8), first=1501):
-            policy.learn(row)
-        pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
-        assert (max(pmf) == pmf[2]) == right
 
 
 # --- state -----------------------------------------------------------------------------------------------------------

@@ -48,38 +48,6 @@ def test_a_class_path_is_made_and_recorded_as_such(even):
     assert make_policy("uniform", params={}).algorithm == "uniform"
 
 
-def test_two_packages_with_one_name_are_refused(even, install):  # noqa: F811 - the fixture
-    """Both are named, other policies are made as ever, and a class path says which is meant."""
-    install("other-policies", {"even": "other_policies:Even"}, code=CODE, group=GROUP)
-    error = refused("even")
-    assert error.field == "policy.name"
-    assert "even-policies, other-policies" in error.message
-    assert "package.module:Class" in error.remedy
-    assert make_policy("other_policies:Even", params={}).algorithm == "other_policies:Even"
-    make_policy("uniform", params={})
-
-
-def test_a_name_of_ours_is_not_taken_over(install):  # noqa: F811 - the fixture
-    """A package that claims one of our names is refused with ours where the name is used."""
-    install("bold-policies", {"uniform": "bold:Even"}, code=CODE, group=GROUP)
-    assert "ragbandit, bold-policies" in refused("uniform").message
-    make_policy("fixed", params={"arm": "a"})
-
-
-@pytest.mark.parametrize(
-    ("code", "path", "reason"),
-    [(None, "nowhere_to_be_found:Even", "No module named 'nowhere_to_be_found'"), (CODE, "present_module:Odd", "Odd")],
-)
-def test_what_cannot_be_imported_is_a_configuration_error(install, code, path, reason):  # noqa: F811 - the fixture
-    """By entry point package and reason are named, by class path the reason."""
-    install("sad-policies", {"sad": path}, code=code, group=GROUP)
-    error = refused("sad")
-    assert error.field == "policy.name"
-    assert "the package sad-policies" in error.message
-    assert reason in error.message
-    assert reason in refused(path).message
-
-
 def test_a_class_that_is_no_policy_is_refused(even):
     """What it lacks is named; a param that its constructor does not take is an error of the params."""
     assert "has no needs, deterministic" in refused("even_policies:Whole").message

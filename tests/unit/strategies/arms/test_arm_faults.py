@@ -1,6 +1,5 @@
 """Every arm where an index has nothing to show, a deadline cuts, and texts run wild."""
 
-import time
 from dataclasses import replace
 from typing import get_args
 
@@ -14,7 +13,6 @@ from ragbandit.strategies.arms.flare import Flare
 from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.prompting import passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import generator, run
@@ -104,48 +102,3 @@ def test_an_answer_that_the_deadline_cut_is_kept(arm, texts):
     """What was announced, or asked for, when the deadline passed is the answer, in whichever call that was."""
     outcome = run(arm, budget=Budget(seconds=60), generator_=LateGenerator(*texts, calls=len(texts)))
     assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("exhausted", "Ohio", len(texts))
-
-
-WILD = (
-    *("Mr. ", "A. ", "a.", "x. ", "e.g. ", "U.S. army ", "1", "1,", "1 + ", ".", "? x", "\n", " ", "北京", "北京。"),
-    *("'", '"', '\\"', "{", '{"', "{'", '{"a":', "[", "answer is ", "answer ", "action ", "useful or ", "not "),
-    *("1. ", "passage ", "- ", ",", "1, "),
-)
-READERS = {
-    "first_sentence": passages.first_sentence,
-    "extract_answer": passages.extract_answer,
-    "last_query": lambda text: passages.last_query("q", sentences=[text]),
-    "cut_words": lambda text: passages.cut_words(text, words=350),
-    "parsed_items": lambda text: passages.parsed_items(text, most=2),
-    "parsed_yes_no": passages.parsed_yes_no,
-    "parsed_numbered_labels": lambda text: passages.parsed_numbered_labels(text, labels=["useful"], count=3),
-    "action line": react._ACTION_LINE.search,
-    "parsed_action": react.parsed_action,
-    "sentence_spans": passages.sentence_spans,
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_reading_takes_time_in_proportion_to_the_text(name):
-    """No text of 14,000 characters, however it repeats itself or breaks off, is read for longer than half a second."""
-    for piece in WILD:
-        long = piece * (14_000 // len(piece))
-        for text in (long, f"{long}x", f"{{{long}", f"{long}bb."):
-            assert seconds_for(READERS[name], text) < 0.5, text[:40]
-    for text in (f"action{' ' * 14_000}x", f"useful{' ' * 14_000}useless", f"{'1' * 14_000} + 1"):
-        assert seconds_for(READERS[name], text) < 0.5, text[:40]
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "cut", "found"),
-    [("a b  c", 3, "a b  c", 3), ("a b  c", 2, "a b", 3), ("导" * 100, 3, "导" * 60, 5), ("", 1, "", 0)],
-)
-def test_a_text_without_spaces_is_no_single_word(text, words, cut, found):
-    """A run without white space counts as a word for every 20 characters begun, and is cut inside."""
-    assert passages.cut_words(text, words=words) == (cut, found)
-
-
-def seconds_for(read, text):
-    began = time.thread_time()  # other processes may have the processor
-    read(text)
-    return time.thread_time() - began

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.strategies.arms.basic import MultiStep, NoRetrieval, SingleStep
-from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.testing.doubles import LateGenerator
-from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 
 @pytest.mark.parametrize(
@@ -37,14 +36,6 @@ def test_single_step_searches_the_cleaned_question_and_reads():
     assert queries(outcome) == ["the maker of Jaws from?"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
     assert outcome.cost.passages == 2
-
-
-def test_a_question_of_question_words_skips_the_search():
-    """An empty cleaned query skips the search; the trace records it, and the round still counts."""
-    outcome = outcome_of(SingleStep(), ["x"], question="What is")
-    assert queries(outcome) == []
-    assert branches(outcome, "search_skipped") == ["the query is empty after cleaning"]
-    assert outcome.steps == 1
 
 
 def test_a_budget_without_rounds_or_passages_skips_the_search():
@@ -89,45 +80,6 @@ def test_multi_step_reads_what_it_holds_when_its_thoughts_fill_the_context():
     assert "Jaws was made by Spielberg." in model.prompts[-1].body
 
 
-def test_multi_step_reasoning_searches_with_the_sentence_before():
-    """A sentence that only reasons is not searched for."""
-    outcome = outcome_of(MultiStep(rounds=2), ["So it must be Ohio.", "Hence Ohio.", "Ohio"])
-    assert queries(outcome) == ["the maker of Jaws from?"] * 2
-
-
-def test_multi_step_skips_what_it_holds_and_near_duplicates():
-    """Passages found again, near duplicates and those beyond the cap are skipped and written down."""
-    twin = Passage(id="twin", title="Jaws", text="Jaws was made by Spielberg!")
-    outcome = outcome_of(
-        MultiStep(rounds=2, passages_per_round=3, passages=2),
-        ["Jaws was made by Spielberg from Cincinnati.", "x", "Ohio"],
-        corpus=(JAWS, twin, MAN, TOWN),
-    )
-    skipped = branches(outcome, "passage_skipped")
-    assert "twin: near duplicate of jaws" in skipped
-    assert "jaws: held already" in skipped
-    assert outcome.cost.passages <= 2
-
-
-KEPT = "Jaws was made by Spielberg, surely?"
-#: searches that find jaws (five words in common), then man (one), then town (four)
-CHAIN = ["It came.", "Cincinnati lies in Ohio.", "x", "Ohio"]
-
-
-def shown_in(prompt):
-    return [passage.id for passage in (JAWS, MAN, TOWN) if passage.text in prompt.body]
-
-
-def test_multi_step_keeps_the_first_passages():
-    """A full pool of multi_step keeps the first passages."""
-    generator = ScriptedGenerator(CHAIN)
-    outcome = outcome_of(MultiStep(rounds=3, passages_per_round=1, passages=2), generator, question=KEPT)
-    both = ["jaws", "man"]
-    assert [shown_in(prompt) for prompt in generator.prompts] == [["jaws"], both, both, both]
-    assert branches(outcome, "passage_skipped") == ["town: pool full at 2"]
-    assert outcome.cost.passages == 2
-
-
 def test_the_draft_of_multi_step_survives_the_budget():
     """When tokens run out in mid-chain, the answer is the latest sentence, or the chain's own answer if it has one."""
     sentence = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "x", "x", "x"], tokens=100)
@@ -170,9 +122,3 @@ def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, 
 def test_presets_give_the_numbers_of_the_paper(arm, expected):
     """A preset sets Adaptive-RAG's numbers, and an explicit value wins."""
     assert {name: arm.params[name] for name in expected} == expected
-
-
-def test_params_cannot_be_changed():
-    """An arm's params are read-only."""
-    with pytest.raises(TypeError):
-        SingleStep().params["passages"] = 9

@@ -118,13 +118,6 @@ def test_a_budget_that_ends_in_between_gives_the_first_answer():
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_tokens", "Shelley")
 
 
-def test_its_arms_share_the_rounds():
-    """The first arm and the one whose answer is compared begin no more rounds together than the budget has."""
-    first, other = part("Shelley", arm=SingleStep), part("Shelley", arm=SingleStep)
-    outcome = outcome_of(cascade(first, other=other), budget=Budget(rounds=1))
-    assert (outcome.answer, outcome.steps) == ("Shelley", 1)
-
-
 def test_the_log_probability_is_that_of_the_answer():
     """A model that is sure of its last grade, and not of its answer, is followed by the other arm."""
 
@@ -148,13 +141,6 @@ def test_a_first_arm_that_fails_is_followed_by_the_other():
     assert (outcome.status, outcome.answer) == ("answered", "Stoker")
     assert reasons(outcome) == ["it failed: the server is gone"]
     assert outcome.cost.llm_calls == 2
-
-
-def test_the_judge_is_booked():
-    """Its call is in cost and trace, with the two answers."""
-    outcome = outcome_of(cascade("Shelley", judge=0.5))
-    assert [event.purpose for event in outcome.trace if isinstance(event, Generated)] == ["answer", "judge", "answer"]
-    assert outcome.cost.llm_calls == 3
 
 
 class Reader:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.shared.openai_options import OpenAiOptions
-from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
+from ragbandit.shared.types import Budget, DecisionId, Message, Query, Retrieved
 from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import counted_tokens, request_fields
-from ragbandit.strategies.generators.response_cache import request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
@@ -30,11 +29,6 @@ TEMPLATE = parsed_template(
     "[instructions]\nBe short.\n[demonstration]\ndemo\n[body]\n{demonstrations}{passages}Q {question}", name="mine"
 )
 messages = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), text=st.text(max_size=9)))
-
-
-def asked_text(prompt):
-    """All parts of a prompt in one text."""
-    return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
 
 
 def asked(name, *, history):
@@ -57,24 +51,6 @@ def test_every_arm_shows_the_conversation_where_it_answers(name):
     assert all(word not in searched for word in ("librarian", "zebrafish", "quagga"))
 
 
-@pytest.mark.parametrize("name", [*ARMS_HERE, "model"])
-def test_without_a_conversation_prompts_have_none(name):
-    """A question that stands alone has prompts without history: the same text as ever reaches the model."""
-    _, model = asked(name, history=())
-    assert model.prompts
-    assert all(prompt.history == () for prompt in model.prompts)
-    assert all("\n".join(plain_parts(prompt)) == asked_text(prompt) for prompt in model.prompts)
-
-
-def test_the_conversation_is_counted():
-    """What was said costs tokens: those that the generator counts, in the outcome as in the budget."""
-    alone, _ = asked("single_step", history=())
-    talk, _ = asked("single_step", history=HISTORY)
-    said = len(" ".join(message.text for message in HISTORY).split())
-    assert talk.cost.prompt_tokens >= alone.cost.prompt_tokens + said
-    assert sum(event.prompt_tokens for event in talk.trace if isinstance(event, Generated)) == talk.cost.prompt_tokens
-
-
 def fitted(*, context, history=HISTORY):
     passages = [Passage(id=f"p{n}", title=f"T{n}", text="one two three four") for n in range(2)]
     model = ScriptedGenerator([], context_tokens=context)
@@ -91,15 +67,6 @@ def test_the_oldest_turns_make_room_before_any_passage_does():
     assert found[-1] == losses
     assert all(each == losses[: len(each)] for each in found)
     assert fitted(context=30).prompt.history[0] == HISTORY[0]
-
-
-def test_losses_of_the_conversation_are_in_the_trace():
-    """A model with a small context gets fewer messages, and the trace records the dropped ones."""
-    long = (Message(role="user", text="word " * 5000), Message(role="assistant", text="Yes."))
-    outcome, _ = asked("single_step", history=long)
-    told = [event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == "prompt_budget"]
-    assert outcome.status == "answered"
-    assert "message 1 of 2 of the conversation dropped" in told
 
 
 def test_a_chat_gets_real_turns():
@@ -141,13 +108,3 @@ def test_the_openai_count_bounds_what_is_sent(history):
     sent = [text for _, text in chat_turns(prompt)]
     assert counted >= sum(len(text.encode("utf-8", "replace")) for text in sent if text)
     assert counted == counted_tokens(PLAIN, options=OpenAiOptions(template_tokens=0)) or history
-
-
-def test_another_history_is_another_request():
-    """The response cache tells questions apart by what was said before."""
-    alone = Request(prompt=Prompt(instructions="Be short.", body="Where is the ferry?"), max_tokens=8)
-    keys = [request_key(alone, generator="g", version="v")]
-    for history in (HISTORY, HISTORY[:2]):
-        prompt = dataclasses.replace(alone.prompt, history=history)
-        keys.append(request_key(dataclasses.replace(alone, prompt=prompt), generator="g", version="v"))
-    assert len(set(keys)) == 3

@@ -4,13 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as some
 
 from ragbandit.strategies.arm_parts.lookahead import merge_words
 from ragbandit.strategies.arms.dragin import Dragin, attention_received
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention
-from ragbandit.strategies.prompting.passages import is_content, sentence_spans
+from ragbandit.strategies.prompting.passages import is_content
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")
@@ -76,75 +75,6 @@ def test_an_uncertain_word_is_searched_for_with_what_it_looked_at():
     assert (outcome.answer, outcome.steps) == ("Ohio", 1)
 
 
-def test_the_query_keeps_the_words_looked_at_most():
-    """With room for one word the one with the most attention stays."""
-    looks = [("Toledo.", "Jaws", 0.1), ("Toledo.", "maker", 0.2)]
-    generator = model(telling(TEXT, doubts={"Toledo.": 9.0}, looks=looks), "It is so. x", "Ohio")
-    assert queries(outcome_of(arm(query_words=1, sentences=1), generator)) == ["maker"]
-
-
-def test_uncertain_words_are_not_searched_themselves():
-    """A hit that looked at another hit does not bring it into the query."""
-    looks = [("Toledo.", "Spielberg", 0.3), ("Toledo.", "maker", 0.2)]
-    ahead = telling(TEXT, doubts={"Toledo.": 9.0, "Spielberg": 9.0}, looks=looks)
-    assert queries(outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))) == ["maker"]
-
-
-def test_a_mark_of_the_model_after_the_question_is_not_searched():
-    """A query ends at the question's end, also if a control token follows without a space."""
-    keys = ["Where", " is", " Jaws", "?", "<|end|>", " So"]
-    generator = model(
-        telling("Toledo.", doubts={"Toledo.": 9.0}, looks=[("Toledo.", "Jaws", 0.3)], keys=keys), "It is so.", "Ohio"
-    )
-    assert queries(outcome_of(arm(sentences=1), generator, question="Where is Jaws?")) == ["Jaws?"]
-
-
-@pytest.mark.parametrize(("entropy", "searches"), [(1.0, 0), (1.01, 1)])
-def test_theta_is_a_threshold_with_its_value_outside(entropy, searches):
-    """A value of exactly theta does not trigger, a higher one does."""
-    ahead = telling(TEXT, doubts={"Toledo.": entropy})
-    outcome = outcome_of(arm(sentences=1), model(ahead, *["x"] * (1 + searches)))
-    assert len(queries(outcome)) == searches
-
-
-def test_a_stop_word_never_triggers():
-    """However uncertain, a stop word makes no search (the paper's indicator)."""
-    outcome = outcome_of(arm(sentences=1), model(telling(TEXT, doubts={"from": 99.0}), "Ohio"))
-    assert (queries(outcome), outcome.steps, outcome.answer) == ([], 0, "Ohio")
-
-
-def test_the_sentences_before_the_trigger_stay():
-    """Only the sentence with the uncertain word is written again, after those before it."""
-    ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0}, looks=[("Toledo.", "maker", 0.2)])
-    generator = model(ahead, "He came from Ohio.", "Ohio")
-    outcome_of(arm(sentences=2), generator)
-    assert generator.prompts[1].prefix == "Jaws is old."
-    assert generator.prompts[2].prefix.startswith("Jaws is old. He came from Ohio. So")
-
-
-def test_an_answer_before_the_trigger_needs_no_search():
-    """A sentence that announces the answer ends the text before a later uncertain one is looked at."""
-    ahead = telling("So the answer is: Ohio. " + TEXT, doubts={"Toledo.": 9.0})
-    outcome = outcome_of(arm(), model(ahead))
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 0)
-    assert queries(outcome) == []
-
-
-def test_sentences_beyond_the_cap_do_not_trigger():
-    """A sentence that would be cut off anyway is no reason to search."""
-    ahead = telling("Jaws is old. " + TEXT, doubts={"Toledo.": 9.0})
-    assert queries(outcome_of(arm(sentences=1), model(ahead, "Ohio"))) == []
-
-
-@pytest.mark.parametrize("keys", [["no", " such", " question"], None])
-def test_a_query_of_nothing_falls_back_to_the_question(keys):
-    """Where the question is not among the tokens, or nothing was looked at, the question is searched and noted."""
-    ahead = telling("Toledo.", doubts={"Toledo.": 9.0}, keys=keys)
-    outcome = outcome_of(arm(sentences=1), model(ahead, "It is so.", "Ohio"))
-    assert queries(outcome) == ["the maker of Jaws from?"]
-    assert len(branches(outcome, "query_fallback")) == 1
-
-
 @pytest.mark.parametrize(
     ("params", "script", "budget", "ended"),
     [
@@ -163,20 +93,6 @@ def test_the_text_ends_by_every_rule(params, script, budget, ended):
     assert (outcome.status, (outcome.answer, outcome.stop_reason, outcome.steps)) == ("answered", ended)
     assert len(purposes(outcome)) == len(script)
     assert branches(outcome, "search_skipped") == (["no round is left"] if budget else [])
-
-
-def test_the_draft_is_the_latest_sentence():
-    """A budget that ends before the answer leaves the latest sentence."""
-    outcome = outcome_of(arm(), model(telling("Jaws is old."), dollars=1.0), dollars=1.0)
-    assert (outcome.stop_reason, outcome.answer) == ("budget_dollars", "Jaws is old")
-
-
-@pytest.mark.parametrize("details", [{}, {"entropy": (1.0,), "attention": None}])
-def test_a_generator_that_tells_nothing_is_a_failure(details):
-    """Missing details fail the arm by name."""
-    outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
-    assert outcome.status == "failed"
-    assert "returned none" in outcome.error
 
 
 def test_attention_of_the_wrong_shape_is_a_failure():
@@ -207,22 +123,6 @@ def test_pieces_of_words_are_merged():
         ("a", (5,), 19),
         ("b", (6,), 21),
     ]
-
-
-@given(some.lists(some.text("ab \n.", min_size=1, max_size=4), max_size=10))
-def test_merged_words_are_those_of_the_joined_text(tokens):
-    """Merging gives the words of the joined text, each where it begins."""
-    text = "".join(tokens)
-    words = merge_words(tokens)
-    assert [word.text for word in words] == text.split()
-    assert all(text.startswith(word.text, word.begin) for word in words)
-
-
-@given(some.text("ab. !?\n", max_size=40))
-def test_sentences_lose_nothing_but_white_space(text):
-    """The spans of the sentences hold every character of the text that is not white space, in order."""
-    joined = "".join(text[begin:end] for begin, end in sentence_spans(text))
-    assert "".join(joined.split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Branch, Budget, CallFailed, Generated, Query
+from ragbandit.shared.types import Branch, Generated
 from ragbandit.strategies.arms.basic import NoRetrieval
-from ragbandit.strategies.base import Completion, OutOfBudget, Prompt, Request, Sampling
+from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import Run
 from tests.support.arms.arm_runs import outcome_of
 
 PROMPT = Prompt(instructions="Be short.", body="Where is the ferry?")
@@ -88,17 +85,6 @@ def test_arrays_are_not_kept(tmp_path):
     assert files(tmp_path) == []
 
 
-def test_half_an_answer_is_not_kept(tmp_path):
-    """What the deadline cut short is not kept, and neither is a failure."""
-    inner = ScriptedGenerator({"": "one two"}, seconds=5, fail_at=[2])
-    cached = CachedGenerator(inner, folder=tmp_path)
-    late = complete(cached, dataclasses.replace(REQUEST, deadline=time.monotonic() + 0.05))
-    assert late.finish == "deadline"
-    with pytest.raises(ArmFailed):
-        complete(cached, dataclasses.replace(REQUEST, deadline=time.monotonic() + 0.05))
-    assert files(tmp_path) == []
-
-
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"text": "x"}', '{"details": {}, "colour": 1}', "\udcff"])
 def test_a_broken_file_is_made_anew(broken, tmp_path, caplog):
     """A damaged file is logged, and replaced by a good one."""
@@ -149,22 +135,3 @@ def test_costs_stay_true(tmp_path):
     assert [type(event) for event in first.trace] == [Generated]
     assert [type(event) for event in second.trace] == [Branch, Generated]
     assert second.trace[0].rule == "response_cached"
-
-
-def test_the_clock_goes_on_for_a_kept_answer():
-    """The Run's deadline moves as if a kept answer had been waited for, and the next call finds the time gone."""
-
-    class Kept(ScriptedGenerator):
-        async def complete(self, request):
-            return Completion(text="x", prompt_tokens=1, completion_tokens=1, finish="stop", seconds=6.0)
-
-    run = Run(query=Query(text="?"), retriever=MemoryRetriever([]), generator=Kept([]), budget=Budget(seconds=10.0))
-
-    async def twice():
-        await run.complete(PROMPT, purpose="answer", max_tokens=4)
-        with pytest.raises(OutOfBudget):
-            await run.complete(PROMPT, purpose="answer", max_tokens=4)
-
-    asyncio.run(twice())
-    assert run.cost.seconds_generate == 12.0
-    assert not any(isinstance(event, CallFailed) for event in run.trace)

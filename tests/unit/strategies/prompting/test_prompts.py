@@ -91,13 +91,6 @@ def test_a_question_that_cannot_fit_is_an_error_that_names_it():
         fitted(context=10)
 
 
-def test_long_passages_are_cut_and_the_cut_is_reported():
-    """A passage is shown up to passage_words words, and losses name the cut."""
-    found = fitted(context=1000, passages=PASSAGES[:1], passage_words=2)
-    assert "T0 one two\n" in found.prompt.body
-    assert found.losses == ("passage p0 cut to 2 of 4 words",)
-
-
 def test_braces_in_values_are_plain_text():
     """A question or passage that looks like a template is shown as it is."""
     tricky = [Passage(id="x", title="{question}", text="{passages} {0} {")]
@@ -130,12 +123,6 @@ def test_one_line_that_is_no_file_is_said_to_be_none(given, tmp_path, monkeypatc
     assert "one line is the path" in caught.value.remedy
     if given == "tp/my":
         assert f"there is no {tmp_path}/tp/my" in str(caught.value)
-
-
-def test_braces_of_an_example_are_text():
-    """What is no single word in braces is shown as it stands: JSON, numbers, empty braces."""
-    text = '[instructions]\nReply {"answer": 1}, {0}, {}, { question }.\n[body]\n{passages}{question}'
-    assert own_template(text).fields == {"question"}
 
 
 def test_an_own_template_may_have_fields_of_its_own():
@@ -171,13 +158,6 @@ def test_a_broken_override_is_refused(text, message):
     """An override must parse, exist and use exactly the fields of ours."""
     with pytest.raises(ConfigError, match=message):
         own_template(text)
-
-
-def test_a_field_without_a_value_is_an_error_that_names_it():
-    """A misspelt field of a template of one's own is no text for the model."""
-    template = parsed_template("[body]\n{passages}{Question}", name="mine")
-    with pytest.raises(ConfigError, match=r"templates\.mine: has the field \{Question\}.*\{question\}"):
-        fit(template, fields={"question": "why"}, generator=ScriptedGenerator({}), max_tokens=8)
 
 
 def test_unknown_templates_are_refused():

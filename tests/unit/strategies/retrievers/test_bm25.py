@@ -9,7 +9,6 @@ import pytest
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from tests.support.arms.rerankers import Shortest, ids
@@ -68,12 +67,6 @@ def test_equal_scores_come_in_the_order_of_the_corpus(folder):
     """Ties are broken by position, also where k cuts through them."""
     assert ids(search(folder, "Warsaw", k=1)) == ["b"]
     assert ids(search(folder, "Warsaw", k=2)) == ["b", "c"]
-
-
-def test_words_are_matched_by_stem_without_case_and_possessive(folder):
-    """Searching "JOAN runs" finds "Joan's running"; stop words and words of no passage find nothing."""
-    assert ids(search(folder, "JOAN runs")) == ["d"]
-    assert search(folder, "the of and") == search(folder, "zzz qqq") == ()
 
 
 @pytest.mark.parametrize(
@@ -139,22 +132,6 @@ def test_the_index_says_what_it_is(folder):
     assert Bm25Retriever(folder).meta == again
 
 
-def test_the_name_tells_the_corpus(folder, tmp_path):
-    """The retriever is called "bm25:" and the start of the corpus' sha256, the same for the same passages."""
-    other = build_index(ROWS[:2], tmp_path / "other")
-    again = build_index(ROWS, tmp_path / "again")
-    name = Bm25Retriever(folder).name
-    assert name == f"bm25:{again['sha256'][:12]}" == Bm25Retriever(tmp_path / "again").name
-    assert Bm25Retriever(tmp_path / "other").name == f"bm25:{other['sha256'][:12]}" != name
-
-
-def test_a_corpus_without_any_title_can_be_searched(tmp_path):
-    """A field in which no passage has a word is left out."""
-    build_index([Passage(id="a", title="", text="only text")], tmp_path / "i")
-    assert ids(search(tmp_path / "i", "text")) == ["a"]
-    assert not (tmp_path / "i" / "title").exists()
-
-
 def test_a_missing_index_names_path_and_command(tmp_path):
     """Opening a folder without an index says where it looked and how to build one."""
     with pytest.raises(ConfigError, match=r"nowhere has no index .*ragbandit index build .*nowhere"):
@@ -192,37 +169,3 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="is not an index"):
         build_index(ROWS, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "precious"
-
-
-def test_an_empty_corpus_is_refused(tmp_path):
-    """No passage, no index."""
-    with pytest.raises(InvalidInput, match="no passage"):
-        build_index([], tmp_path / "i")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"id": "b", "text": ', r"corpus: \S+corpus.jsonl, line 3 is not JSON"),
-        ('{"id": "b", "title": "t"}', r"text: \S+corpus.jsonl, line 3: 'text' is missing"),
-        ('{"text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is missing"),
-        ('{"id": [7], "text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is \[7\]"),
-        ('{"id": "b", "text": "t", "title": true}', r"title: \S+corpus.jsonl, line 3: 'title' is True"),
-    ],
-)
-def test_a_broken_row_names_line_and_field(tmp_path, line, message):
-    """A row that cannot be used is an error with its file, line number and field; blank lines are counted but fine."""
-    file = tmp_path / "corpus.jsonl"
-    file.write_text('{"id": "a", "text": "good", "source": "x"}\n\n' + line + "\n", encoding="utf-8")
-    rows = read_corpus(file)
-    assert next(rows) == Passage(id="a", title="", text="good")
-    with pytest.raises(InvalidInput, match=message):
-        next(rows)
-
-
-def test_a_repeated_id_in_a_file_names_its_line(tmp_path):
-    """A duplicate id names the line on which it came again."""
-    file = tmp_path / "corpus.jsonl"
-    file.write_text('{"id": "a", "text": "x"}\n\n{"id": "a", "text": "y"}\n', encoding="utf-8")
-    with pytest.raises(InvalidInput, match="line 3: 'a' was used before, on line 1"):
-        build_index(read_corpus(file), tmp_path / "i")

@@ -3,9 +3,7 @@
 import hashlib
 import json
 import math
-import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -115,28 +113,6 @@ def test_model_is_the_one_dsjson_makes(cb_type, power_t):
     assert policy.state()[0]["model"].tobytes() == without_tallies(workspace)
 
 
-@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
-def test_progressive_ips_is_the_command_lines(cb_type, tmp_path):
-    """The mean of cost * pmf / p, each before its row is learned, is the "average loss" that the vw command prints.
-
-    The command shows mtr all arms and so divides its step by their number, three; here the step is a third.
-    """
-    updates, costs = made_updates(400, seed=9), []
-    policy = VowpalWabbit(explorer="epsilon", epsilon=0.2, cb_type=cb_type, learning_rate=0.05)
-    for update in updates:
-        output = output_of(policy, update.features, SORTED)
-        costs.append(-update.reward.value * output.pmf[SORTED.index(update.arm)] / update.propensity)
-        policy.learn(update)
-    rows = tmp_path / "rows.dsjson"
-    rows.write_text("\n".join(dsjson_of(update, SORTED) for update in updates) + "\n")
-    arguments = arguments_of(cb_type, learning_rate=0.15 if cb_type == "mtr" else 0.05)
-    printed, _ = vw.run_cli_driver(
-        ["--cb_explore_adf", "--epsilon", "0.2", *arguments, "--dsjson", "-d", str(rows)], onethread=True
-    )
-    loss = float(re.search(r"average loss = (\S+)", printed)[1])
-    assert math.fsum(costs) / len(costs) == pytest.approx(loss, abs=2e-6)
-
-
 @pytest.mark.parametrize(
     ("params", "arguments"),
     [
@@ -171,20 +147,6 @@ def test_explorers_are_vws_own(params, arguments):
 # --- what ours adds --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cb_type", ["mtr", "ips"])
-def test_weights_are_importance_weights(cb_type):
-    """A row of weight 2 moves VW's costs as the same row twice, to what float32 rounds."""
-    once = make_policy("vw", params={"cb_type": cb_type})
-    twice = make_policy("vw", params={"cb_type": cb_type})
-    for update in made_updates(30):
-        once.learn(replace(update, reward=replace(update.reward, sample_weight=2.0)))
-        twice.learn(update)
-        twice.learn(update)
-    found, wanted = (output_of(one, made_features(1)) for one in (once, twice))
-    assert found.facts == wanted.facts
-    assert found.scores == pytest.approx(wanted.scores, abs=1e-5)
-
-
 def test_scores_are_rewards():
     """An arm that pays .4 and 1 by turns, whatever is asked, scores .7 to .1; one never learned scores 0."""
     policy = VowpalWabbit()
@@ -192,15 +154,6 @@ def test_scores_are_rewards():
         policy.learn(replace(update, propensity=0.5, reward=made_reward(0.4 + 0.6 * (update.seq % 2))))
     output = output_of(policy, made_features(5), (ARMS[0], ArmName("newcomer")))
     assert output.scores == (pytest.approx(0.7, abs=0.1), 0.0)
-
-
-def test_threads_share_one_policy():
-    """Eight threads that ask one policy at once get what one thread gets."""
-    policy = taught(VowpalWabbit, made_updates(50))
-    alone = [output_of(policy, made_features(seed)) for seed in range(100)]
-    with ThreadPoolExecutor(8) as threads:
-        together = list(threads.map(lambda seed: output_of(policy, made_features(seed)), range(100)))
-    assert together == alone
 
 
 # --- what it refuses -------------------------------------------------------------------------------------------------

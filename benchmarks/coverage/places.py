@@ -202,8 +202,7 @@ def canary(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 
 
 def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
-    evidence, beside = Evidence(settings=RolloutSettings()), Evidence(settings=RolloutSettings())
-    scores = _scores(lived, np.random.default_rng([seed, 4]))
+    evidence = Evidence(settings=RolloutSettings())
     failing = np.array([0.02, 0.2, 0.4])
     failed = (np.random.default_rng([seed, 1]).random(len(lived.action)) < failing[lived.action]).astype(float)
     apart = lived.candidate - lived.champion
@@ -215,24 +214,17 @@ def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
     of_reward, of_failures = (
         Line(name=name, confidence=promise, every_look=True) for name, promise in zip(names, promises, strict=True)
     )
-    with_judge, of_cost = (
-        replace(of_reward, name=name) for name in (f"{names[0]}, with a judge", "difference in cost")
-    )
-    lines: dict[Line, list[Look]] = {of_reward: [], with_judge: [], of_failures: [], of_cost: []}
+    of_cost = replace(of_reward, name="difference in cost")
+    lines: dict[Line, list[Look]] = {of_reward: [], of_failures: [], of_cost: []}
     for first, look in zip((0, *LOOKS), LOOKS, strict=False):
         here = lived.part(slice(first, look))
         cost = DOLLARS[here.action] * spread[first:look]
         evidence.add(_draws(here), failed=failed[first:look], cost=cost)
         rated = here.part(here.rated)
         evidence.rewards.add_judged(Judged(draws=_draws(rated), reward=rated.reward, minimum=0.0, maximum=1.0))
-        known = here.rated | ~np.isnan(scores[first:look])
-        reward_seen, judge = np.where(here.rated, here.reward, np.nan)[known], scores[first:look][known]
-        told = _draws(here.part(known))
-        beside.rewards.add_judged(Judged(draws=told, reward=reward_seen, minimum=0.0, maximum=1.0, judge=judge))
         seen = lived.rated[:look]
-        for line, rewards in ((of_reward, evidence.rewards), (with_judge, beside.rewards)):
-            truth = float(reward[:look][seen].mean()) if seen.any() else 0.0
-            lines[line].append(_look(rewards.difference, truth))
+        truth = float(reward[:look][seen].mean()) if seen.any() else 0.0
+        lines[of_reward].append(_look(evidence.rewards.difference, truth))
         lines[of_failures].append(_look(evidence.failures.difference, float(failures[:look].mean())))
         lines[of_cost].append(_look(evidence.cost.difference, float(dollars[:look].mean())))
     return lines

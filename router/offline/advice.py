@@ -6,7 +6,6 @@
   routing is compared with each fixed arm on these questions.
 - Logged draws: if these questions are missing, or too few to decide, replay estimates the same comparisons from the
   questions that have the outcome of one drawn arm. The estimate with the narrower interval is taken.
-- Control: the same with outcomes permuted between questions. Any gain is then chance.
 - Learning curves: a simulated service draws one arm per question, and labels a share of the answers. From cold it asks
   all questions; warm, it asks each fold after it has learned the other folds. The curves show where routing has earned
   what the best fixed arm earns.
@@ -20,13 +19,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.comparison import NOT_KNOWN, WORTH, Difference, forecast, words
+from ragbandit.router.comparison import NOT_KNOWN, WORTH, forecast, words
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.gains import (
-    ALWAYS,
     CONFIDENCE,
     ROUTING,
     Gains,
@@ -68,7 +66,7 @@ class Ask:
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
-    everything: bool = True  #: False skips the control, the learning curves and the frontier
+    everything: bool = True  #: False skips the learning curves and the frontier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +75,6 @@ class Advice(Gains):
     sentence: str = ""
     missing: str | None = None  #: what is missing for the verdict route or fix; None if there is one
     progress: float = 1.0  #: share of the evidence for a verdict that is there
-    #: gain over the best fixed arm with outcomes permuted between questions; None if it was not computed
-    control: Difference | None = None
     #: simulated service compared with the best fixed arm, "cold" and "warm"; empty if it was not computed
     curves: tuple[LearningCurve, ...] = ()
     ask: Ask = field(default_factory=Ask)
@@ -123,7 +119,6 @@ class _Adviser:
             gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
             if self.ask.everything:
                 paired: dict[str, Any] = {"best": gains.best, "folds": folds, "settings": settings}
-                about["control"] = self._control(outcomes, **paired)
                 about["curves"] = self._curves(outcomes, rows=judged, **paired)
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
@@ -131,7 +126,7 @@ class _Adviser:
         found = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
         if not isinstance(found, Gains):
             return _wrong_log(found, rows=drawn)
-        estimated = concluded(Advice(**_fields(found, notes=notes), **{**about, "control": None}))
+        estimated = concluded(Advice(**_fields(found, notes=notes), **about))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
@@ -149,14 +144,6 @@ class _Adviser:
         common: dict[str, Any] = {"log": log, "folds": folds, "settings": settings, "progress": self.progress}
         pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
         return {ROUTING: pmfs.pop(name), **pmfs}, notes
-
-    def _control(self, outcomes: Outcomes, *, best: str, folds: Choices, settings: Settings) -> Difference:
-        permuted = outcomes.permuted(seed=0)
-        common: dict[str, Any] = {"settings": settings, "log": log_of(permuted.rows, source="")}
-        name = "routing with permuted outcomes"
-        pmfs, _ = self._learned(name, folds=folds[: len(permuted.rows)], weights={}, **common)
-        gains = on_outcomes(permuted, pmfs=pmfs, confidence=CONFIDENCE, **common)
-        return next(one.reward for one in gains.comparisons if one.second == f"{ALWAYS}{best}")
 
     def _curves(
         self, outcomes: Outcomes, *, rows: Sequence[Logged], best: str, folds: Choices, settings: Settings
@@ -211,8 +198,7 @@ def concluded(advice: Advice) -> Advice:
     """The advice with its verdict, from the comparison with the best fixed arm."""
     best, ask = advice.comparisons[0], advice.ask
     gain, on = best.reward, f"; {advice.on}"
-    is_chance = advice.control is not None and (advice.control.estimate or 0.0) >= (gain.estimate or 0.0)
-    if best.verdict == "better" and not is_chance:
+    if best.verdict == "better":
         sentence = f"route: {words.sentence(best)}{on}"
         return replace(advice, verdict="route", sentence=sentence)
     is_small = gain.high is not None and gain.high < ask.worth
@@ -242,8 +228,6 @@ def _missing(advice: Advice) -> tuple[str, float]:
         return f"{reasons}: offer {', '.join(advice.untried)} for a while, with a probability that is logged", 0.0
     if gain.estimate is None or gain.low is None or gain.high is None:
         return best.missing or "", best.progress
-    if best.verdict == "better":
-        return "a gain above that with permuted outcomes, which is chance", 0.0
     half, routes = (gain.high - gain.low) / 2.0, gain.estimate > worth - gain.estimate
     room = gain.estimate if routes else worth - gain.estimate  # route: an interval above 0, fix: one below `worth`
     lacking = 0 if routes else FEWEST_TO_FIX - questions

@@ -238,14 +238,6 @@ class Outcomes:
     def queries(self) -> list[Query]:
         return [row.decision.query for row in self.rows[:: len(self.complete)]]
 
-    def permuted(self, *, seed: int) -> "Outcomes":
-        """The outcomes permuted between questions. All outcomes of one question move together."""
-        arms = len(self.complete)
-        order = np.random.default_rng(seed).permutation(len(self.rows) // arms)
-        others = [self.rows[question * arms + column].reward for question in order for column in range(arms)]
-        rows = [replace(row, reward=reward) for row, reward in zip(self.rows, others, strict=True)]
-        return replace(self, rows=rows, values={part: matrix[order] for part, matrix in self.values.items()})
-
 
 def numbered(rows: Sequence[Logged]) -> Choices:
     """The number of each row's question, shape (n,): from 0, in order of first occurrence."""

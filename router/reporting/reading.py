@@ -78,8 +78,6 @@ class Report:
     """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]
     """All questions against each arm, the most used arm first."""
-    paired: tuple[Comparison, ...] = ()
-    """Each arm against the best arm on imported questions that have the outcomes of several arms (a warm start)."""
     tenants: tuple[Comparison, ...]
     """By tenant, the largest first; empty if there is only one tenant."""
     prices: tuple[Comparison, ...]

@@ -18,7 +18,6 @@ from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
-from ragbandit.router.reporting.imports import imported_comparisons
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
 from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.database import Database
@@ -59,8 +58,7 @@ def report(
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    log, imported = read_log(database, scope), imported_comparisons(database, scope)
-    return report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, paired=imported)
+    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
 
 
 def report_of(
@@ -71,11 +69,10 @@ def report_of(
     against: str | None = None,
     alarm: str | None = None,
     now: float | None = None,
-    paired: tuple[Comparison, ...] = (),
 ) -> Report:
     """Make the report from rows.
 
-    alarm: why the rows favour an arm; paired: fixed arms on imported questions
+    alarm: why the rows favour an arm
     """
     unit = _unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
@@ -109,7 +106,6 @@ def report_of(
         total=None if chosen is None else arms[chosen],
         curve=curve,
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
-        paired=paired,
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
         prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
         weeks=groups.of(week, names=weeks, against=chosen),

@@ -18,11 +18,11 @@ def sentence(report: Report, *, now: float) -> str:
     start = f"{report.state}. " if report.state else ""
     start += f"{period_of(report, now=now)}: "
     if total is None:
-        return f"{start}no questions that compare two arms{_on_imports(report)}."
+        return f"{start}no questions that compare two arms."
     text = f"{counted(total.questions, 'question')} for {_spent(total, report.unit)}"
     if report.sample is not None:
         text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
-    return f"{start}{text}; {_verdict(total)}{_on_imports(report) if total.verdict == NOT_KNOWN else ''}."
+    return f"{start}{text}; {_verdict(total)}."
 
 
 def _verdict(total: Comparison) -> str:
@@ -40,13 +40,6 @@ def _spent(total: Comparison, unit: Unit, *, is_sample: bool = False) -> str:
     if comparison_words.cost_change(total.cost) is None:
         return spent
     return f"{spent} instead of {instead} with {total.second}"
-
-
-def _on_imports(report: Report) -> str:
-    if not report.paired:
-        return ""
-    first = report.paired[0]
-    return f"; on {counted(first.questions, 'imported question')} {comparison_words.sentence(first)}"
 
 
 def sample_words(sample: Sample) -> str:
@@ -67,7 +60,6 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
     others = [one for one in report.arms if total is None or one.second != total.second]
     served = (*([] if total is None else [total]), *others)
     groups = [
-        ("imported questions", report.paired),
         ("tenant", report.tenants),
         ("price", report.prices),
         ("week from", report.weeks),
@@ -85,7 +77,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         about="" if total is None else f"reward a question of routing, compared with {total.second}",
         verdict=None if total is None else total.verdict,
         state=report.state,
-        comparisons=(*served, *report.paired),
+        comparisons=served,
         frontier=tuple(_frontier(served)),
         kinds=tuple(kinds),
         curves=() if report.curve is None else (report.curve,),

@@ -22,7 +22,7 @@ from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_valu
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyLabel, PolicyVersion
 
@@ -96,29 +96,20 @@ class VersionReader:
             self._people = (connection.execute(select(func.count()).where(*newest, *both)).scalar() or 0) >= FEWEST_BOTH
         end = min(self._seq + PAGE, last)
         query = (
-            select(*_DRAWN, *updates.c["value", "minimum", "maximum", "weight", "cost", "judged_by", "surrogates"])
+            select(*_DRAWN, *updates.c["value", "minimum", "maximum"])
             .join(decisions, decisions.c.id == updates.c.decision_id)
             .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= end, ~CHOSEN_FOR_USE)
             .where(decisions.c.made_at >= self.version.since)
         )
+        if self._people:
+            query = query.where(func.coalesce(updates.c.judged_by, "") != "judge")
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = end
-        draws, numbers = _draws(self._notes(page), numbers=self._rewards)
+        draws, numbers = _draws(self._notes(page), numbers=lambda row: (row["value"],))
         if len(draws):
-            reward, judge = numbers.T
             bounds = {"minimum": page[0]["minimum"], "maximum": page[0]["maximum"]}
-            judged = Judged(draws=draws, reward=reward, judge=judge if self._people else None, **bounds)
-            self.evidence.rewards.add_judged(judged)
+            self.evidence.rewards.add_judged(Judged(draws=draws, reward=numbers[:, 0], **bounds))
         return end == last
-
-    def _rewards(self, row: RowMapping) -> tuple[float, float]:
-        """Returns (reward, reward computed from the judge's score), NaN if missing; see `_people`."""
-        if not self._people:
-            return row["value"], math.nan
-        if row["judged_by"] == "judge":
-            return math.nan, row["value"]
-        judged = judge_score(row["surrogates"]) - row["weight"] * row["cost"]
-        return row["value"], float(np.clip(judged, row["minimum"], row["maximum"]))
 
     def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
         """Yield (row, facts about the version) of rows decided while the version had its present state and weight."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.comparison import Difference
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, JudgeSlopes, asymptotic_width, doubly_robust
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, asymptotic_width, doubly_robust
 from ragbandit.shared.types import surely_effective_rows
 
 Array = npt.NDArray[np.float64]
@@ -64,12 +64,9 @@ class Judged:
     """Draws with rewards, in the order of the candidate's ledger."""
 
     draws: Draws
-    #: reward under the candidate's settings, shape (n,); if `judge` is set, NaN for answers without a person's rating
-    reward: Array
+    reward: Array  #: reward under the candidate's settings, shape (n,)
     minimum: float
     maximum: float
-    #: reward computed from the judge's score, shape (n,), NaN without a score; None if people rated too few answers
-    judge: Array | None = None
 
 
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
@@ -116,10 +113,6 @@ class Predictions:
         return chosen
 
 
-#: control variate from a judge: (slope b, judge's score, predicted scores of all arms, mean of unrated scores)
-Control = tuple[Array, Array, Array, Array]
-
-
 @dataclass(kw_only=True, slots=True)
 class LiveDifference:
     """Mean of a value per question, candidate - champion, with bounds that hold at every look.
@@ -146,7 +139,7 @@ class LiveDifference:
         guess = self.predictions.before(draws.arms, arm=draws.arm, value=value)
         self.take(self.columns(draws, value=value, guess=guess))
 
-    def columns(self, draws: Draws, *, value: Array, guess: Array, control: Control | None = None) -> Array:
+    def columns(self, draws: Draws, *, value: Array, guess: Array) -> Array:
         """What each row adds to `sums`, shape (10, n).
 
         Score, its square, the candidate's score, its weight w, w^2, the expectation of w^2; the expected square and
@@ -161,11 +154,7 @@ class LiveDifference:
         self.top = float(top.max(initial=self.top))
         takes = np.where(weight > 0.0, weight * guess, weight * (guess - top))
         adds = np.where(weight > 0.0, weight * (top - guess), -weight * guess)
-        unrated: Array | float = 0.0
-        if control is not None:
-            b, judge, judge_guess, mean = control
-            value, guess, unrated = value - b * judge, guess - b[:, None] * judge_guess, b * mean
-        plain = draws.robust(share, value=value, guess=guess) + unrated
+        plain = draws.robust(share, value=value, guess=guess)
         expected = [(draws.pmf * part**power).sum(axis=1) for part in (takes, adds) for power in (2, 3)]
         ratio, squares = draws.ratio, (draws.candidate**2 / chance).sum(axis=1)
         return np.stack([plain, plain**2, candidate, ratio, ratio**2, squares, *expected])
@@ -203,56 +192,18 @@ class LiveDifference:
 
 
 @dataclass(kw_only=True, slots=True)
-class JudgeControl:
-    """Uses the judge's scores as a control variate.
-
-    Let b be a slope that was fitted to earlier ratings. A rated row gets the additional term b * (mean judge's score of
-    the unrated rows since the last rating - judge's score of the rated row). If the rated answers are a random sample,
-    the mean of this term is 0.
-    """
-
-    slopes: JudgeSlopes = field(default_factory=JudgeSlopes)
-    predictions: Predictions = field(default_factory=Predictions)
-    #: (number, sum of scores) of the unrated answers that a judge scored since the last rating
-    since: Array = field(default_factory=lambda: np.zeros(2))
-
-    def add(self, draws: Draws, *, share: Array, value: Array, judge: Array) -> Control:
-        """Add rows. Returns the control variate of the rated rows."""
-        rated = ~np.isnan(value)
-        judged = ~np.isnan(judge)
-        guess = np.zeros(share.shape)
-        slopes = self.slopes.before(draws.arms, arm=draws.arm, value=value, judge=judge)
-        guess[judged] = self.predictions.before(draws.arms, arm=draws.arm[judged], value=judge[judged])
-        g = np.nan_to_num(judge)
-        scores = draws.robust(share, value=g, guess=guess)
-        unrated = judged & ~rated
-        upto = self.since[:, None] + np.cumsum([unrated, scores * unrated], axis=1)
-        at = np.flatnonzero(rated)
-        count, total = np.diff(upto[:, at], axis=1, prepend=0.0)
-        self.since = upto[:, -1] - (upto[:, at[-1]] if len(at) else 0.0)
-        b = np.where(judged[at], slopes[at] * count / (count + 1.0), 0.0)
-        return b, g[at], guess[at], total / np.maximum(count, 1.0)
-
-
-@dataclass(kw_only=True, slots=True)
 class RewardDifference(LiveDifference):
     """Difference of rewards. The values are shares of the reward's range."""
 
     points: list[Point] = field(default_factory=list)
     _next_point: int = _STRIDE
-    _control: JudgeControl = field(default_factory=JudgeControl)
 
     def add_judged(self, judged: Judged) -> None:
         self.least, self.unit = judged.minimum, judged.maximum - judged.minimum
-        draws, value, control = judged.draws, self._scaled(judged.reward), None
-        if judged.judge is not None:
-            share = draws.candidate - draws.champion
-            control = self._control.add(draws, share=share, value=value, judge=self._scaled(judged.judge))
-            rated = ~np.isnan(judged.reward)
-            draws, value = draws.cut(rated), value[rated]
+        draws, value = judged.draws, self._scaled(judged.reward)
         scores = self._scaled(draws.scores)
         guess = self.predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
-        columns = self.columns(draws, value=value, guess=guess, control=control)
+        columns = self.columns(draws, value=value, guess=guess)
         first = 0
         while first < len(draws):  # only up to the next point of the plot, so that points do not depend on the pages
             upto = min(len(draws), first + self._next_point - self.rows)

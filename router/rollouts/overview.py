@@ -4,17 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from sqlalchemy import select
-
 from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
-from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
@@ -64,7 +60,6 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     return changed
 
 
-NEWEST: Final = 200
 VERDICTS: Final = 50
 
 
@@ -79,18 +74,6 @@ class PolicyList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecentFaults:
-    """Faults of a candidate in the newest decisions."""
-
-    decisions: int
-    """Number of newest decisions for which it was asked."""
-    faults: int
-    """Number of these decisions for which it gave no usable pmf."""
-    last_fault: str | None
-    """Reason of the last fault; null without faults."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class VersionDetail(PolicyVersion):
     """A version with its verdicts."""
 
@@ -98,8 +81,6 @@ class VersionDetail(PolicyVersion):
     """Actions that its state allows."""
     killed: Literal["arm", "champion"] | None
     """State of the kill switch, see `PolicyControl`."""
-    recent: RecentFaults
-    """Faults in the newest decisions."""
     verdicts: tuple[PolicyVerdict, ...]
     """Newest verdicts, newest first."""
 
@@ -117,17 +98,11 @@ def detail(database: Database, name: str, *, base: PolicyLabel) -> VersionDetail
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
         control = control_of(connection, base=base)
         siblings = versions_of(connection, base=base)
-        newest = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
-        rows = connection.execute(newest).scalars().all()
-    notes_of_rows = [candidate_in(object_or_empty(row), name) for row in rows]
-    notes = [note for note in notes_of_rows if note is not None]
-    faults = [str(note["fault"]) for note in notes if note.get("fault")]
     # The only action on a champion is the rollback, which needs a previous champion.
     has_previous = any(sibling.state == "retired" and sibling.former == "champion" for sibling in siblings)
     return VersionDetail(
         **asdict(version),
         possible=tuple(verb for verb in verbs_of(version) if has_previous or version.state != "champion"),
         killed=control.killed,
-        recent=RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None),
         verdicts=tuple(verdicts),
     )

@@ -96,8 +96,6 @@ def _method(advice: Advice) -> Iterator[str]:
     shared = "" if best.confidence == CONFIDENCE else ", so that all looks of the run share an error of 5 %"
     yield f"intervals of {percent(round(best.confidence, 4))}{shared}; {best.design}"
     yield f"each question was decided by a policy that had learned the other {folds - 1} of {folds} parts of them"
-    if advice.control is not None:
-        yield f"control: with the outcomes permuted routing adds {words.difference(advice.control)}: that is chance"
     for curve in advice.curves:
         even = "does not break even"
         if curve.break_even is not None:

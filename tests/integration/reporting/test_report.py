@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import reading
 from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
@@ -137,31 +137,6 @@ def test_a_report_of_a_store(store):
     assert sorted(spread.partition(": ")[2].split("; ")) == sorted(arms)
     with pytest.raises(InvalidInput, match="since"):
         report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)
-
-
-def test_imported_outcomes_judge_fixed_arms(store):
-    """A warm start at the beginning of the ledger compares the arms question by question; imported traffic does not."""
-    for number in range(80):
-        query = {"text": f"question {number if number < 60 else number - 60}"}
-        for arm, right in (("no_retrieval", number % 3 > 0), ("single_step", True)):
-            if arm == "single_step" or number < 60:
-                store.add(quality=float(right), arm=arm, facts={IMPORTED: "csv"}, query=query)
-    policy = PolicySettings(incumbent="multi_step")
-    found = report(store.database, replace(SCOPE, reward=RewardSettings(weight=0.0)), policy=policy)
-    [one] = found.paired
-    assert (one.first, one.second, one.questions, one.design) == (
-        "always no_retrieval", "always single_step", 60, "paired outcomes"
-    )  # fmt: skip
-    assert (one.verdict, one.reward.estimate) == ("worse", pytest.approx(-1 / 3))
-    assert "on 60 imported questions always no_retrieval is worse than always single_step" in found.sentence
-
-
-def test_served_questions_are_no_warm_start(store):
-    """A ledger that begins with a served question, or with imports of one arm a question, compares no imports."""
-    store.add(quality=1.0)
-    for arm in DOLLARS:
-        store.add(quality=1.0, arm=arm, facts={IMPORTED: "csv"})
-    assert report(store.database, SCOPE, policy=PolicySettings()).paired == ()
 
 
 def test_scores_of_a_judge(store):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.evidence import Predictions
 from ragbandit.router.rollouts.verdicts import Evidence, comparison_of, decide, facts_of
 from tests.support.canaries import VERSION, World, rows
 
@@ -135,3 +136,17 @@ def test_candidates_as_good_as_the_champion_are_left_alone(usual):
         better, worse, passed = better + ("better" in seen), worse + ("worse" in seen), passed + ("passed" in seen)
     for count, alpha in ((better, SETTINGS.alpha), (worse, SETTINGS.rollback_alpha), (passed, SETTINGS.rollback_alpha)):
         assert count <= lives * alpha + 3.0 * np.sqrt(lives * alpha)
+
+
+def test_a_prediction_knows_earlier_rows_alone():
+    """A prediction changes with what earlier rows earned; with the row itself and later ones it does not."""
+    rng = np.random.default_rng(6)
+    arm, value = rng.integers(0, 2, 40), rng.random(40)
+    scores = np.where(rng.random((40, 1)) < 0.2, np.nan, np.full((40, 2), 0.5))
+    changed = value.copy()
+    changed[20:] = 1.0 - changed[20:]
+    first, second = (
+        Predictions().before(("one", "two"), arm=arm, value=told, scores=scores) for told in (value, changed)
+    )
+    assert np.array_equal(first[:21], second[:21])
+    assert not np.array_equal(first[21:], second[21:])

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.examples.handbook.learning_curve import rows_of
+from ragbandit.examples.handbook.passes import Learning, Places, Played, chance_of, decision_id
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
-from ragbandit.router.offline.passes import Learning, Places, Played, chance_of, decision_id
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.draw import draw, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome

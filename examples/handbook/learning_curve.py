@@ -20,6 +20,7 @@ import numpy as np
 from rich.console import Console
 
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
+from ragbandit.examples.handbook.passes import EPOCH, Places, Played, break_even, play
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.cli.console import bars, errors
 from ragbandit.router.comparison import NOT_KNOWN
@@ -32,7 +33,6 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
-from ragbandit.router.offline.passes import EPOCH, Places, Played, break_even, play
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.this_process import cores

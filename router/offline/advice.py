@@ -6,21 +6,14 @@
   routing is compared with each fixed arm on these questions.
 - Logged draws: if these questions are missing, or too few to decide, replay estimates the same comparisons from the
   questions that have the outcome of one drawn arm. The estimate with the narrower interval is taken.
-- Learning curves: a simulated service draws one arm per question, and labels a share of the answers. From cold it asks
-  all questions; warm, it asks each fold after it has learned the other folds. The curves show where routing has earned
-  what the best fixed arm earns.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, forecast, words
-from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
@@ -34,22 +27,17 @@ from ragbandit.router.offline.gains import (
     paired_outcomes,
 )
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.passes import learning_curve, play
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.policy_pmfs import crossfitted_policy, held_out_folds
-from ragbandit.router.offline.warm import Outcomes, learner_of, numbered
+from ragbandit.router.offline.warm import learner_of, numbered
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
-from ragbandit.shared.types import ArmName, Matrix, finite_json
+from ragbandit.shared.types import Matrix, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
-#: default share of the decisions that are labelled
-LABELLED: Final = 0.3
-#: number of simulated passes from cold, each over all questions in another order
-PASSES: Final = 5
 #: for the frontier of quality and cost, the policy is also measured at these multiples of the proposed cost weight
 _FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 #: largest number of further questions that a forecast names
@@ -62,11 +50,10 @@ _PROBABILITIES: Final = "the probabilities that the arms were drawn with; `ragba
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     folds: int = 5
-    labelled: float = LABELLED  #: share of the decisions that are labelled in the learning curves, in (0, 1]
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
-    everything: bool = True  #: False skips the learning curves and the frontier
+    everything: bool = True  #: False skips the frontier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +62,6 @@ class Advice(Gains):
     sentence: str = ""
     missing: str | None = None  #: what is missing for the verdict route or fix; None if there is one
     progress: float = 1.0  #: share of the evidence for a verdict that is there
-    #: simulated service compared with the best fixed arm, "cold" and "warm"; empty if it was not computed
-    curves: tuple[LearningCurve, ...] = ()
     ask: Ask = field(default_factory=Ask)
 
     def as_json(self) -> dict[str, Any]:
@@ -117,9 +102,6 @@ class _Adviser:
         advice = None
         if outcomes is not None:
             gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
-            if self.ask.everything:
-                paired: dict[str, Any] = {"best": gains.best, "folds": folds, "settings": settings}
-                about["curves"] = self._curves(outcomes, rows=judged, **paired)
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
@@ -144,28 +126,6 @@ class _Adviser:
         common: dict[str, Any] = {"log": log, "folds": folds, "settings": settings, "progress": self.progress}
         pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
         return {ROUTING: pmfs.pop(name), **pmfs}, notes
-
-    def _curves(
-        self, outcomes: Outcomes, *, rows: Sequence[Logged], best: str, folds: Choices, settings: Settings
-    ) -> tuple[LearningCurve, ...]:
-        """The curves "cold" and "warm". rows: what is learned, beginning with the rows of the outcomes."""
-        fixed = outcomes.values["reward"][:, outcomes.arms.index(ArmName(best))]
-        simulated = partial(play, outcomes.rows, settings=settings, labelled=self.ask.labelled)
-        cold = [
-            simulated(seed=seed, progress=partial(self.progress, f"from cold, order {seed + 1} of {PASSES}"))
-            for seed in range(PASSES)
-        ]
-        held_out = folds[: len(outcomes.rows) : len(outcomes.complete)]
-        warm = [
-            simulated(
-                seed=fold,
-                warm=[rows[at] for at in np.flatnonzero(folds != fold).tolist()],
-                questions=np.flatnonzero(held_out == fold),
-                progress=partial(self.progress, f"warm, part {fold + 1} of {self.ask.folds}"),
-            )
-            for fold in np.unique(held_out).tolist()
-        ]
-        return learning_curve("cold", cold, fixed=fixed), learning_curve("warm", warm, fixed=fixed)
 
 
 def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:

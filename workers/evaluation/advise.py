@@ -18,7 +18,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.advice import LABELLED, Advice, Ask, advise
+from ragbandit.router.offline.advice import Advice, Ask, advise
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
@@ -56,7 +56,6 @@ def advise_verb(
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
     arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
-    labelled: Annotated[float, typer.Option(help="share of decisions that you expect to label")] = LABELLED,
     worth: Annotated[float, typer.Option(min=0.0, help="least gain a question that is worth a router")] = WORTH,
     folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
     family: Annotated[str, typer.Option(help="how answers are judged, see evaluate")] = "ours",
@@ -82,15 +81,12 @@ def advise_verb(
     if module is not None and questions is None:
         remedy = f"ragbandit advise QUESTIONS --module {module}"
         raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
-    if not 0.0 < labelled <= 1.0:
-        remedy = "use more than 0 and at most 1, for example 0.3"
-        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
     if report is not None:
         check_page(report)
     loaded = configuration.load(config)
     settings = loaded.settings
     with bars(errors) as progress:
-        ask = Ask(folds=folds, labelled=labelled, worth=worth)
+        ask = Ask(folds=folds, worth=worth)
         sources = _Sources(settings=settings, ask=ask, progress=progress)
         details: dict[str, Any] = {}
         if questions is not None:
@@ -287,8 +283,7 @@ def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
     notes = []
     incumbent = settings.policy.incumbent
     if incumbent is not None:
-        curves = "in service, and in the learning curves,"
-        notes.append(f"{curves} policy.harm holds the policy back to {incumbent}; in the comparisons it does not")
+        notes.append(f"in service policy.harm holds the policy back to {incumbent}; in the comparisons it does not")
     without_rows = [arm for arm in settings.arms if arm not in material.arms]
     if without_rows:
         notes.append(f"nothing is known of {', '.join(without_rows)}: explored as on the first day")

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragbandit.router.comparison import NOT_KNOWN, words
-from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable
+from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
-from ragbandit.shared.formats import counted, decimal, money, number, percent, roughly
+from ragbandit.shared.formats import counted, decimal, money, number, percent
 from ragbandit.shared.types import ArmName
 
 
@@ -33,7 +33,6 @@ def assessment(advice: Advice, *, details: Mapping[str, Any], notes: Sequence[st
         comparisons=advice.comparisons,
         frontier=advice.frontier,
         kinds=advice.kinds,
-        curves=advice.curves,
         tables=(_table(advice, unit=unit),),
         notes=(*_method(advice), *in_words(reward.model_copy(update={"weight": reward.weight})), *notes),
         cost_unit=best.unit,
@@ -56,15 +55,6 @@ def _actions(advice: Advice, details: Mapping[str, Any], *, incumbent: str | Non
         yield f"add --apply: a warm start, with {advice.best} as the incumbent and in a holdback"
     else:
         yield "ragbandit report shows what routing earns on live questions"
-    if advice.verdict == "route" and advice.curves:
-        cold, warm = map(_pays, advice.curves)
-        yield f"without a warm start routing {cold}, with one it {warm} ({percent(advice.ask.labelled)} labelled)"
-
-
-def _pays(curve: LearningCurve) -> str:
-    if curve.break_even is None:
-        return f"does not pay within {curve.questions[-1]:,} questions"
-    return f"pays after {roughly(curve.break_even)} questions" if curve.break_even > 1 else "loses nothing"
 
 
 def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -96,10 +86,3 @@ def _method(advice: Advice) -> Iterator[str]:
     shared = "" if best.confidence == CONFIDENCE else ", so that all looks of the run share an error of 5 %"
     yield f"intervals of {percent(round(best.confidence, 4))}{shared}; {best.design}"
     yield f"each question was decided by a policy that had learned the other {folds - 1} of {folds} parts of them"
-    for curve in advice.curves:
-        even = "does not break even"
-        if curve.break_even is not None:
-            even = f"breaks even after {counted(curve.break_even, 'question')}"
-        asked = f"{curve.name}, {percent(advice.ask.labelled)} labelled, {counted(curve.questions[-1], 'question')}"
-        earned = f"earns {curve.policy[-1]:.3f} a question and {even}; {best.second} earns {curve.fixed[-1]:.3f}"
-        yield f"{asked}: while it learns, routing {earned}"

@@ -203,7 +203,6 @@ def test_another_outcome_of_a_learned_question_is_a_conflict(learned):
     [
         (("t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
         (("--table", "t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
-        (("--table", "t.jsonl", "--labelled", "0"), "", "labelled"),
         (("--table", "none.jsonl"), "", "none.jsonl"),
         (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit policy train --policy multi_label"),
         (("--table", "t.jsonl"), "reward: {cost: {dollars: 1.0}}\n", "reward.cost"),

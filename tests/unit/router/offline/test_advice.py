@@ -74,26 +74,11 @@ def test_outcomes_of_every_arm_are_compared_question_by_question():
     assert best.quality.verdict() == "as good"
     assert best.cost.high < -1.2
     assert 0.4 < advice.shares["fast"] < 0.6
-    assert advice.curves[0].fixed[-1] == pytest.approx(best.reward.second)
     assert [(kind.share, max(kind.arms, key=kind.arms.get)) for kind in advice.kinds] == [(0.5, "fast"), (0.5, "deep")]
     assert {point.kind for point in advice.frontier} == {"arm", "in use", "price"}
     assert advice.sentence.startswith("route: learned routing is better than always deep: +0.")
     assert "reward a question; quality as good" in advice.sentence
     assert advice.sentence.endswith("; on 240 questions with the outcomes of every arm")
-
-
-def test_a_warm_start_is_ahead_from_the_first_question():
-    """If the first word decides whether `fast` is right, the warm curve begins ahead of always `deep`, the cold one
-    behind.
-    """
-    right, texts = [[1.0, 1.0], [0.0, 1.0]] * 100, ("who who who ", "why why why ")
-    rows = rows_of(made_table(right, [[1.0, 4.0]] * 200, arms=ARMS, texts=texts))
-    cold, warm = asked(*rows, everything=True, labelled=0.5).curves
-    assert (cold.name, warm.name, warm.break_even) == ("cold", "warm", 1)
-    assert cold.break_even is None or cold.break_even > 50
-    assert warm.policy[0] > warm.fixed[0] == pytest.approx(0.8) == cold.fixed[-1] > cold.policy[0]
-    assert cold.questions[-1] == 200 > 60 > warm.questions[-1]
-    assert cold.rated[-1] == pytest.approx(100, abs=25)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

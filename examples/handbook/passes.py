@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.offline.logs import Logged
@@ -128,52 +127,25 @@ def play(
     settings: Settings,
     seed: int,
     labelled: float = 1.0,
-    warm: Sequence[Logged] = (),
-    questions: Places | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Played:
-    """A pass of the configured policy, in an order that only the seed decides.
+    """A pass of the configured policy over all questions, in an order that only the seed decides.
 
-    rows, labelled: see `Learning`. warm: rows that the policy learns before, as by a warm start. questions: numbers of
-    the questions to ask; None for all. progress: receives (rows learned before and questions done, total).
+    rows, labelled: see `Learning`. progress: receives (questions done, total).
     """
     learning = Learning(policy_of(settings), rows=rows, settings=settings, seed=seed, labelled=labelled)
-    asked = np.arange(len(rows) // len(learning.arms)) if questions is None else questions
-    total = len(warm) + len(asked)
-    for done, row in enumerate(warm, start=1):
-        learning.warm(row)
-        progress(done, total)
-    for done, question in enumerate(np.random.default_rng(seed).permutation(asked), start=len(warm) + 1):
+    total = len(rows) // len(learning.arms)
+    for done, question in enumerate(np.random.default_rng(seed).permutation(np.arange(total)), start=1):
         learning.step(int(question))
         progress(done, total)
     return learning.played()
-
-
-def learning_curve(name: str, passes: Sequence[Played], *, fixed: Vector) -> LearningCurve:
-    """Mean rewards so far of these passes, at up to CURVE_POINTS numbers of questions, and of a fixed arm.
-
-    fixed: reward of this arm for every question; the curve has its mean. The policy's reward is this mean plus what the
-    policy earned more than the arm on the same questions: whether the first questions are easy does not move it.
-    """
-    count, mean = min(len(one.order) for one in passes), float(fixed.mean())
-    at = np.unique(np.linspace(min(10, count), count, CURVE_POINTS).astype(np.intp))
-    gains = np.mean([np.cumsum(one.earned - fixed[one.order])[at - 1] for one in passes], axis=0) / at
-    share = sum(one.labels for one in passes) / sum(len(one.order) for one in passes)
-    return LearningCurve(
-        name=name,
-        questions=at.tolist(),
-        policy=(mean + gains).tolist(),
-        fixed=[mean] * len(at),
-        rated=np.round(at * share).astype(int).tolist(),
-        break_even=break_even(passes, fixed=fixed)[0],
-    )
 
 
 def break_even(passes: Sequence[Played], *, fixed: Vector) -> tuple[int | None, float]:
     """When routing has earned what a fixed arm earns, and stays ahead.
 
     Returns (number of questions in the median pass, or None if fewer than half of the passes get there; share of the
-    passes that do). fixed: see `learning_curve`.
+    passes that do). fixed: reward of the fixed arm for every question.
     """
     even = []
     for one in passes:

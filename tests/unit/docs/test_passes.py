@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.learning_curve import rows_of
+from ragbandit.examples.handbook.passes import Played, break_even, play
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HashingEncoder
-from ragbandit.router.offline.passes import Played, break_even, learning_curve, play
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 
@@ -104,5 +104,3 @@ def test_break_even_of_the_middle_pass():
     never, early, late, fixed = earning(0, 0, 0, 0), earning(1, 1, 1, 1), earning(0, 0, 1, 1), np.full(4, 0.5)
     assert break_even([never, early, late], fixed=fixed) == (4, pytest.approx(2 / 3))
     assert break_even([never, never, early], fixed=fixed) == (None, pytest.approx(1 / 3))
-    curve = learning_curve("cold", [early, late], fixed=fixed)
-    assert (curve.questions, curve.policy, curve.fixed, curve.break_even) == ([4], [0.75], [0.5], 1)

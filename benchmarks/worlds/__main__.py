@@ -42,12 +42,6 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _chance(text: str) -> float:
-    if not 0.0 <= float(text) <= 1.0:
-        raise argparse.ArgumentTypeError("a share is from 0 to 1")
-    return float(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(
@@ -61,9 +55,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--questions", type=int, default=QUESTIONS, help="of a pass at most, warm ones included")
     options.add_argument("--seeds", type=int, default=4)
     options.add_argument("--first-seed", type=int, default=0, help="seeds from this one on: others than were tuned on")
-    options.add_argument(
-        "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
-    )
+    options.add_argument("--wrong", type=float, default=0.0, help="share of the ratings that are inverted, such as .05")
     options.add_argument("--warm", type=int, default=0, help="questions learned before with the outcomes of all arms")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
     options.add_argument("--encoder", help="another than the default, such as hashing")
@@ -78,10 +70,6 @@ def main(arguments: list[str]) -> None:
     asked = options.parse_args(arguments)
     if unknown := sorted(set(asked.modes) - set(MODES)):
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
-    if asked.seeds < 1 or asked.jobs < 1 or min(asked.late, asked.warm, asked.first_seed) < 0:
-        options.error("--seeds and --jobs are 1 or more, --late, --warm and --first-seed are 0 or more")
-    if asked.questions <= asked.warm:
-        options.error("--questions is more than --warm")
     console = Console()
     conditions = Conditions(questions=asked.questions, warm=asked.warm, wrong=asked.wrong, late=asked.late)
     with bars(Console(stderr=True)) as progress:

@@ -13,13 +13,10 @@ from functools import partial
 from typing import Any, Final
 
 import uvicorn
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -27,17 +24,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.dependencies import CallerGone, Reads, SharedRead
-from ragbandit.router.api.edge import Edge, cors, reply_to
+from ragbandit.router.api.dependencies import Reads, SharedRead
+from ragbandit.router.api.edge import Edge, cors
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
-from ragbandit.router.api.openai.replies import RESPONSES
+from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.api.security.rules import has_path
+from ragbandit.router.api.security.rules import DOCUMENTATION, Rule
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.config.settings import ServerSettings
@@ -50,7 +47,7 @@ from ragbandit.router.serving.setup.requirements import bound
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.router.telemetry.tracing import Tracing
-from ragbandit.shared.errors import NotReady, RagBanditError
+from ragbandit.shared.errors import NotReady
 
 _DESCRIPTION = """\
 RagBandit chooses, for every question, the answering strategy ("arm") that is worth its cost, and learns from feedback.
@@ -132,6 +129,7 @@ def operators_app(app: FastAPI) -> FastAPI:
 async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state, router = app.state, app.state.router
     server = router.settings.server
+    state.routes = served(ENDPOINTS, port=state.port, dashboard=server.dashboard)
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
     # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
     # C library keeps the freed memory of a report for the thread that made the report.
@@ -159,40 +157,39 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
         description=_DESCRIPTION,
         openapi_tags=_TAGS,
         lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
     )
     app.state.port = "all"  # one app serves all paths, unless server.admin_port makes it two: "public" and "operators"
     app.openapi_version = "3.0.3"  # the newest version of OpenAPI that the bundled Swagger UI reads
-    app.router.routes.extend(_ROUTES)
-    for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, _reply_to)
-    direct = {
-        f"POST {decisions.ROUTE}": decisions.route_directly,
-        "POST /v1/chat/completions": openai.chat_directly,
-        f"POST {RESPONSES}": openai.create_directly,
-    }
-    app.add_middleware(Edge, state=app.state, direct=direct)
+    app.router.routes.extend(ENDPOINTS)
+    app.add_middleware(Edge, state=app.state)
     app.add_middleware(cors, state=app.state)
     return app
 
 
-async def _reply_to(request: Request, error: Exception) -> Response:
-    return reply_to(error, scope=request.scope)
+_pages = Endpoints()
+_SWAGGER: Final = StaticFiles(directory=swagger_ui_path)
 
 
-_pages = APIRouter(include_in_schema=False)
-
-
-@_pages.get("/")
+@_pages.get("/", rule=Rule(None, on_both_ports=True))
 async def _root(request: Request) -> Response:
-    pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
+    pages = "/ui" if request.app.state.routes.has_pages else "/docs"
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(pages, status_code=307)
     return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
 
 
-@_pages.get("/docs")
+@_pages.get("/openapi.json", rule=DOCUMENTATION)
+async def _openapi(request: Request) -> Response:
+    return JsonReply(request.app.openapi())
+
+
+@_pages.get("/docs/assets/{path:path}", rule=DOCUMENTATION)
+async def _assets(path: str, request: Request) -> Response:
+    return await _SWAGGER.get_response(path, request.scope)
+
+
+@_pages.get("/docs", rule=DOCUMENTATION)
 async def _docs() -> Response:
     """The page /docs. Its script and styles are local files; FastAPI's own page loads them from the internet."""
     page = get_swagger_ui_html(
@@ -211,11 +208,11 @@ async def _docs() -> Response:
     return page
 
 
-_ROUTES: Final[tuple[BaseRoute, ...]] = (
+#: all endpoints, in the order of /docs
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
-    mcp.ROUTE,
+    *mcp.endpoints.routes,
     *DASHBOARD,
-    Mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets"),
     *_pages.routes,
 )
 

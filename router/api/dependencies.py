@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import Header, Request
 
 from ragbandit.router.api.schemas.requests import ID
-from ragbandit.router.api.schemas.responses import ERRORS
-from ragbandit.router.api.security.rules import OPERATOR_PATHS
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.tracing import OFF, Tracing
@@ -48,28 +46,6 @@ def router_of(request: Request) -> Router:
 
 def tracing_of(request: Request) -> Tracing:
     return cast(Tracing, getattr(request.app.state, "tracing", OFF))
-
-
-async def known_parameters(request: Request) -> None:
-    """Raises InvalidInput for an unknown query parameter, except on the paths of probes and scrapers."""
-    if not request.scope["query_string"] or request.scope["path"] in OPERATOR_PATHS:
-        return
-    route = request.scope["route"]
-    if not route.include_in_schema:
-        return
-    parameters = sorted(param.alias for param in route.dependant.query_params)
-    for name in request.query_params:
-        if name not in parameters:
-            remedy = f"send what {route.path} takes in the path or the body"
-            if parameters:
-                remedy = f"use {', '.join(parameters)}"
-            message = f'"{name[:80]}" is not a query parameter of {route.path}'
-            raise InvalidInput(message, field=name[:80], remedy=remedy)
-
-
-def documented(tag: str, *, errors: dict[int | str, dict[str, Any]] = ERRORS, any_parameter: bool = False) -> APIRouter:
-    checks = [] if any_parameter else [Depends(known_parameters)]
-    return APIRouter(tags=[tag], dependencies=checks, responses=errors)
 
 
 class Reads:

@@ -1,20 +1,19 @@
 """Edge: the layer between the server and the endpoints.
 
-1. A request gets an id and a span. It is refused before its body is read if this port does not serve its path, if its
-   queue is too long, or if it announces too large a body.
+1. A request gets an id and a span, and its endpoint is found. It is refused before its body is read if the queue is
+   too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
-3. The endpoint replies. Every exception becomes an error reply in the format of the path (RagBandit's, OpenAI's, MCP's
-   or a page), and every reply is counted.
+3. The endpoint reads the request and replies. Every exception becomes an error reply in the format of the path
+   (RagBandit's, OpenAI's, MCP's or a page), and every reply is counted.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.datastructures import Headers, State
 from starlette.exceptions import HTTPException
@@ -25,11 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.replies import is_openai_path, openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
-from ragbandit.router.api.schemas.requests import complaint
+from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
-from ragbandit.router.api.security.rules import MCP_PATH, OPERATOR_PATHS, Rule, has_path, is_page, rule_of
+from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, Rule, is_page
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
@@ -39,9 +38,6 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
-#: handler that is tried before FastAPI; it returns None for a request that FastAPI has to handle or to refuse
-Direct = Callable[[Request], Awaitable[Response | None]]
-
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 
 
@@ -50,12 +46,11 @@ class NoUpgrade(Malformed, code="UPGRADE"):
 
 
 class Edge:
-    """ASGI middleware around the FastAPI app. direct: "METHOD /path" -> handler that is tried before FastAPI."""
+    """ASGI middleware that answers all HTTP requests; the FastAPI app behind it only starts and stops."""
 
-    def __init__(self, app: ASGIApp, *, state: State, direct: Mapping[str, Direct]) -> None:
+    def __init__(self, app: ASGIApp, *, state: State) -> None:
         self.app = app
         self.state = state
-        self._direct = direct
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -67,7 +62,7 @@ class Edge:
         if scope["method"] == "HEAD":  # a GET whose body is not sent
             scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
         plain = "/" + "/".join(filter(None, scope["path"].split("/")))  # clients add slashes to a base URL
-        if plain != scope["path"] and is_openai_path(plain):
+        if plain != scope["path"]:
             scope = {**scope, "path": plain}
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
@@ -89,15 +84,8 @@ class Edge:
         try:
             _check(exchange, state=self.state)
             await self._admit(exchange)
-            handler = self._direct.get(f"{scope['method']} {exchange.path}")
-            if handler is not None:
-                request = Request(scope, exchange.receive)
-                reply = await handler(request)
-                if reply is not None:
-                    await reply(scope, exchange.receive, exchange.send)
-                    return
-                exchange.unread = [await request.body()]
-            await self.app(scope, exchange.receive, exchange.send)
+            reply = await exchange.endpoint.reply(Request(scope, exchange.receive))
+            await reply(scope, exchange.receive, exchange.send)
         except (asyncio.CancelledError, Exception) as error:
             if not exchange.status:
                 await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
@@ -110,7 +98,7 @@ class Edge:
         caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
         limiter: RateLimiter = self.state.rate_limiter
-        if exchange.path in OPERATOR_PATHS or PART in exchange.scope:
+        if exchange.rule.is_probe or PART in exchange.scope:
             return
         try:
             allowance = await limiter.take(caller)
@@ -149,29 +137,37 @@ class _Exchange:
         self._receive, self._send = receive, send
         self._state = state
         self.path = path = scope["path"]
-        self.rule: Rule = rule_of(scope["method"], path)
+        routes: RouteTable = state.routes
+        found, scope["path_params"] = routes.find(scope["method"], path)
+        scope["route"] = self._endpoint = found
+        #: an unknown path is refused after the gate, so that only callers with a key learn which paths exist
+        self.rule: Rule = ANY_ROLE if found is None else found.rule
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         #: codings of the body, in the order in which they were applied
         self.codings: list[str] = []
-        #: the whole body, if the next `receive` has to return it again
-        self.unread: list[bytes] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
-        #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None if FastAPI has not found an endpoint
-        self.route: str | None = None
+        #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
+        self.route: str | None = None if found is None else found.path
         if is_openai_path(path):
             scope[SHAPE] = openai_error
         elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
-        elif is_page(path) and has_path(path, state=state):
+        elif is_page(path) and routes.has_pages:
             scope[SHAPE] = page_error
             self.headers += page_headers(path)
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint of the request. Raises HTTPException(404), or 405 if the path takes other methods."""
+        if self._endpoint is not None:
+            return self._endpoint
+        methods = self._state.routes.methods(self.path)
+        raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
+
     async def receive(self) -> Message:
-        if self.unread:
-            return {"type": "http.request", "body": self.unread.pop(), "more_body": False}
         if not self.codings:
             return await self._next()
         codings, self.codings = self.codings, []
@@ -189,7 +185,6 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self.route = getattr(self.scope.get("route"), "path", self.route)
             self._state.metrics.requests.labels(self.route or "unknown", self.status).inc()
             message["headers"] = list(message.get("headers", ())) + self.headers
         await self._send(message)
@@ -197,12 +192,9 @@ class _Exchange:
 
 def _check(exchange: _Exchange, *, state: State) -> None:
     """Raises an error if the request can be refused without its body. Must be fast: every request is checked."""
-    if not has_path(exchange.path, state=state):
-        raise HTTPException(404)
     _check_head(exchange)
     router: Router = state.router
     if exchange.rule.queue is not None:
-        exchange.route = exchange.path  # no endpoint with a queue has parameters in its path
         router.batchers[exchange.rule.queue].check_admission()
     headers = Headers(scope=exchange.scope)
     announced = headers.get("content-length", "")
@@ -231,16 +223,8 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
     if isinstance(error, asyncio.CancelledError):  # the server shuts down, and server.shutdown_s are over
         message = "the service is shutting down, and this request was not finished"
         error = NotReady(message, remedy="try again with the same id")
-    if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
-        error = error.__cause__  # FastAPI wraps errors that occur while it reads the body
     if isinstance(error, CallerGone | ClientDisconnect):
         return Response(status_code=499)  # the caller has gone; metrics count this status, as nginx does
-    if isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            error = HTTPException(400)
-        else:
-            error = complaint(first, skip=1, content_type=Headers(scope=scope).get("content-type"))
     if isinstance(error, HTTPException):
         return _http_reply(error, scope=scope)
     if not isinstance(error, RagBanditError):
@@ -257,7 +241,8 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     if is_openai_path(path):
         base = Request(scope).base_url
         lost = f"the base URL of clients is {base}v1; {lost}"
-    smaller = f"send less, or raise server.{rule_of(method, path).size_limit}"
+    rule: Rule = getattr(scope.get("route"), "rule", ANY_ROLE)
+    smaller = f"send less, or raise server.{rule.size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
         404: ("NOT_FOUND", f"there is no endpoint {path:.200}", lost),

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 from starlette.requests import Request
-from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import EventReader
-from ragbandit.router.api.dependencies import PART
-from ragbandit.router.api.security.rules import MCP_PATH
+from ragbandit.router.api.dependencies import PART, router_of
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 _HEADERS: Final = ("authorization", "traceparent", "tracestate")
 
 
-class _Endpoint:
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["route"] = ROUTE  # the metrics count the request by its route
-        server = await _server_of(scope["app"])
-        # Read the body here, so that a body that is too large gets RagBandit's error. The SDK does not check hosts and
-        # origins, because the gate has checked them.
-        bodies = [{"type": "http.request", "body": await Request(scope, receive).body(), "more_body": False}]
+endpoints = Endpoints()
 
+
+@endpoints.post(MCP_PATH, rule=ANY_ROLE)
+async def call(request: Request) -> ASGIApp:
+    server, largest = await _server_of(request.app), router_of(request).settings.server.max_body_bytes
+    # Read the body here, so that a body that is too large gets RagBandit's error. The SDK does not check hosts and
+    # origins, because the gate has checked them.
+    bodies = [{"type": "http.request", "body": await request.body(), "more_body": False}]
+
+    async def reply(scope: Scope, receive: Receive, send: Send) -> None:
         async def whole() -> Message:
             return bodies.pop() if bodies else await receive()
 
         manager = required_module("mcp.server.streamable_http_manager", extra="mcp").StreamableHTTPSessionManager
-        largest = scope["app"].state.router.settings.server.max_body_bytes
         exchange = manager(server, stateless=True, max_request_body_size=largest)
         async with exchange.run():  # a session for this request only
             await exchange.handle_request(scope, whole, send)
 
-
-ROUTE: Final = Route(MCP_PATH, _Endpoint(), methods=["POST"])
+    return reply
 
 
 async def _server_of(app: Any) -> Any:

@@ -1,14 +1,12 @@
-import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.api.dependencies import (
@@ -19,12 +17,12 @@ from ragbandit.router.api.dependencies import (
     awaited_all,
     caller_of,
     check_count,
-    documented,
     reads_of,
     router_of,
     tracing_of,
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas import replies
 from ragbandit.router.api.schemas.requests import (
     ID,
@@ -38,6 +36,7 @@ from ragbandit.router.api.schemas.requests import (
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of
+from ragbandit.router.api.security.rules import ANY_ROLE, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
@@ -48,10 +47,8 @@ from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
-ROUTE: Final = "/v1/route"
-#: content types that `plain_body` accepts; FastAPI accepts more
-_JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 MAX_WAIT_S = 600
+QUESTION: Final = Rule(roles("app"), queue="questions")
 
 DecisionPath = Annotated[
     DecisionIdText, PathParameter(description="Id of the decision, or of its chat completion.", json_schema_extra=ID)
@@ -75,11 +72,12 @@ StreamParameter = Annotated[
     ),
 ]
 
-endpoints = documented("Decisions")
+endpoints = Endpoints("Decisions")
 
 
 @endpoints.post(
-    ROUTE,
+    "/v1/route",
+    rule=QUESTION,
     summary="Choose an arm for your own pipeline",
     responses={200: described("The arm to run.", reply_types.RouteReply)},
 )
@@ -88,11 +86,14 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
 
     The decision is stored, with the probability of every arm, before the reply is sent.
     """
-    return await _routed(request, body, key=idempotency_key)
+    query = await whole_query(request, body, key=idempotency_key, run_by="caller")
+    decision, seconds = await decide(request, query, run_by="caller")
+    return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
 
 
 @endpoints.post(
     "/v1/route/batch",
+    rule=Rule(roles("app"), queue="questions", size_limit="max_batch_bytes"),
     summary="Choose arms for many questions",
     responses={200: described("A decision or an error for each item.", reply_types.RouteBatchReply)},
 )
@@ -143,31 +144,6 @@ async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Fut
         return await _query(request, body_of(RouteBody, item), key=None, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-async def route_directly(request: Request) -> Response | None:
-    """Reply without FastAPI, which takes longer than a decision. None if FastAPI has to read or refuse the request."""
-    body = None if request.scope["query_string"] else await plain_body(request, RouteBody)
-    return None if body is None else await _routed(request, body, key=request.headers.get("idempotency-key"))
-
-
-async def plain_body(request: Request, model: type[Body]) -> Body | None:
-    """The JSON body of a request as `model`; None if it is invalid or has another content type."""
-    if request.headers.getlist("content-type") not in _JSON_TYPES:
-        return None
-    try:
-        return model.model_validate(json.loads(await request.body()))
-    except (ValueError, RecursionError):  # pydantic's error is a ValueError
-        return None
-
-
-async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
-    query = await whole_query(request, body, key=key, run_by="caller")
-    decision, seconds = await decide(request, query, run_by="caller")
-    return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
 
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
@@ -250,6 +226,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
 
 @endpoints.post(
     "/v1/answer",
+    rule=QUESTION,
     summary="Answer a question",
     responses={
         200: described("The outcome; with `stream` events.", reply_types.AnswerReply)
@@ -298,6 +275,7 @@ async def answer(
 
 @endpoints.post(
     "/v1/outcomes",
+    rule=Rule(roles("app", "worker"), queue="outcomes"),
     status_code=202,
     summary="Report what your own pipeline did",
     responses={
@@ -324,6 +302,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
 
 @endpoints.get(
     "/v1/decisions/{decision_id}",
+    rule=ANY_ROLE,
     summary="Read a decision",
     responses={200: described("All that is stored about the decision.", reply_types.RecordReply)},
 )
@@ -337,6 +316,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 
 @endpoints.get(
     "/v1/decisions/{decision_id}/explanation",
+    rule=ANY_ROLE,
     summary="Explain a decision",
     responses={200: described("The decision explained.", Explanation)},
 )
@@ -357,6 +337,7 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
 
 @endpoints.post(
     "/v1/decisions/{decision_id}/cancel",
+    rule=Rule(roles("app", "operator")),
     status_code=202,
     summary="Cancel an answer",
     responses={

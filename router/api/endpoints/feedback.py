@@ -13,16 +13,17 @@ from ragbandit.router.api.dependencies import (
     awaited_all,
     caller_of,
     check_count,
-    documented,
     reads_of,
     router_of,
     tracing_of,
 )
 from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled, label_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
+from ragbandit.router.api.security.rules import LABEL, Rule, roles
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.search import traces_of
@@ -36,10 +37,16 @@ STORED: Final[dict[int | str, dict[str, Any]]] = {
 }
 MAX_BATCH = 1000
 
-endpoints = documented("Feedback")
+endpoints = Endpoints("Feedback")
 
 
-@endpoints.post("/v1/feedback", status_code=202, summary="Judge a decision", responses=STORED)
+@endpoints.post(
+    "/v1/feedback",
+    rule=Rule(roles("app", "rater"), queue="feedback"),
+    status_code=202,
+    summary="Judge a decision",
+    responses=STORED,
+)
 async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Store one judgement of a decision: a label (gold answers), a rating or a reward.
 
@@ -55,6 +62,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 
 @endpoints.get(
     "/v1/label-queue",
+    rule=LABEL,
     summary="Read what to label",
     responses={200: described("Answers that wait for a label, newest first; tenants take turns.", LabelQueueReply)},
 )
@@ -71,6 +79,7 @@ async def label_queue(
 
 @endpoints.post(
     "/v1/feedback/batch",
+    rule=Rule(roles("app", "rater"), queue="feedback", size_limit="max_batch_bytes"),
     status_code=202,
     summary="Judge many decisions",
     responses={202: described("A receipt or an error for each item.", BatchReply)},

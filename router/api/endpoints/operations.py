@@ -10,12 +10,14 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
-from ragbandit.router.api.dependencies import SharedRead, Value, documented, reads_of, reports_of, router_of
+from ragbandit.router.api.dependencies import SharedRead, Value, reads_of, reports_of, router_of
 from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import plain, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.budgets import budget_states
+from ragbandit.router.api.security.rules import PROBE, READ_ALL
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import RouterState
@@ -27,7 +29,7 @@ MOST_BUDGETS: Final = 100
 #: time limit for a read of the router's state or of the budgets, seconds
 PROBE_S = 4.0
 
-endpoints = documented("Operations")
+endpoints = Endpoints("Operations")
 
 
 def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
@@ -52,6 +54,7 @@ async def current_state(request: Request) -> RouterState:
 
 @endpoints.get(
     "/health",
+    rule=PROBE,
     summary="Check that the process is alive",
     responses={200: described("The process is alive.", HealthReply)},
 )
@@ -63,6 +66,7 @@ async def health() -> Response:
 
 @endpoints.get(
     "/ready",
+    rule=PROBE,
     summary="Check that requests can be served",
     responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
 )
@@ -89,6 +93,7 @@ async def ready(request: Request) -> Response:
 
 @endpoints.get(
     "/v1/status",
+    rule=READ_ALL,
     summary="Read the state of the service",
     responses={200: described("State of the ledger and of this router.", StatusReply)},
 )
@@ -99,6 +104,7 @@ async def status(request: Request) -> Response:
 
 @endpoints.get(
     "/metrics",
+    rule=replace(READ_ALL, is_probe=True),
     summary="Read the metrics for Prometheus",
     response_class=Response,
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
@@ -129,6 +135,7 @@ StepQuery = Annotated[
 
 @endpoints.get(
     "/v1/overview",
+    rule=READ_ALL,
     summary="Read what the policy earned",
     responses={200: described("The totals of that time.", Overview)},
 )
@@ -151,7 +158,10 @@ async def read_overview(
 
 
 @endpoints.get(
-    "/v1/report", summary="Read what the router earned", responses={200: described("The report of that time.", Report)}
+    "/v1/report",
+    rule=READ_ALL,
+    summary="Read what the router earned",
+    responses={200: described("The report of that time.", Report)},
 )
 async def read_report(
     request: Request,

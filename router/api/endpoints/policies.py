@@ -9,10 +9,11 @@ from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.api.security.rules import is_page
+from ragbandit.router.api.security.rules import COMMAND, READ_ALL, is_page
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
@@ -26,7 +27,7 @@ _NamePath = Annotated[
 ]
 _ArmPath = Annotated[str, PathParameter(description="Name of the arm.", pattern="^[A-Za-z0-9_.-]{1,64}$")]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
-endpoints = documented("Policies")
+endpoints = Endpoints("Policies")
 
 
 class ReasonBody(RequestBody):
@@ -63,6 +64,7 @@ class VerbBody(ReasonBody):
 
 @endpoints.get(
     "/v1/policies",
+    rule=READ_ALL,
     summary="List the versions",
     responses={200: described("The versions, and the kill switch.", PolicyList)},
 )
@@ -74,6 +76,7 @@ async def listed(request: Request) -> Response:
 
 @endpoints.get(
     "/v1/policies/{name}",
+    rule=READ_ALL,
     summary="Read a version",
     responses={200: described("The version with its verdicts.", VersionDetail)},
 )
@@ -86,7 +89,7 @@ async def shown(name: _NamePath, request: Request) -> Response:
 _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
 
 
-@endpoints.post("/v1/policies/kill", summary="Activate the kill switch", responses=_SWITCHED)
+@endpoints.post("/v1/policies/kill", rule=COMMAND, summary="Activate the kill switch", responses=_SWITCHED)
 async def kill(body: KillBody, request: Request) -> Response:
     """Stop all candidates. With `arm` the champion stops too, and that arm gets every question.
 
@@ -96,7 +99,7 @@ async def kill(body: KillBody, request: Request) -> Response:
     return JsonReply(await _done(request, throw, body))
 
 
-@endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
+@endpoints.post("/v1/policies/unkill", rule=COMMAND, summary="Take the kill switch back", responses=_SWITCHED)
 async def unkill(body: ReasonBody, request: Request) -> Response:
     """Turn the kill switch off: champion and candidates continue in their states."""
     return JsonReply(await _done(request, verbs.unkill, body))
@@ -104,6 +107,7 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
 
 @endpoints.post(
     "/v1/policies/{name}/{verb}",
+    rule=COMMAND,
     summary="Move a version",
     responses={200: described("The version as it is now.", PolicyVersion)},
 )
@@ -123,6 +127,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
 
 @endpoints.post(
     "/v1/arms/{arm}/changed",
+    rule=COMMAND,
     summary="Declare that an arm has changed",
     responses={200: described("The change.", ArmChange)},
 )

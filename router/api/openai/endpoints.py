@@ -14,19 +14,20 @@ from ragbandit.router.api.dependencies import (
     IdempotencyKey,
     awaited,
     caller_of,
-    documented,
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.decisions import decide, paced, plain_body
+from ragbandit.router.api.endpoints.decisions import decide, paced
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
 from ragbandit.router.api.openai import replies, requests
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
-from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText
+from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
+from ragbandit.router.api.security.rules import APP, CHAT
 from ragbandit.router.serving.deciding.needs import lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
@@ -35,10 +36,15 @@ from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
 
-endpoints = documented("OpenAI", errors=replies.ERRORS, any_parameter=True)
+endpoints = Endpoints("OpenAI", errors=replies.ERRORS, any_parameter=True)
 
 
-@endpoints.get("/v1/models", summary="List the models", responses={200: described("All models.", replies.ModelList)})
+@endpoints.get(
+    "/v1/models",
+    rule=APP,
+    summary="List the models",
+    responses={200: described("All models.", replies.ModelList)},
+)
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
@@ -47,21 +53,23 @@ async def models(request: Request) -> Response:
 
 
 @endpoints.get(
-    "/v1/models/{model:path}", summary="Read one model", responses={200: described("The model.", replies.Model)}
+    "/v1/models/{model:path}",
+    rule=APP,
+    summary="Read one model",
+    responses={200: described("The model.", replies.Model)},
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
     request: Request,
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
-    if not model:  # the list, asked for as /v1/models/
-        return await models(request)
     requests.choice_of(model, router=router_of(request), field=None)
     return JsonReply(requests.named_model(model))
 
 
 @endpoints.post(
     "/v1/chat/completions",
+    rule=CHAT,
     summary="Answer a chat message",
     responses={
         200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
@@ -81,18 +89,7 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
 
 
-async def chat_directly(request: Request) -> Response | None:
-    """Reply without FastAPI; None for a request that FastAPI has to handle (see `route_directly`)."""
-    body = await plain_body(request, requests.ChatBody)
-    return None if body is None else await chat(body, request, request.headers.get(KEY_HEADER))
-
-
-async def create_directly(request: Request) -> Response | None:
-    body = await plain_body(request, ResponseBody)
-    return None if body is None else await create(body, request, request.headers.get(KEY_HEADER))
-
-
-@endpoints.post("/v1/completions", include_in_schema=False)
+@endpoints.post("/v1/completions", rule=APP, include_in_schema=False)
 async def completions(_request: Request) -> Response:
     """Refuse the older completions, which some clients use by default, and point to chat completions."""
     raise NotFound(
@@ -108,6 +105,7 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
 
 @endpoints.post(
     replies.RESPONSES,
+    rule=CHAT,
     summary="Create a response",
     responses={
         200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
@@ -124,7 +122,12 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
 
 
-@endpoints.get(_RESPONSE, summary="Read a response", responses={200: described("The response.", ResponseReply)})
+@endpoints.get(
+    _RESPONSE,
+    rule=APP,
+    summary="Read a response",
+    responses={200: described("The response.", ResponseReply)},
+)
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, with or without its answer.
 
@@ -137,6 +140,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
 
 @endpoints.post(
     f"{_RESPONSE}/cancel",
+    rule=APP,
     summary="Cancel a response",
     responses={200: described("The response as it is now.", ResponseReply)},
 )

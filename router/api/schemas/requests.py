@@ -50,21 +50,15 @@ def wanted(accepted: str) -> GetPydanticSchema:
     return GetPydanticSchema(schema)
 
 
-def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """Convert an error of pydantic to InvalidInput. content_type: header of the request. skip: number of parts, such as
-    "body" or "query", that come before the field's name in the error's location.
-    """
+def complaint(fault: Mapping[str, Any]) -> InvalidInput:
+    """Convert an error of pydantic to InvalidInput."""
     kind, sent = fault["type"], fault.get("input")
-    field = ".".join(map(str, fault["loc"][skip:])) or "body"
+    field = ".".join(map(str, fault["loc"])) or "body"
     if kind == "extra_forbidden":
         remedy = "remove it; /docs lists the fields"
         if field == "wait_s":
             remedy = "send it to /v1/answer as a query parameter: /v1/answer?wait_s=10"
         return InvalidInput(f'"{field}" is not a field of this request', field=field, remedy=remedy)
-    if isinstance(sent, bytes):  # FastAPI does not parse a body of another content type than JSON
-        came = "without a content type" if content_type is None else f"as {content_type:.80}"
-        remedy = "send the header content-type: application/json"
-        return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
     if kind == "missing":
         kind = _REQUIRED.get(field, "string")
         return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request: {kind}")

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.routing import Match
 from starlette.types import Scope
 
 from ragbandit.router.api.dependencies import SharedRead
@@ -260,7 +259,9 @@ class Gate:
         else:
             caller = caller_with(self._key(headers, keys))
         if caller.role not in roles:
-            self._refuse(scope, caller, path=path, roles=roles)
+            message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
+            remedy = f"use a key of the role {' or '.join(sorted(roles))}"
+            raise Forbidden(message, field="role", remedy=remedy)
         if caller.tenant is not None and rule.all_tenants:
             message = f"{scope['method']} {path} shows data of all tenants, and this {_kind(caller)} belongs to one"
             raise Forbidden(message, field="tenant", remedy="use a key without a tenant")
@@ -344,14 +345,6 @@ class Gate:
             remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"
             raise _unauthorized(f"this API key expired at {when}", remedy=remedy)
         return key
-
-    def _refuse(self, scope: Scope, caller: Caller, *, path: str, roles: frozenset[Role]) -> None:
-        """Raises Forbidden, except for unknown paths, so that the app replies 404 or 405 to them."""
-        if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
-            return
-        remedy = f"use a key of the role {' or '.join(sorted(roles))}" if roles else "no role may call it"
-        message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
-        raise Forbidden(message, field="role", remedy=remedy)
 
 
 def _only(headers: Headers, name: str) -> str:

@@ -4,13 +4,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
-from fastapi import APIRouter, Query as QueryParameter, Request
+from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody
 from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.api.security.rules import LABEL, PERSON, READ, Rule, roles
 from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
@@ -28,10 +30,10 @@ MOST_STEPS: Final = 300
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
 
-pages = APIRouter(include_in_schema=False)
+pages = Endpoints()
 
 
-@pages.get("/ui/decisions")
+@pages.get("/ui/decisions", rule=READ)
 async def listed(request: Request) -> Response:
     """The page with the results of a search. If the form has an id, redirects to the page of that decision."""
     form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
@@ -56,7 +58,7 @@ async def listed(request: Request) -> Response:
     return page(request, "decisions.html", title="Decisions", **values)
 
 
-@pages.get("/ui/decisions/{decision_id}")
+@pages.get("/ui/decisions/{decision_id}", rule=READ)
 async def one(decision_id: str, request: Request) -> Response:
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
@@ -64,14 +66,14 @@ async def one(decision_id: str, request: Request) -> Response:
     return page(request, "decision.html", title="Decision", **values)
 
 
-@pages.post("/ui/decisions/{decision_id}/cancel")
+@pages.post("/ui/decisions/{decision_id}/cancel", rule=Rule(roles("operator")))
 async def cancel(decision_id: str, request: Request) -> Response:
     await form_of(request)
     await decisions.cancel(decision_id, request)
     return onward(f"/ui/decisions/{decision_id}")
 
 
-@pages.post("/ui/decisions/{decision_id}/rating")
+@pages.post("/ui/decisions/{decision_id}/rating", rule=LABEL)
 async def rate(decision_id: str, request: Request) -> Response:
     await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
     return onward(f"/ui/decisions/{decision_id}")
@@ -91,7 +93,7 @@ async def _rated(
 Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
-@pages.get("/ui/labels")
+@pages.get("/ui/labels", rule=PERSON)
 async def labels(request: Request, skip: Skip = 0) -> Response:
     """The next answer to label. skip: number of newer answers to skip."""
     router, caller = router_of(request), caller_of(request)
@@ -112,7 +114,7 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
     return page(request, "labels.html", title="Labels", **values)
 
 
-@pages.post("/ui/labels")
+@pages.post("/ui/labels", rule=LABEL)
 async def label(request: Request, skip: Skip = 0) -> Response:
     form = await form_of(request, "decision_id", "rating")
     if form["rating"]:

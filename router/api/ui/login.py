@@ -1,11 +1,12 @@
 import re
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
+from ragbandit.router.api.routes import Endpoints, RouteTable
 from ragbandit.router.api.security.gate import SESSION, Gate, PageSessions, caller_with, needs_session
-from ragbandit.router.api.security.rules import rule_of
+from ragbandit.router.api.security.rules import EVERYBODY, PERSON
 from ragbandit.router.api.ui.rendering import PAGES, form_of, may_see, onward, page
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 from ragbandit.shared.types import Caller
@@ -13,10 +14,10 @@ from ragbandit.shared.types import Caller
 #: pages to which a login may lead
 _PAGE: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
 
-pages = APIRouter(include_in_schema=False)
+pages = Endpoints()
 
 
-@pages.get("/ui/login")
+@pages.get("/ui/login", rule=EVERYBODY)
 async def login_form(request: Request) -> Response:
     """The login form. A service without keys redirects to the dashboard."""
     gate: Gate = request.app.state.gate
@@ -31,13 +32,13 @@ def login_page(request: Request, *, target: str, fault: RagBanditError | None = 
     return page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
-@pages.post("/ui/login")
+@pages.post("/ui/login", rule=EVERYBODY)
 async def login(request: Request) -> Response:
     form = await form_of(request, "key", "next")
     gate: Gate = request.app.state.gate
     try:
         key = await gate.key_of(form["key"])
-        home = _home(caller_with(key))
+        home = _home(caller_with(key), routes=request.app.state.routes)
     except (Unauthorized, Forbidden) as error:
         return login_page(request, target=_checked(form["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
@@ -48,7 +49,7 @@ async def login(request: Request) -> Response:
     return reply
 
 
-@pages.post("/ui/logout")
+@pages.post("/ui/logout", rule=PERSON)
 async def logout(request: Request) -> Response:
     await form_of(request)
     reply = onward("/ui/login")
@@ -65,12 +66,12 @@ def _set_session(request: Request, reply: Response, value: str, *, seconds: int)
     reply.set_cookie(SESSION, value, max_age=seconds, path="/ui", secure=secure, httponly=True, samesite="strict")
 
 
-def _home(caller: Caller) -> str:
+def _home(caller: Caller, *, routes: RouteTable) -> str:
     """The first page that the caller may see. Raises Forbidden if there is none."""
     for path in PAGES:
-        if may_see(caller, path):
+        if may_see(caller, path, routes=routes):
             return path
-    remedy = f"use a key of the role {' or '.join(sorted(rule_of('GET', '/ui/labels').roles or ()))}"
+    remedy = f"use a key of the role {' or '.join(sorted(PERSON.roles or ()))}"
     raise Forbidden(f"a key of the role {caller.role} has no pages", field="key", remedy=remedy)
 
 

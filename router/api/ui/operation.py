@@ -3,13 +3,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.budgets import budget_lines
+from ragbandit.router.api.security.rules import READ_ALL
 from ragbandit.router.api.ui.rendering import page
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import shown
@@ -34,17 +36,17 @@ LISTED: Final = 50
 LOOKED_AT: Final = 5_000
 MOST_WORKERS: Final = 100
 
-pages = APIRouter(include_in_schema=False)
+pages = Endpoints()
 
 
-@pages.get("/ui/feedback")
+@pages.get("/ui/feedback", rule=READ_ALL)
 async def feedback(request: Request) -> Response:
     router = router_of(request)
     values = await reads_of(request).run(lambda: _feedback(router))
     return page(request, "feedback.html", title="Feedback", **values)
 
 
-@pages.get("/ui/queues")
+@pages.get("/ui/queues", rule=READ_ALL)
 async def queues(request: Request) -> Response:
     router = router_of(request)
     state = await read_or_none(current_state(request))
@@ -149,7 +151,7 @@ TIMES: Final[dict[str, tuple[str, float, int]]] = {
 }
 
 
-@pages.get("/ui")
+@pages.get("/ui", rule=READ_ALL)
 async def first(request: Request) -> Response:
     router = router_of(request)
     chosen, history = await _history(request)
@@ -166,7 +168,7 @@ async def first(request: Request) -> Response:
     return page(request, "overview.html", title="Overview", **values)
 
 
-@pages.get("/ui/arms")
+@pages.get("/ui/arms", rule=READ_ALL)
 async def arms(request: Request) -> Response:
     chosen, history = await _history(request)
     values = _shared(request, chosen, history)

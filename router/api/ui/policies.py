@@ -3,12 +3,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.comparison import NOT_KNOWN, Comparison
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
@@ -40,10 +42,10 @@ _SHARES: Final = (CANARY_WEIGHT, 0.1, 0.25, MAX_CANARY_WEIGHT)
 MOST_VERSIONS: Final = 100
 LISTED: Final = 30
 
-pages = APIRouter(include_in_schema=False)
+pages = Endpoints()
 
 
-@pages.get("/ui/policies")
+@pages.get("/ui/policies", rule=READ_ALL)
 async def listed(request: Request) -> Response:
     router = router_of(request)
     values = await reads_of(request).run(lambda: _versions(router))
@@ -51,7 +53,7 @@ async def listed(request: Request) -> Response:
     return page(request, "policies.html", title="Policies", **values)
 
 
-@pages.get("/ui/policies/{name}")
+@pages.get("/ui/policies/{name}", rule=READ_ALL)
 async def one(name: str, request: Request) -> Response:
     router = router_of(request)
     try:
@@ -63,7 +65,7 @@ async def one(name: str, request: Request) -> Response:
     return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
-@pages.post("/ui/policies/{name}/{verb}")
+@pages.post("/ui/policies/{name}/{verb}", rule=COMMAND)
 async def act(name: str, verb: str, request: Request) -> Response:
     form = await form_of(request, "revision", "reason", "force", "weight")
     if verb not in TRANSITIONS:
@@ -79,7 +81,7 @@ async def act(name: str, verb: str, request: Request) -> Response:
     return onward(f"/ui/policies/{name}")
 
 
-@pages.post("/ui/switch")
+@pages.post("/ui/switch", rule=COMMAND)
 async def switch(request: Request) -> Response:
     form = await form_of(request, "to", "reason")
     target, _, arm = form["to"].partition(":")

@@ -17,9 +17,9 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
+from ragbandit.router.api.routes import RouteTable
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.gate import check_form, needs_session
-from ragbandit.router.api.security.rules import rule_of
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput
@@ -83,11 +83,11 @@ def _query(values: dict[str, Any]) -> str:
 
 
 def page(request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
-    caller = caller_of(request)
+    caller, routes = caller_of(request), request.app.state.routes
     frame = {
         "title": title,
         "here": request.scope["path"],
-        "links": [(path, title) for path, title in PAGES.items() if may_see(caller, path)],
+        "links": [(path, title) for path, title in PAGES.items() if may_see(caller, path, routes=routes)],
         "caller": caller,
         "logged_in": caller.key is not None and needs_session("/ui", request.headers),
         "acts": caller.role in (None, "operator", "admin"),
@@ -99,9 +99,11 @@ def onward(path: str) -> Response:
     return RedirectResponse(path, status_code=303)
 
 
-def may_see(caller: Caller, path: str) -> bool:
-    rule = rule_of("GET", path)
-    return caller.role in (None, *(rule.roles or ())) and not (rule.all_tenants and caller.tenant is not None)
+def may_see(caller: Caller, path: str, *, routes: RouteTable) -> bool:
+    endpoint, _ = routes.find("GET", path)
+    if endpoint is None or caller.role not in (None, *(endpoint.rule.roles or ())):
+        return False
+    return caller.tenant is None or not endpoint.rule.all_tenants
 
 
 HEADERS: Final = {

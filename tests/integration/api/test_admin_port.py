@@ -1,12 +1,10 @@
-"""A port of its own for operators: which endpoints are where, in one process and in several."""
+"""A port of its own for operators, in one process."""
 
-import re
 import threading
 import time
 
 import httpx
 
-from ragbandit.router.api.security.rules import OPERATOR_PATHS, RULES, is_for_operators
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 OURS = ("/health", "/ready", "/metrics", "/v1/status")
@@ -48,20 +46,3 @@ def test_operators_are_answered_while_the_public_port_stands_still(serve):
     assert (
         'ragbandit_requests_total{path="/v1/route",status="200"} 1.0' in httpx.get(f"{admin_url(service)}/metrics").text
     )
-
-
-def test_what_only_operators_may_call_is_theirs():
-    """Endpoints go to the operators' port by the table of roles: what an app, a rater or a worker calls is public."""
-    for endpoint, rule in RULES.items():
-        path = endpoint.split()[1]
-        if path.startswith(("/docs", "/openapi.json")):
-            continue
-        if path.startswith("/ui"):
-            assert is_for_operators(path), endpoint
-            continue
-        path = re.sub(r"\{[^}]*\}", "x", path)
-        if rule.roles is None:
-            asked_by_others = path not in OPERATOR_PATHS
-        else:
-            asked_by_others = bool(rule.roles & {"app", "rater", "worker"})
-        assert is_for_operators(path) == (not asked_by_others), endpoint

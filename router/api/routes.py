@@ -1,0 +1,202 @@
+"""The door of HTTP: endpoints, which read their own requests, and the table that finds the endpoint of a request.
+
+FastAPI documents the endpoints. Its own routing, dependencies and body readers are not used: for a small request they
+take longer than a decision.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from fastapi import Request
+from fastapi.exceptions import HTTPException
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp
+
+from ragbandit.router.api.schemas.requests import complaint
+from ragbandit.router.api.schemas.responses import ERRORS
+from ragbandit.router.api.security.rules import Rule, is_page
+from ragbandit.shared.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fastapi._compat import ModelField
+
+_Function = TypeVar("_Function", bound=Callable[..., Awaitable[ASGIApp]])
+
+#: kind of parameter in FastAPI's description of a function -> attribute of a request that has the values
+_SOURCES: Final = {"path_params": "path_params", "query_params": "query_params", "header_params": "headers"}
+
+
+class Endpoint(APIRoute):
+    """A function that replies to requests. Its parameters are read from the path, the query, headers and a JSON body.
+
+    rule: who may call it. any_parameter: whether unknown query parameters are ignored. documented: options of APIRoute.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        function: Callable[..., Any],
+        *,
+        method: str,
+        rule: Rule,
+        any_parameter: bool = False,
+        **documented: Any,
+    ) -> None:
+        self.method, self.rule = method, rule
+        super().__init__(path, function, methods=[method], response_model=None, **documented)
+        self._any_parameter = any_parameter or rule.is_probe or not self.include_in_schema
+        self._parameters: list[tuple[str, ModelField]] = [
+            (source, field) for kind, source in _SOURCES.items() for field in getattr(self.dependant, kind)
+        ]
+
+    @property
+    def is_for_operators(self) -> bool:
+        """Whether the port of operators serves the endpoint, if there is one."""
+        return is_page(self.path) or self.rule.is_for_operators
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        return self.reply
+
+    async def reply(self, request: Request) -> ASGIApp:
+        """Read a request and call the function. Raises InvalidInput, HTTPException(400), and the function's errors."""
+        if request.scope["query_string"] and not self._any_parameter:
+            self._check_query(request)
+        values: dict[str, Any] = {}
+        if self.dependant.request_param_name is not None:
+            values[self.dependant.request_param_name] = request
+        for source, field in self._parameters:
+            values[field.name] = _value(field, getattr(request, source).get(field.alias))
+        if self.body_field is not None:
+            values[self.body_field.name] = _checked(self.body_field, await _json_of(request), at=())
+        reply: ASGIApp = await self.endpoint(**values)
+        return reply
+
+    def _check_query(self, request: Request) -> None:
+        """Raises InvalidInput for an unknown query parameter."""
+        known = sorted(field.alias for field in self.dependant.query_params)
+        for name in request.query_params:
+            if name not in known:
+                remedy = f"use {', '.join(known)}" if known else f"send what {self.path} takes in the path or the body"
+                message = f'"{name[:80]}" is not a query parameter of {self.path}'
+                raise InvalidInput(message, field=name[:80], remedy=remedy)
+
+
+def _value(field: "ModelField", sent: str | None) -> Any:
+    if sent is not None:
+        return _checked(field, sent, at=(field.alias,))
+    if field.field_info.is_required():
+        raise complaint({"type": "missing", "loc": (field.alias,)})
+    return field.get_default()
+
+
+def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
+    value, errors = field.validate(sent, loc=at)
+    if errors:
+        raise complaint(errors[0])
+    return value
+
+
+async def _json_of(request: Request) -> Any:
+    """The JSON value of the body. Raises HTTPException(400) if it is not JSON, and InvalidInput without a body."""
+    body = await request.body()
+    if not body:
+        raise complaint({"type": "missing", "loc": ()})
+    content_type = request.headers.get("content-type")
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    # A page of another site may send bodies of a few other types without asking, so JSON must be declared.
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        came = "without a content type" if content_type is None else f"as {content_type:.80}"
+        remedy = "send the header content-type: application/json"
+        raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
+    try:
+        # pydantic's own parser refuses half a surrogate pair, which clients send when they cut a text in an emoji.
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400) from error
+
+
+class Endpoints:
+    """Collects the endpoints of a module. tag: heading in /docs; None for pages and files, which are not documented.
+
+    errors: error replies for /docs. any_parameter: whether unknown query parameters are ignored.
+    """
+
+    def __init__(
+        self,
+        tag: str | None = None,
+        *,
+        errors: Mapping[int | str, dict[str, Any]] = ERRORS,
+        any_parameter: bool = False,
+    ) -> None:
+        self.routes: list[Endpoint] = []
+        self._tag, self._any_parameter = tag, any_parameter
+        self._errors = {} if tag is None else errors
+
+    def get(self, path: str, *, rule: Rule, **documented: Any) -> Callable[[_Function], _Function]:
+        """Declare the endpoint `GET path`. documented: options of fastapi.routing.APIRoute."""
+        return self._declare("GET", path, rule=rule, documented=documented)
+
+    def post(self, path: str, *, rule: Rule, **documented: Any) -> Callable[[_Function], _Function]:
+        """Declare the endpoint `POST path`, as `get`."""
+        return self._declare("POST", path, rule=rule, documented=documented)
+
+    def _declare(
+        self, method: str, path: str, *, rule: Rule, documented: Mapping[str, Any]
+    ) -> Callable[[_Function], _Function]:
+        options = {"include_in_schema": self._tag is not None, "tags": [self._tag] if self._tag else [], **documented}
+        options["responses"] = {**self._errors, **documented.get("responses", {})}
+
+        def declare(function: _Function) -> _Function:
+            any_parameter = self._any_parameter
+            self.routes.append(
+                Endpoint(path, function, method=method, rule=rule, any_parameter=any_parameter, **options)
+            )
+            return function
+
+        return declare
+
+
+class RouteTable:
+    """Finds the endpoint of a request among the endpoints that a port serves."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        #: (method, path) -> endpoint whose path has no parameters
+        self._plain: dict[tuple[str, str], Endpoint] = {}
+        self._patterns: list[Endpoint] = []
+        self.has_pages = False
+        for endpoint in endpoints:
+            self.has_pages = self.has_pages or is_page(endpoint.path)
+            if endpoint.param_convertors:
+                self._patterns.append(endpoint)
+            else:
+                self._plain[endpoint.method, endpoint.path] = endpoint
+
+    def find(self, method: str, path: str) -> tuple[Endpoint | None, dict[str, str]]:
+        """Returns (endpoint, parameters in the path); (None, {}) if there is none."""
+        endpoint = self._plain.get((method, path))
+        if endpoint is not None:
+            return endpoint, {}
+        for endpoint in self._patterns:
+            match = endpoint.path_regex.match(path) if method == endpoint.method else None
+            if match is not None:
+                return endpoint, match.groupdict()
+        return None, {}
+
+    def methods(self, path: str) -> list[str]:
+        """The methods that a path takes; [] if there is no such path."""
+        plain = {method for method, known in self._plain if known == path}
+        return sorted(plain | {endpoint.method for endpoint in self._patterns if endpoint.path_regex.match(path)})
+
+
+def served(endpoints: Iterable[Endpoint], *, port: str, dashboard: bool) -> RouteTable:
+    """The table of a port. port: "all", or "public" and "operators" if server.admin_port makes it two ports.
+
+    dashboard: whether pages are served.
+    """
+    return RouteTable(
+        endpoint
+        for endpoint in endpoints
+        if dashboard or not is_page(endpoint.path)
+        if port == "all" or endpoint.rule.on_both_ports or endpoint.is_for_operators == (port == "operators")
+    )

@@ -23,7 +23,7 @@ from ragbandit.client.arms import (
 from ragbandit.client.exchange import Call, Connection, ReceivedReply
 from ragbandit.client.replies import decisions as replies
 from ragbandit.client.replies.status import StatusReply
-from ragbandit.client.transport import AsyncTransport, EventReader, StreamEvent
+from ragbandit.client.transport import AnswerReader, AsyncTransport, StreamEvent
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.client")
@@ -133,7 +133,7 @@ class AsyncClient:
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
         opened = await self._exchange(call)
-        reader = EventReader()
+        reader = AnswerReader()
         try:
             async for chunk in opened.aiter_bytes():
                 for event in reader.read(chunk):

@@ -5,7 +5,7 @@ import inspect
 import json
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -14,6 +14,7 @@ import httpx
 
 from ragbandit.client.exchange import Connection, ReceivedReply, refused
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.event_reader import BrokenReply, EventReader
 
 _Value = TypeVar("_Value")
 
@@ -99,10 +100,6 @@ def _closed() -> InvalidInput:
     return InvalidInput("this client is closed", field="client", remedy="open another one")
 
 
-#: largest event of a stream, bytes
-MAX_EVENT: Final = 16 << 20
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamEvent:
     """One event of a streamed answer."""
@@ -114,21 +111,21 @@ class StreamEvent:
     data: Mapping[str, Any]
 
 
-class EventReader:
-    """Splits the bytes of a stream into events."""
+class AnswerReader:
+    """Reads the events of a streamed answer from its bytes."""
 
     def __init__(self) -> None:
-        self._unread = bytearray()
+        self._reader = EventReader()
         self._ended = False
 
-    def read(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that end in this chunk of bytes. Raises the error of an `error` event."""
-        self._unread += chunk
-        *complete, unread = bytes(self._unread).replace(b"\r\n", b"\n").split(b"\n\n")
-        self._unread = bytearray(unread)
-        if len(unread) > MAX_EVENT:
-            raise RagBanditError(f"/v1/answer sent an event of more than {MAX_EVENT} bytes")
-        return [event for event in map(self._event, complete) if event is not None]
+    def read(self, chunk: bytes) -> Iterator[StreamEvent]:
+        """Yield the events that end in this chunk of bytes. Raises the error of an `error` event."""
+        try:
+            for value in self._reader.feed(chunk):
+                if isinstance(value, dict):
+                    yield self._event(value)
+        except BrokenReply as error:
+            raise RagBanditError(f"/v1/answer sent a broken stream: {error}") from error
 
     def end(self) -> None:
         """Call at the end of the stream. Raises NotReady if it contained no outcome."""
@@ -136,19 +133,9 @@ class EventReader:
             remedy = "the answer may still come: ask decision(id), or send the same id again"
             raise NotReady("the stream of the answer broke off", remedy=remedy)
 
-    def _event(self, text: bytes) -> StreamEvent | None:
-        fields: dict[bytes, bytes] = {}
-        for line in text.split(b"\n"):
-            key, _, value = line.partition(b":")
-            fields[key] = value.removeprefix(b" ")
-        if b"data" not in fields:  # only a comment, which keeps the connection open
-            return None
-        name = fields.get(b"event", b"message").decode("utf-8", "replace")
-        try:
-            data = json.loads(fields[b"data"])
-        except ValueError as error:
-            raise RagBanditError("/v1/answer sent an event that is not JSON") from error
+    def _event(self, data: Mapping[str, Any]) -> StreamEvent:
+        name = self._reader.name
         if name == "error":
-            raise refused(ReceivedReply(status=500, headers={}, body=fields[b"data"]), path="/v1/answer")
+            raise refused(ReceivedReply(status=500, headers={}, body=json.dumps(data).encode()), path="/v1/answer")
         self._ended = self._ended or name == "outcome"
-        return StreamEvent(event=name, data=data if isinstance(data, dict) else {})
+        return StreamEvent(event=name, data=data)

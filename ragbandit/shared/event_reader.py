@@ -1,4 +1,4 @@
-"""Splits the body of a model server's reply into JSON values: server-sent events, or one document."""
+"""Splits the body of a reply into JSON values: server-sent events, or one document."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,11 @@ class EventReader:
     """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
 
     Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document.
+    Attribute `name`: name of the event whose value came last; "" without a name.
     """
 
     def __init__(self) -> None:
+        self.name = ""
         #: bytes after the last complete line
         self._buffer = bytearray()
         #: data lines of the unfinished event
@@ -106,6 +108,7 @@ class EventReader:
         if not line:
             lines, event = self._lines, self._event
             self._lines, self._event = [], b""
+            self.name = event.decode("utf-8", "replace")
             return _values_of(lines, event=event)
         # A proxy may send an error as a line of JSON. llama.cpp sends an error in a field of that name.
         name, _, value = (b"data", b"", line) if line.startswith(b"{") else line.partition(b":")

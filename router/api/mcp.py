@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
-from ragbandit.client.transport import EventReader
+from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import PART, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH
@@ -102,7 +102,7 @@ def _request(
 
 class _Progress:
     def __init__(self, context: "Context") -> None:
-        self._context, self._events = context, EventReader()
+        self._context, self._events = context, AnswerReader()
         self._count = 0
         #: data of the event `outcome`; {} before this event
         self.outcome: dict[str, Any] = {}

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ragbandit import AsyncClient, Client
-from ragbandit.client.transport import EventReader
+from ragbandit.client.transport import AnswerReader
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION, worker_answers
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
@@ -44,7 +44,7 @@ KINDS = pytest.mark.parametrize("kind", ["Client", "AsyncClient"])
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_events_wherever_they_are_cut(size):
     """The events are the same however the bytes come, in the middle of a character too; comments are none."""
-    reader = EventReader()
+    reader = AnswerReader()
     found = [event for at in range(0, len(EVENTS), size) for event in reader.read(EVENTS[at : at + size])]
     reader.end()
     assert [event.event for event in found] == ["decision", "status", "text", "outcome"]

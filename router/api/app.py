@@ -32,7 +32,7 @@ from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.responses import JsonReply, add_limits, describe
 from ragbandit.router.api.security.budgets import Budgets
-from ragbandit.router.api.security.gate import PEER, Gate, KeyRing, PageSessions
+from ragbandit.router.api.security.gate import PEER, Gate, KeyRing
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.security.rules import DOCUMENTATION, Rule
 from ragbandit.router.api.ui import DASHBOARD
@@ -134,8 +134,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
     # C library keeps the freed memory of a report for the thread that made the report.
     state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
-    state.page_sessions = PageSessions(router.database)
-    state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
+    state.gate = Gate(KeyRing(KeyStore(router.database)), server=server)
     with contextlib.suppress(NotReady):  # read the keys now, in case the database fails later
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)

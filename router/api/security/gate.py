@@ -1,23 +1,21 @@
-"""Gate: finds the caller of a request by an API key or a login cookie, and checks the role and the sending web site.
-The cookie is PUBLIC_ID.EXPIRES.HMAC. PUBLIC_ID names a key: if the key is revoked, its logins end within a second.
+"""Gate: finds the caller of a request by an API key, and checks the role and the sending web site.
+
+Programs send a key as `Authorization: Bearer`. Browsers ask for it, and send it to pages as the password of HTTP Basic.
 """
 
-import asyncio
-import hmac
+import base64
 import ipaddress
 import logging
 import re
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import cookie_parser
 from starlette.types import Scope
 
 from ragbandit.router.api.dependencies import SharedRead
@@ -25,8 +23,6 @@ from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
-from ragbandit.router.storage.access.shared_secrets import end_session, ended_sessions, shared_secret
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
 
@@ -42,8 +38,6 @@ NOTE_S: Final = 60.0
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
     keys: KeysInForce
-    #: sessions that logged out
-    ended: frozenset[str] = frozenset()
     #: time.monotonic() when the read of the copy began
     at: float
 
@@ -70,11 +64,6 @@ class KeyRing:
                 raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
         return copy.keys
 
-    def note_end(self, session: str) -> None:
-        """Note at once that a session has ended; other processes read it within MAX_AGE_S."""
-        if self.known is not None:
-            self.known = replace(self.known, ended=self.known.ended | {session})
-
     def note_use(self, public_id: str) -> None:
         """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
         now = time.time()
@@ -91,8 +80,7 @@ class KeyRing:
 
     def _read(self) -> Known:
         at = time.monotonic()
-        keys, ended = self._store.in_force(now=time.time()), ended_sessions(self._store.database)
-        return Known(keys=keys, ended=ended, at=at)
+        return Known(keys=self._store.in_force(now=time.time()), at=at)
 
     def _note(self, public_id: str, at: float) -> None:
         try:
@@ -101,62 +89,9 @@ class KeyRing:
             log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})
 
 
-SESSION: Final = "ragbandit_session"
-SESSION_S: Final = 12 * 3600.0
-_SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
-
-
-def needs_session(path: str, headers: Headers) -> bool:
-    """Whether the login cookie names the caller. True for pages, unless the request has the header Authorization."""
-    return is_page(path) and "authorization" not in headers
-
-
-class PageSessions:
-    """Makes and reads login cookies. All processes of a store accept each other's cookies."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._secret: bytes | None = None
-        self._reading = asyncio.Lock()
-
-    async def read(self, headers: Headers) -> tuple[str, str]:
-        """Returns (public id of the key behind the cookie, name of the session); "" for both without a valid cookie of
-        this store. Raises StoreError.
-        """
-        parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
-        if parts is None:
-            return "", ""
-        key, expires = parts[1], int(parts[2])
-        is_valid = hmac.compare_digest(await self._mac(f"session {key} {expires}"), parts[3])
-        return (key, parts[3][:24]) if is_valid and expires > time.time() else ("", "")
-
-    async def end(self, headers: Headers) -> str:
-        """End the session of the cookie in all processes. Returns its name, "" without a session. Raises StoreError."""
-        _, session = await self.read(headers)
-        if session:
-            end = partial(end_session, self._database, session=session, now=time.time(), kept_s=SESSION_S)
-            await asyncio.to_thread(end)
-        return session
-
-    async def cookie(self, key: str, *, expires_at: float | None) -> tuple[str, int]:
-        """Make a cookie. expires_at: when the key expires. Returns (cookie, seconds for which it is valid)."""
-        now = time.time()
-        expires = int(now + SESSION_S if expires_at is None else min(now + SESSION_S, expires_at))
-        return f"{key}.{expires}.{await self._mac(f'session {key} {expires}')}", max(0, int(expires - now))
-
-    async def _mac(self, text: str) -> str:
-        if self._secret is None:
-            async with self._reading:  # the first request reads the secret, the others wait for it
-                if self._secret is None:
-                    now = time.time()
-                    self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
-        return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
-
-
-def cookies_of(headers: Headers) -> dict[str, str]:
-    """The cookies of a request; {} if the header is too long."""
-    text = "; ".join(headers.getlist("cookie"))
-    return {} if len(text) > 8_192 else cookie_parser(text)
+def signs_in(path: str, headers: Headers) -> bool:
+    """Whether a browser signs a person in: True for pages, unless a program sends a key as Bearer."""
+    return is_page(path) and not headers.get("authorization", "").lower().startswith("bearer ")
 
 
 #: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
@@ -192,11 +127,9 @@ def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) 
 
 
 def check_form(path: str, headers: Headers) -> None:
-    """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form, but
-    never add an API key by themselves.
-    """
+    """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form."""
     check_site(headers, method="POST")
-    if needs_session(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
+    if signs_in(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
         remedy = "send it from that page, or send the key in the header Authorization"
         raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
 
@@ -227,9 +160,8 @@ _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys cr
 
 
 class Gate:
-    def __init__(self, ring: KeyRing, *, server: ServerSettings, sessions: PageSessions) -> None:
+    def __init__(self, ring: KeyRing, *, server: ServerSettings) -> None:
         self.ring = ring
-        self._sessions = sessions
         self._server = server
         self._proxies = [ipaddress.ip_network(text) for text in server.trusted_proxies]
         self._loopback = is_loopback(server.host)
@@ -254,10 +186,9 @@ class Gate:
             allowed = self._server.cors_origins if path.startswith("/v1/") else ()
             check_site(headers, method=scope["method"], allowed=allowed)
             return _ANYBODY
-        if needs_session(path, headers):
-            caller = self._by_proxy(scope.get(PEER), headers) or await self._in_session(headers, keys)
-        else:
-            caller = caller_with(self._key(headers, keys))
+        by_browser = signs_in(path, headers)
+        person = self._by_proxy(scope.get(PEER), headers) if by_browser else None
+        caller = person or caller_with(self._key(headers, keys, by_browser=by_browser))
         if caller.role not in roles:
             message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
             remedy = f"use a key of the role {' or '.join(sorted(roles))}"
@@ -290,7 +221,7 @@ class Gate:
             return False
         return self._server.open or (self._loopback and not keys.ever)
 
-    def _key(self, headers: Headers, keys: KeysInForce) -> ApiKey:
+    def _key(self, headers: Headers, keys: KeysInForce, *, by_browser: bool) -> ApiKey:
         sent = headers.getlist("authorization")
         if not sent:
             raise _unauthorized("no API key was sent")
@@ -299,18 +230,11 @@ class Gate:
         if len(sent[0]) > 512:
             raise _unauthorized(f"the header Authorization has {len(sent[0])} bytes; a key has 57 characters")
         scheme, _, text = sent[0].partition(" ")
-        if scheme.lower() != "bearer":
+        if by_browser and scheme.lower() == "basic":
+            text = _password(text)
+        elif scheme.lower() != "bearer":
             raise _unauthorized("the header Authorization does not have the scheme Bearer")
         return self._valid_key(text.strip(" "), keys)
-
-    async def _in_session(self, headers: Headers, keys: KeysInForce) -> Caller:
-        public_id, session = await self._sessions.read(headers)
-        key = keys.keys.get(public_id)
-        if self.ring.known is not None and session in self.ring.known.ended:
-            key = None
-        if key is None or key.expired(time.time()):
-            raise _unauthorized("you are not logged in", remedy="log in with an API key at /ui/login")
-        return caller_with(key)
 
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
         """The person whom a trusted proxy has signed in; None if there is no person, or the proxy is not trusted."""
@@ -329,12 +253,6 @@ class Gate:
         user = roles[role] if server.trusted_user_header is None else _only(headers, server.trusted_user_header)
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
-    async def key_of(self, text: str) -> ApiKey:
-        return self._valid_key(text.strip(), await self.ring.in_force())
-
-    async def is_open(self) -> bool:
-        return self._is_open(await self.ring.in_force())
-
     def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:
         key = keys.find(text)
         if key is None:
@@ -345,6 +263,14 @@ class Gate:
             remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"
             raise _unauthorized(f"this API key expired at {when}", remedy=remedy)
         return key
+
+
+def _password(text: str) -> str:
+    """The password in the credentials of HTTP Basic; "" if they cannot be read."""
+    try:
+        return base64.b64decode(text, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _only(headers: Headers, name: str) -> str:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from ragbandit.router.api.routes import Endpoint, Endpoints
 from ragbandit.router.api.security.rules import EVERYBODY
-from ragbandit.router.api.ui import decisions, login, operation, policies
+from ragbandit.router.api.ui import decisions, operation, policies
 from ragbandit.router.api.ui.rendering import STATIC
 
 # page.css belongs to the pages of assessments
@@ -21,5 +21,5 @@ async def _file(path: str, request: Request) -> Response:
 
 DASHBOARD: Final[tuple[Endpoint, ...]] = (
     *_files.routes,
-    *(page for module in (login, decisions, operation, policies) for page in module.pages.routes),
+    *(page for module in (decisions, operation, policies) for page in module.pages.routes),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Request
 from jinja2 import Environment
@@ -19,7 +19,7 @@ from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
 from ragbandit.router.api.schemas.replies import plain
-from ragbandit.router.api.security.gate import check_form, needs_session
+from ragbandit.router.api.security.gate import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput
@@ -89,7 +89,6 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
         "here": request.scope["path"],
         "links": [(path, title) for path, title in PAGES.items() if may_see(caller, path, routes=routes)],
         "caller": caller,
-        "logged_in": caller.key is not None and needs_session("/ui", request.headers),
         "acts": caller.role in (None, "operator", "admin"),
     }
     return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
@@ -124,10 +123,10 @@ def page_headers(path: str) -> list[tuple[bytes, bytes]]:
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    if status == 401 and needs_session(scope["path"], Headers(scope=scope)) and not scope["path"].endswith("/login"):
-        target = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
-        return onward("/ui/login" + (f"?next={quote(target, safe='/')}" if scope["method"] == "GET" else ""))
-    frame = {"title": "Error", "here": "", "links": (), "logged_in": False, "caller": Caller()}
+    if status == 401 and signs_in(scope["path"], Headers(scope=scope)):
+        headers = {"WWW-Authenticate": 'Basic realm="RagBandit: the password is an API key", charset="UTF-8"'}
+    links = tuple(PAGES.items()) if status == 403 else ()  # the caller may see some of the other pages
+    frame = {"title": "Error", "here": "", "links": links, "caller": Caller()}
     message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
     values = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
     shown = environment().get_template("error.html").render(frame | values)

@@ -1,9 +1,9 @@
-"""Secrets that the processes of a store share, and the sessions of the dashboard that have ended."""
+"""Secrets that the processes of a store share."""
 
 import secrets
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
@@ -11,8 +11,6 @@ from ragbandit.router.storage.sql.tables import service_secrets
 
 #: name of the secret from which the seeds of draws are computed
 DRAWS: Final = "draws"
-#: names of the rows of ended sessions begin with this; the rest is the session's name of 24 characters
-_ENDED: Final = "logout "
 
 
 def known_secret(database: Database, *, name: str) -> bytes | None:
@@ -32,18 +30,3 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
         secret = known_secret(database, name=name)  # read again, since another process may have been faster
     assert secret is not None
     return secret
-
-
-def end_session(database: Database, *, session: str, now: float, kept_s: float) -> None:
-    """Store that a session of the dashboard has ended. Rows of sessions that ended before `kept_s` seconds go."""
-    is_old = service_secrets.c.name.startswith(_ENDED), service_secrets.c.made_at < now - kept_s
-    with database.write() as connection:
-        connection.execute(delete(service_secrets).where(*is_old))
-        row = {"name": _ENDED + session, "value": "", "made_at": now}
-        insert_new(connection, service_secrets, [row], key="name")
-
-
-def ended_sessions(database: Database) -> frozenset[str]:
-    with database.read() as connection:
-        names = connection.scalars(select(service_secrets.c.name).where(service_secrets.c.name.startswith(_ENDED)))
-        return frozenset(name.removeprefix(_ENDED) for name in names)

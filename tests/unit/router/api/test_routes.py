@@ -240,8 +240,8 @@ def test_pages_can_be_turned_off():
     assert served(ENDPOINTS, port="all", dashboard=True).find("GET", "/ui")[0].rule == READ_ALL
 
 
-def test_only_probes_and_the_login_need_no_key():
-    """Everybody may call the probes, the first page, and the login with its files."""
+def test_only_probes_and_files_of_pages_need_no_key():
+    """Everybody may call the probes, the first page, and the files of pages."""
     free = {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.rule.roles is None}
-    pages = {"GET /", "GET /ui/login", "POST /ui/login", "GET /ui/static/{path:path}"}
+    pages = {"GET /", "GET /ui/static/{path:path}"}
     assert free == {"GET /health", "GET /ready"} | pages

@@ -31,7 +31,7 @@ from ragbandit.router.api.security.rules import APP, CHAT
 from ragbandit.router.serving.deciding.needs import lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
-from ragbandit.shared.errors import Conflict, NotFound, NotReady, RagBanditError
+from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
 log = logging.getLogger("ragbandit.api")
@@ -87,15 +87,6 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
-
-
-@endpoints.post("/v1/completions", rule=APP, include_in_schema=False)
-async def completions(_request: Request) -> Response:
-    """Refuse the older completions, which some clients use by default, and point to chat completions."""
-    raise NotFound(
-        "the older completions are not served here, chat completions are",
-        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
-    )
 
 
 _RESPONSE: Final = f"{replies.RESPONSES}/{{response_id}}"

@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.serving.deciding.labelling import scaled
+from ragbandit.router.serving.deciding.steps.labels import scaled
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")

@@ -14,7 +14,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.streams import StreamWriter
-from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
+from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.answer_queue import AnswerQueue, ClaimedDecision
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import ScoreQueue

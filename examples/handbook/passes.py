@@ -87,7 +87,7 @@ class Learning:
             [Offer(query=query, run_by="caller", arms=self.arms)],
             outputs=outputs_of(self.policy, [query], features=rows, arms=[self.arms]),
             features=[features],
-            settings=self.settings,
+            settings=self.settings.policy,
             seen=self.policy.seen,
             version="simulated",
             encoder_hash=known.encoder_hash,

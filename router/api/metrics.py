@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import CachingEncoder
+from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.router import Router
@@ -223,14 +224,14 @@ def _process(router: Router) -> Iterator[Metric]:
 
 
 def _policy(router: Router) -> Iterator[Metric]:
-    service, snapshots = router.service, router.following.snapshots
+    service, snapshots = router.service, router.versions.snapshots
     yield counter("ragbandit_policy_swaps", "Snapshots taken over.", snapshots.swaps)
     text = "Snapshots that could not be used (missing, damaged, or of another encoder)."
     yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
     text = "Notifications of workers and learner that did not reach Redis; they are repeated."
     yield counter("ragbandit_failed_notifications", text, router.notifier.failed_notifications)
     text = "Questions that were offered all arms because no arm was healthy."
-    yield counter("ragbandit_decisions_fail_open", text, service.fail_opens)
+    yield counter("ragbandit_decisions_fail_open", text, service.step(Breaker).fail_opens)
     serving = service.serving
     yield gauge("ragbandit_policy_last_seq", "Last update that the policy in use has learned.", serving.last_seq)
     text = "1 while the policy is being learned again from the ledger and another one decides; else 0."

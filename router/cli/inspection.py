@@ -40,7 +40,8 @@ from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.policy_map import policy_map
-from ragbandit.router.serving.health.circuit_breaker import ArmHealth, OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger

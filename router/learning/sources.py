@@ -13,7 +13,7 @@ A name that ends in * matches every source that begins with the text before the 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -27,7 +27,15 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
 from ragbandit.router.storage.sql.waiting import flag_again
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import LABEL_QUEUE, Feedback, FeedbackId, JoinedDecision, Json, JudgedBy, Outcome
+from ragbandit.shared.types import (
+    Feedback,
+    FeedbackId,
+    JoinedDecision,
+    Json,
+    JudgedBy,
+    LabelRequest,
+    Outcome,
+)
 
 DAY_S: Final = 86_400.0
 
@@ -196,11 +204,8 @@ def label_weight(facts: Mapping[str, Json]) -> float:
 
     The quotient corrects for the selection. It is at most 1 / LEAST_LABELLED.
     """
-    queue = facts.get(LABEL_QUEUE)
-    if not isinstance(queue, Mapping) or not queue.get("asked"):
-        return 1.0
-    q, share = float(cast("float", queue["q"])), float(cast("float", queue["share"]))
-    return min(share / q, 1.0 / LEAST_LABELLED)
+    request = LabelRequest.of(facts)
+    return min(request.share / request.q, 1.0 / LEAST_LABELLED) if request is not None and request.asked else 1.0
 
 
 #: rater classes, the most trusted one first

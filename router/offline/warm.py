@@ -19,7 +19,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
 from ragbandit.router.policies.algorithms.conservative import ConservativePolicy
 from ragbandit.router.policies.base import Policy, TableTrained
-from ragbandit.router.serving.following.snapshots import SnapshotFollower
+from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -188,7 +188,7 @@ def enter(
     learner holds the ledger for longer than PATIENCE_S.
     """
     files = SnapshotFiles(settings.snapshot_root)
-    snapshots = SnapshotFollower(ledger.database, settings=settings, files=files, encoder=encoder)
+    snapshots = SnapshotLoader(ledger.database, settings=settings, files=files, encoder=encoder)
     snapshots.register()
     learner = Learner(ledger, files=files, settings=settings)
     learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows

@@ -4,20 +4,31 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, Decision, DecisionId, FeatureRows, Features, Json, PolicyLabel, Query, RunBy
+from ragbandit.shared.types import (
+    ArmName,
+    ColdStartFloors,
+    Decision,
+    DecisionId,
+    FeatureRows,
+    Features,
+    HoldbackShare,
+    Json,
+    PolicyLabel,
+    Query,
+    RunBy,
+    SafeStart,
+    UntriedArms,
+)
 
-# Keys of a decision's facts, each with the content of its value.
-COLD_START_FLOOR: Final = "cold_start_floor"  # arm -> its cold-start floor
-UNTRIED: Final = "untried"  # offered arms without learned rows
-HOLDBACK: Final = "holdback"  # arm and share of the holdback, and the floor without it
-INCUMBENT: Final = "incumbent"  # share, slack and reason of the restraint, and the floor without it
+#: facts of policies with a value for each arm of the decision; they are dropped if the decision gets other arms
+BY_ARM: Final = ("quality", "cost", "weight")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +121,8 @@ def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
 
 def with_incumbent(
     pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
-) -> tuple[tuple[float, ...], float, dict[str, Json]]:
-    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, facts to store)."""
+) -> tuple[tuple[float, ...], float, SafeStart]:
+    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, fact to store)."""
     share = 1.0
     reason: str | None = "not offered"
     if restraint.arm in arms:
@@ -119,8 +130,17 @@ def with_incumbent(
         share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
         reason = restraint.reason if share < 1.0 else None
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
-    facts = {"arm": restraint.arm, "share": share, "slack": restraint.slack, "reason": reason, "floor": floor}
-    return mixed, floor * share, facts
+    fact = SafeStart(arm=restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
+    return mixed, floor * share, fact
+
+
+def with_holdback(
+    pmf: Sequence[float], *, holdback: Holdback, floor: float, arms: Sequence[ArmName]
+) -> tuple[tuple[float, ...], float, HoldbackShare]:
+    """Give the holdback's arm its share. Returns (pmf, floor, fact to store)."""
+    arm, share = holdback.arm, holdback.share
+    mixed = tuple((1.0 - share) * p + (share if a == arm else 0.0) for a, p in zip(arms, pmf, strict=True))
+    return mixed, floor * (1.0 - share), HoldbackShare(arm=arm, share=share, floor=floor)
 
 
 def draw(
@@ -156,18 +176,17 @@ def draw(
         pmf = tuple(float(arm == played) for arm in arms)
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
-        facts[COLD_START_FLOOR] = dict(raised)
+        facts[ColdStartFloors.key] = ColdStartFloors(floors=raised).stored
     if fault is not None and incumbent is not None and incumbent in arms:
-        reason = "the policy failed"
-        facts[INCUMBENT] = {"arm": incumbent, "share": 0.0, "slack": None, "reason": reason, "floor": floor}
+        fact = SafeStart(arm=incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
+        facts[SafeStart.key] = fact.stored
         pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
     elif restraint is not None:
-        pmf, floor, facts[INCUMBENT] = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms)
+        pmf, floor, fact = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms)
+        facts[SafeStart.key] = fact.stored
     if holdback is not None and holdback.arm in arms and len(arms) > 1:
-        share = holdback.share
-        facts[HOLDBACK] = {"arm": holdback.arm, "share": share, "floor": floor}
-        pmf = tuple((1.0 - share) * p + (share if a == holdback.arm else 0.0) for a, p in zip(arms, pmf, strict=True))
-        floor *= 1.0 - share
+        pmf, floor, held = with_holdback(pmf, holdback=holdback, floor=floor, arms=arms)
+        facts[HoldbackShare.key] = held.stored
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
@@ -178,17 +197,10 @@ def cold_start_floors(
     return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
 
 
-def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
-    floors = facts.get(COLD_START_FLOOR)
-    return floors if isinstance(floors, dict) else None
-
-
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
-    row = facts.get(HOLDBACK)
-    if not isinstance(row, Mapping):
-        return None
-    arm, share = row.get("arm"), row.get("share")
-    return Holdback(arm=ArmName(str(arm)), share=float(share)) if isinstance(share, int | float) else None
+    """The holdback with which a decision was drawn; None if there was none."""
+    fact = HoldbackShare.of(facts)
+    return None if fact is None else Holdback(arm=fact.arm, share=fact.share)
 
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
@@ -229,7 +241,7 @@ def made_decisions(
     *,
     outputs: Sequence[PolicyOutput | Exception],
     features: Sequence[Features | None] | FeatureRows,
-    settings: Settings,
+    settings: PolicySettings,
     seen: Mapping[ArmName, int],
     version: str,
     encoder_hash: str,
@@ -237,14 +249,14 @@ def made_decisions(
     secret: bytes | None = None,
 ) -> list[Decision]:
     """Draw an arm for each offer. seen: arm -> number of learned outcomes. secret: see `seed_of`."""
-    label = PolicyLabel(settings.policy.label)
+    label = PolicyLabel(settings.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
     drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
-        untried: list[Json] = [arm for arm in offer.arms if not seen.get(arm)]
+        untried = UntriedArms(arms=tuple(arm for arm in offer.arms if not seen.get(arm)))
         decisions.append(
             Decision(
                 id=DecisionId(offer.query.id),
@@ -261,7 +273,7 @@ def made_decisions(
                 floor=result.floor,
                 explored=is_explored(result.pmf, result.index),
                 fault=result.fault,
-                facts={**result.facts, UNTRIED: untried} if untried else result.facts,
+                facts={**result.facts, untried.key: untried.stored} if untried.arms else result.facts,
                 run_by=offer.run_by,
                 features=features[number],
                 made_at=now,
@@ -276,17 +288,17 @@ def drawn_by_arms(
     *,
     arms: Sequence[tuple[ArmName, ...]],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: PolicySettings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
-    policy, holdback = settings.policy, settings.policy.holdback
-    share, outcomes = policy.cold_start_floor, policy.cold_start_outcomes
+    holdback = settings.holdback
+    share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
-    floors = {offered: policy.floor_of(len(offered)) for offered in raised}
+    floors = {offered: settings.floor_of(len(offered)) for offered in raised}
     draw_one = partial(
         draw,
-        fallback=policy.fallback,
-        incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
+        fallback=settings.fallback,
+        incumbent=None if settings.incumbent is None else ArmName(settings.incumbent),
         holdback=None if holdback is None else Holdback(arm=ArmName(holdback.arm), share=holdback.share),
     )
     return [
@@ -297,9 +309,17 @@ def drawn_by_arms(
 
 def configured_floor(decision: Decision) -> float:
     """The floor of a decision before restraint and holdback. `Decision.floor` is the floor after both."""
-    facts = decision.facts.get(INCUMBENT, decision.facts.get(HOLDBACK))
-    floor = facts.get("floor") if isinstance(facts, Mapping) else None
-    return float(floor) if isinstance(floor, int | float) else decision.floor
+    fact = SafeStart.of(decision.facts) or HoldbackShare.of(decision.facts)
+    return decision.floor if fact is None or fact.floor is None else fact.floor
+
+
+def certain_decision(decision: Decision, *, arm: ArmName) -> Decision:
+    """The decision with this arm and probability 1, because a step chose the arm without a draw."""
+    facts, scores = decision.facts, decision.scores
+    if decision.arms != (arm,):
+        facts, scores = {name: value for name, value in facts.items() if name not in BY_ARM}, None
+    decision = replace(decision, facts=facts, scores=scores)
+    return replace(decision, arm=arm, arms=(arm,), pmf=(1.0,), propensity=1.0, explored=False)
 
 
 def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
-from ragbandit.router.policies.draw import COLD_START_FLOOR, INCUMBENT
 from ragbandit.router.storage.rows.conversion import json_object
 from ragbandit.shared.formats import percent
-from ragbandit.shared.types import BUDGET_FACTOR, REBUILDING, Json
+from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, Json, Rebuilding, SafeStart
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 
@@ -34,20 +33,18 @@ _POLICY: Final = Decider("policy", 0.0)
 
 def decider_of(facts: Mapping[str, Json], *, request: str) -> Decider:
     """What decided a draw, by its stored facts. request: JSON of the decision's request."""
-    if facts.get(REBUILDING):
+    if Rebuilding.of(facts):
         return Decider("rebuilt ledger", 1.0)
-    incumbent, floors = facts.get(INCUMBENT), facts.get(COLD_START_FLOOR)
-    if isinstance(incumbent, Mapping):
-        share = _number(incumbent.get("share"))
-        if share is not None and share < 1.0:
-            return Decider("safe start", 1.0 - share, str(incumbent.get("arm")))
+    incumbent, cold_start = SafeStart.of(facts), ColdStartFloors.of(facts)
+    if incumbent is not None and incumbent.share < 1.0:
+        return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm))
     if BUDGET_FACTOR in request:
         edge = json_object(request).get("edge")
         factor = _number(edge.get(BUDGET_FACTOR)) if isinstance(edge, Mapping) else None
         if factor is not None and factor >= _RAISED:
             return Decider("budget", 1.0)
-    if isinstance(floors, Mapping):
-        return Decider("warm-up", min(sum(filter(None, map(_number, floors.values()))), 1.0))
+    if cold_start is not None:
+        return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
     return _POLICY
 
 

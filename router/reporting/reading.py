@@ -29,7 +29,15 @@ from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, WHOLE, Matrix, Vector
+from ragbandit.shared.types import (
+    IMPORTED,
+    WHOLE,
+    LabelRequest,
+    Matrix,
+    PinnedArm,
+    StickyTurn,
+    Vector,
+)
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
@@ -99,7 +107,7 @@ UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
 #: key of a decision's facts -> reason to leave the decision out
-_NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that was pinned"}
+_NO_DRAW: Final = {StickyTurn.key: "a turn that stayed on its arm", PinnedArm.key: "an arm that was pinned"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +263,7 @@ class _Rows:
                 reward_of(row, setting=reward) if rated else np.nan,
                 row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
-                label_weight(json.loads(facts)) if row["judged_by"] == "label" and LABEL_QUEUE in facts else 1.0,
+                label_weight(json.loads(facts)) if row["judged_by"] == "label" and LabelRequest.key in facts else 1.0,
                 *costs,
             )
         )

@@ -3,8 +3,8 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from sqlalchemy import Connection, RowMapping, func, select, tuple_
@@ -13,7 +13,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.evidence import Array, Draws, Judged
-from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
@@ -24,7 +23,16 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import CANCELLED, CANDIDATE, LIVE_STATES, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import (
+    CANCELLED,
+    LIVE_STATES,
+    CandidateNote,
+    CandidateNotes,
+    PolicyLabel,
+    PolicyVersion,
+    candidate_note,
+    candidate_notes,
+)
 
 PAGE: Final = 1000
 PAGES: Final = 20
@@ -73,7 +81,7 @@ class VersionReader:
         recent = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
         notes = list(self._notes(recent))
         # Rows with a fault do not count against the version: there the champion failed, and the version was not asked.
-        self.evidence.faults += sum(note.get("pmf") is None and row["fault"] is None for row, note in notes)
+        self.evidence.faults += sum(note.pmf is None and row["fault"] is None for row, note in notes)
         draws, numbers = _draws(notes, numbers=self._outcome)
         failed, cost = numbers.reshape(-1, 2).T
         self.evidence.add(draws, failed=failed, cost=cost)
@@ -111,28 +119,27 @@ class VersionReader:
             self.evidence.rewards.add_judged(Judged(draws=draws, reward=numbers[:, 0], **bounds))
         return end == last
 
-    def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, Mapping[str, Any]]]:
+    def _notes(self, page: Iterable[RowMapping]) -> Iterator[tuple[RowMapping, CandidateNote]]:
         """Yield (row, facts about the version) of rows decided while the version had its present state and weight."""
         for row in page:
-            if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
+            if row["policy"] != self.champion or f'"{CandidateNotes.key}"' not in row["facts"]:
                 continue
             facts = object_or_empty(row["facts"])
-            note = candidate_in(facts, self.version.name)
-            if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
+            note = candidate_note(facts, self.version.name)
+            if note is None or (note.state, note.weight) != (self.version.state, self.version.weight):
                 continue
-            canary = facts[CANDIDATE]
-            yield row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}
+            yield row, replace(note, champion=candidate_notes(facts)[0].champion)
 
 
 def _draws(
-    notes: Iterable[tuple[RowMapping, Mapping[str, Any]]], *, numbers: Callable[[RowMapping], tuple[float, ...]]
+    notes: Iterable[tuple[RowMapping, CandidateNote]], *, numbers: Callable[[RowMapping], tuple[float, ...]]
 ) -> tuple[Draws, Array]:
     """Draws between several arms for which the version gave a pmf, with `numbers` of each row, shape (n, m)."""
     rows = []
     for row, note in notes:
         with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-            arms, candidate, champion = tuple(json.loads(row["arms"])), note.get("pmf"), note["champion"]
-            if not isinstance(candidate, list) or len(candidate) != len(arms) or len(arms) < 2:
+            arms, candidate, champion = tuple(json.loads(row["arms"])), note.pmf, note.champion
+            if candidate is None or len(candidate) != len(arms) or len(arms) < 2:
                 continue
             pmf = scores_value(row["pmf"]) or ()
             scores = scores_value(row["scores"]) or ()
@@ -143,7 +150,7 @@ def _draws(
                 values = {
                     "pmf": pmf,
                     "candidate": [mass / total for mass in drawable],
-                    "champion": champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
+                    "champion": champion if champion is not None and len(champion) == len(arms) else pmf,
                     "scores": scores if len(scores) == len(arms) else (math.nan,) * len(arms),
                 }
                 rows.append((row, arms, values, numbers(row)))

@@ -12,25 +12,10 @@ from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
+from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
 #: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
-
-
-def candidates_in(facts: Mapping[str, Json]) -> list[Mapping[str, Json]]:
-    """From a decision's facts, the facts about each live version, in the order in which the versions were asked."""
-    first = facts.get(CANDIDATE)
-    if not isinstance(first, Mapping):
-        return []
-    others = first.get("others")
-    if not isinstance(others, list):
-        return [first]
-    return [first] + [candidate for candidate in others if isinstance(candidate, Mapping)]
-
-
-def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
-    return next((candidate for candidate in candidates_in(facts) if candidate.get("version") == version), None)
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:

@@ -1,4 +1,4 @@
-"""Conversations: makes a question of chat messages, rewrites it, and lets turns keep the arm of an earlier turn.
+"""Conversations: makes a question of chat messages, and rewrites it so that it needs no history.
 
 If a rewrite fails, the question is used as the user wrote it, and `rewrite.failed` has the reason: `timeout`,
 `connection`, `http_500` (or another status), `malformed` or `empty` (the model's answer), `too_long` (the rewrite),
@@ -12,28 +12,21 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import select
-
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
-from ragbandit.router.config.settings import DEFAULT, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
-from ragbandit.router.serving.deciding.question import Question, Stay
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.search import newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
-from ragbandit.router.storage.rows.outcome_rows import cost_value
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Json, Message, Query
+from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 
 _GAP: Final = " [...] "
 
@@ -281,82 +274,3 @@ class ConversationQueries:
         unchanged: Future[Query] = Future()
         unchanged.set_result(query)
         return unchanged
-
-
-def keep_sticky(questions: Sequence[Question], *, settings: Settings, database: Database) -> None:
-    """Let turns of a sticky session keep the arm that the session drew, if it is still offered. Raises StoreError."""
-    limits = [(question, _sticky_turns(question.query, settings=settings)) for question in questions]
-    sticky = [(question, turns) for question, turns in limits if turns and not question.fail_open]
-    if not sticky:
-        return
-    newest = newest_turns(database, {_session_of(question.query) for question, _ in sticky})
-    for question, turns in sticky:
-        query, last = question.query, newest.get(_session_of(question.query))
-        if last is None or last.turn >= turns:
-            continue
-        # Draw again if this turn allows arms that the last turn did not, perhaps because it came with another key.
-        if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
-            continue
-        if last.arm in question.arms or last.arm in question.added:
-            question.arms = (last.arm,)
-            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
-
-
-def _sticky_turns(query: Query, *, settings: Settings) -> int:
-    """Number of turns for which a session keeps a drawn arm; 0 if every turn is drawn or forced."""
-    if query.session is None or query.forced or settings.policy.incumbent is not None:
-        return 0
-    turns = settings.conversation.sticky_turns if query.sticky_turns is None else query.sticky_turns
-    return turns if turns > 1 else 0
-
-
-def _session_of(query: Query) -> tuple[str, str]:
-    return str(query.session), query.tenant
-
-
-def saved_per_token(settings: Settings) -> dict[ArmName, float]:
-    """Arm -> dollars that a cached prompt token saves, for arms whose cached tokens are known to be cheaper."""
-    saved = {}
-    for name, params in settings.worker_arms.items():
-        generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
-        if generator is None:
-            continue
-        prices = generator.prices_by_model.get(generator.model, ())
-        if len(prices) > 2 and prices[0] > prices[2]:
-            saved[ArmName(name)] = (prices[0] - prices[2]) / 1e6
-    return saved
-
-
-def keep_prefixes(
-    questions: Sequence[Question], *, saved: Mapping[ArmName, float], settings: Settings, database: Database
-) -> None:
-    """Let a turn keep the previous turn's arm if its cached prompt saves at least what the best arm would gain."""
-    rate = settings.reward.cost.get("dollars", 0.0)
-    drawn = [question for question in questions if question.stay is None and not question.query.forced]
-    turns_drawn = [question for question in drawn if question.query.session is not None]
-    if not turns_drawn or not saved or rate <= 0.0:
-        return
-    turns = newest_turns(database, {_session_of(question.query) for question in turns_drawn})
-    tokens = _prompt_tokens(database, [turn.last for turn in turns.values()])
-    for question in turns_drawn:
-        last = turns.get(_session_of(question.query))
-        assert question.decision is not None
-        scores = question.decision.scores  # None if the policy failed, or predicts no rewards
-        if last is None or last.arm not in question.arms or scores is None:
-            continue
-        weight = settings.reward.weight if question.cost_weight is None else question.cost_weight
-        saves = weight * rate * saved.get(last.arm, 0.0) * tokens.get(last.last, 0)
-        gain = max(scores) - scores[question.arms.index(last.arm)]
-        if gain <= saves > 0.0:
-            prefix = {"gain": gain, "saves": saves}
-            question.stay = Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=0, prefix=prefix)
-
-
-def _prompt_tokens(database: Database, ids: Sequence[str]) -> dict[str, int]:
-    tokens = {}
-    with database.read() as connection:
-        query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
-        for key, cost in connection.execute(query):
-            with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-                tokens[key] = int(cost_value(cost).prompt_tokens)
-    return tokens

@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
-from ragbandit.router.serving.deciding.candidates import without_draw
-from ragbandit.router.serving.deciding.needs import as_text, lacks_of, passing_arms
+from ragbandit.router.serving.deciding.steps.needs import as_text, lacks_of, passing_arms
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
-from ragbandit.shared.types import KILLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
 
 #: seconds of the budget that must be left to ask another arm
 LEAST_S: Final = 0.5
@@ -30,10 +29,11 @@ def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settin
             return []
         return [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
     is_off = settings.server.failover == 0 or query.request.get(FAILOVER) is False
-    if is_off or query.forced or KILLED in decision.facts:
+    if is_off or query.forced or PinnedArm.key in decision.facts:
         return []
     allowed = [ArmName(arm) for arm in query.arms or settings.worker_arms if arm != decision.arm]
-    lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing_arms(settings)) if allowed else {}
+    passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
+    lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
     lowest = min(values) - 1.0  # arms that were not offered come last
@@ -74,9 +74,19 @@ def next_decision(
     }
     request = {**query.request, FAILOVER: link}
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
-    query = query if arm in passing_arms(settings) else as_text(query)
+    passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
+    query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)
-    return without_draw(decision, arm=arm, id=key, query=query, seed=seed, facts={}, made_at=outcome.made_at)
+    return replace(
+        certain_decision(decision, arm=arm),
+        id=key,
+        query=query,
+        seed=seed,
+        scores=None,
+        facts={},
+        fault=None,
+        made_at=outcome.made_at,
+    )
 
 
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:

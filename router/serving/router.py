@@ -24,11 +24,11 @@ from ragbandit.router.serving.batching import SERVE_S, MicroBatcher, QueueState,
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
-from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.serving.deciding.service import RouteService
-from ragbandit.router.serving.following.snapshots import SnapshotFollower
-from ragbandit.router.serving.following.versions import PolicyFollower
+from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, RouterState, TrialWrites, state_of
+from ragbandit.router.serving.loading.snapshots import SnapshotLoader
+from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
@@ -95,9 +95,10 @@ class Router(AbstractContextManager["Router"]):
         self.listener: Listener | None = None
         self.notifier = Notifier(jobs)
         self.conversations = ConversationQueries(settings, store=self.store)
-        snapshots = SnapshotFollower(database, settings=settings, files=self.files, encoder=encoder)
-        self.service = RouteService(self.store, encoder=encoder, serving=snapshots.serving)
-        self.following = PolicyFollower(snapshots, service=self.service, wake=self.poll.wake)
+        snapshots = SnapshotLoader(database, settings=settings, files=self.files, encoder=encoder)
+        self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
+        self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
+        self.service.live = self.versions.glance
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
@@ -149,8 +150,8 @@ class Router(AbstractContextManager["Router"]):
 
     def start(self) -> None:
         """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
-        self.following.start()
-        self.service.poll_outcomes(more=self.following.live.added)
+        self.versions.start()
+        self.service.refresh_steps(more=self.versions.live.added)
         if self.service.serving.last_seq < self.ledger.last_seq():
             # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
             self.notifier.notify_learner()
@@ -179,7 +180,7 @@ class Router(AbstractContextManager["Router"]):
         with suppress(RagBanditError):  # everything is learned and stored; only `status` knows less
             self._diagnose()
         queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
-        for part in (*queues, self.poll, self.listener, self.following, self.streams):
+        for part in (*queues, self.poll, self.listener, self.versions, self.streams):
             if part is not None:
                 part.close()
         if self._owns_jobs:
@@ -192,7 +193,7 @@ class Router(AbstractContextManager["Router"]):
     @property
     def ledger(self) -> Ledger:
         """The ledger of the policy that decides."""
-        return self.following.ledger
+        return self.versions.ledger
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm that the caller's own stack runs. When this method returns, the decision is committed.
@@ -344,14 +345,14 @@ class Router(AbstractContextManager["Router"]):
     def status(self) -> ledger_status.Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         self._diagnose()
-        serving, rule = self.following.snapshots.fresh, closing_rule(self.settings.learning)
+        serving, rule = self.versions.snapshots.fresh, closing_rule(self.settings.learning)
         return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time())
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""
         from ragbandit.router.learning.audit.verify import verify
 
-        return verify(self.ledger, files=self.files, serving=self.following.snapshots.fresh, deep=deep)
+        return verify(self.ledger, files=self.files, serving=self.versions.snapshots.fresh, deep=deep)
 
     def learn(self) -> int:
         """Learn the judged decisions in this process, and decide with them; live versions learn in their own ledgers.
@@ -359,7 +360,7 @@ class Router(AbstractContextManager["Router"]):
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
         closed = []
-        for settings in (self.settings, *self.following.learned()):
+        for settings in (self.settings, *self.versions.learned()):
             label = settings.policy.label
             if label not in self._learners or self._learners[label].settings != settings:
                 self._learners[label] = make_learner(settings, database=self.database, jobs=self.jobs)
@@ -406,7 +407,7 @@ class Router(AbstractContextManager["Router"]):
 
     def refresh(self) -> bool:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
-        return self.following.refresh()
+        return self.versions.refresh()
 
     def redis_fault(self) -> str | None:
         """Why this process cannot use Redis; None if it can use Redis."""
@@ -442,7 +443,7 @@ class Router(AbstractContextManager["Router"]):
     def _catch_up(self) -> None:
         if time.monotonic() >= self._poll_health_at:
             self._poll_health_at = time.monotonic() + POLL_S
-            self.service.poll_outcomes(more=self.following.live.added)
-        self.following.refresh()
+            self.service.refresh_steps(more=self.versions.live.added)
+        self.versions.refresh()
         self.answers.poll()
         self.savings.refresh()

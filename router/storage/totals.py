@@ -20,14 +20,14 @@ from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, 
 from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
-    KILLED,
     LATENCY_EDGES,
     NAMED_ID,
-    STICKY,
     ArmName,
     ArmTotals,
+    PinnedArm,
     PolicyLabel,
     SampleStage,
+    StickyTurn,
 )
 
 #: value of `hour` in rows that sum up all hours
@@ -276,7 +276,7 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
         key = row["policy"], hour_of(row["made_at"]), row["arm"]
         if table is decisions:
             flags = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
-            flags |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
+            flags |= {"sticky": _has(row["facts"], StickyTurn.key), "killed": _has(row["facts"], PinnedArm.key)}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if row["was_named"]:

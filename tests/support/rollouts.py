@@ -16,7 +16,7 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import updates
-from ragbandit.shared.types import CANDIDATE, PolicyLabel
+from ragbandit.shared.types import CandidateNotes, PolicyLabel
 
 BASE = PolicyLabel("main")
 #: seconds between two decisions
@@ -106,7 +106,7 @@ class Trial:
         if version.state == "canary":
             told["champion"] = champion.tolist()
         drawn = choose(pmf, seed=made.seed)
-        facts = {CANDIDATE: told} if version.state in ("shadow", "canary") else {}
+        facts = {CandidateNotes.key: told} if version.state in ("shadow", "canary") else {}
         arm = made.arms[drawn]
         return replace(made, arm=arm, pmf=pmf, propensity=pmf[drawn], facts=facts, made_at=self.now, explored=False)
 

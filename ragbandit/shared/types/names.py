@@ -49,16 +49,6 @@ CANCELLED: Final = "cancelled"
 IMPORTED: Final = "imported"
 #: key in `Query.request`: whether the caller chose the decision id
 NAMED_ID: Final = "named_id"
-#: fact of a decision that stayed on the arm of an earlier turn: the policy drew no arm
-STICKY: Final = "sticky"
-#: fact of a decision: probability that it is put into the label queue, and whether it was put there
-LABEL_QUEUE: Final = "label_queue"
-#: fact of a decision: the pmf of a candidate version
-CANDIDATE: Final = "candidate"
-#: fact of a decision made while the kill switch was on, {"arm": the pinned arm}: the policy drew no arm
-KILLED: Final = "killed"
-#: fact of a decision made while the policy was learned again from its ledger: an interim policy drew the arm
-REBUILDING: Final = "rebuilding"
 #: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
 #: fact of a decision whose texts were erased: "texts" or "texts and features"

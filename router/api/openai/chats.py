@@ -13,7 +13,7 @@ from ragbandit.router.api.openai.replies import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
-from ragbandit.router.serving.deciding.needs import CHAT, NEEDS, OPTIONAL, TOKENS
+from ragbandit.router.serving.deciding.steps.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.message_parts import listed, words_of

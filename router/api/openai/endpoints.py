@@ -28,7 +28,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.rules import APP, CHAT
-from ragbandit.router.serving.deciding.needs import lacks_of
+from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
@@ -222,7 +222,7 @@ class ChatExchange:
         if calls is None:
             return None
         router, reads = router_of(self.request), reads_of(self.request)
-        settings, passing = router.settings.conversation, router.service.passing
+        settings, passing = router.settings.conversation, router.service.step(Needs).passing
         previous, since = query.request.get("previous_response_id"), time.time() - settings.tool_turns_s
         find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
         turn = await reads.run(find)

@@ -19,7 +19,8 @@ from ragbandit.router.api.security.ownership import may_force, noted_prices, per
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.prices import price_terms
+from ragbandit.router.serving.deciding.steps.needs import Needs
+from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
@@ -59,7 +60,8 @@ def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]
     prices = settings.cost_weights if serves_prices(router.service.serving.policy) else {}
     lowest, highest = 0.0, math.inf
     if caller is not None:
-        bounds = price_terms(caller.scopes, tenant=caller.tenant or "default", settings=settings).get("cost_weights")
+        tenant = settings.tenant(caller.tenant or "default")
+        bounds = price_terms(caller.scopes, tenant=tenant, named=settings.cost_weights).get("cost_weights")
         if isinstance(bounds, list):
             lowest, highest = bounds
     return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if lowest <= weight <= highest)]
@@ -174,7 +176,7 @@ class ChatQuestion:
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
     """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, or Unsupported."""
     decision_id = id_in_header(key)
-    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
+    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.step(Needs).passing))
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
     return chat_question(request, body, chat=chat, decision_id=decision_id)

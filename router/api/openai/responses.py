@@ -8,7 +8,7 @@ from ragbandit.router.api.openai import chats, replies
 from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespace, storable, tools_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.serving.deciding.needs import SHORT_NAME, short_names
+from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
 from ragbandit.shared.message_parts import LOGPROBS, listed
 from ragbandit.shared.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome

@@ -14,6 +14,7 @@ from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
+from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
@@ -79,7 +80,7 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
             earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
     facts[QUOTED] = list[Json](await _insert_items(request, body))
     sent, facts["ignored"] = body.sent(before)
-    passed, skip = bool(router_of(request).service.passing), instructions + len(before)
+    passed, skip = bool(router_of(request).service.step(Needs).passing), instructions + len(before)
     chat = read_chat(sent, at="input", skip=skip, passed=passed)
     if len(chat.sent["messages"]) == skip:
         raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")

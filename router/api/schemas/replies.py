@@ -12,7 +12,7 @@ from typing_extensions import is_typeddict
 from ragbandit.client.replies import decisions as reply_types
 from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
-from ragbandit.router.serving.deciding.prices import price_name
+from ragbandit.router.serving.deciding.steps.prices import price_name
 from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState

@@ -8,7 +8,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.security.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.prices import TERMS, price_terms
+from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Json, RunBy
@@ -87,7 +87,8 @@ def _narrowed(
 
 def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
     """Entry of a question's `request`: the cost weights of the caller's key and tenant. {} if they have none."""
-    terms = price_terms(caller_of(request).scopes, tenant=tenant, settings=router_of(request).settings)
+    settings = router_of(request).settings
+    terms = price_terms(caller_of(request).scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
     return {TERMS: terms} if terms else {}
 
 

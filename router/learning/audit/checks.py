@@ -27,7 +27,6 @@ from ragbandit.router.policies.draw import (
     draw,
     holdback_of,
     mixed,
-    raised_floors,
     seed_of,
 )
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
@@ -35,7 +34,15 @@ from ragbandit.router.storage.rows.conversion import decision_value, snapshot_va
 from ragbandit.router.storage.sql.tables import decisions, snapshots
 from ragbandit.shared.errors import RESTORE, RagBanditError, SnapshotError, StoreError
 from ragbandit.shared.formats import counted
-from ragbandit.shared.types import CANDIDATE, IMPORTED, Decision, Json, SnapshotInfo
+from ragbandit.shared.types import (
+    IMPORTED,
+    CandidateNote,
+    ColdStartFloors,
+    Decision,
+    Json,
+    SnapshotInfo,
+    candidate_notes,
+)
 
 #: largest difference that rounding may cause between a logged pmf and the mixture of champion and candidate
 _ROUNDING: Final = 1e-12
@@ -68,17 +75,18 @@ def _mixture_fault(decision: Decision) -> str | None:
     canary = _canary_of(decision)
     if canary is None:
         return None
-    try:
-        weight = float(canary["weight"])
-        champion, candidate = tuple(canary["champion"]), tuple(canary["pmf"])
-        pmf = mixed(champion, candidate, weight=weight)
-        added = decision.arms[len(decision.arms) - len(canary.get("added", ())) :]
-        not_offered = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
-        difference = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
-    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
-        return f"its canary's parts cannot be read: {error!r}"
+    weight, champion, candidate = canary.weight, canary.champion, canary.pmf
+    if weight is None or champion is None or candidate is None or canary.floor is None:
+        return "its canary's parts cannot be read"
     if not 0.0 < weight < 1.0:
         return f"its canary has the weight {weight!r}"
+    try:
+        pmf = mixed(champion, candidate, weight=weight)
+        added = decision.arms[len(decision.arms) - len(canary.added) :]
+        not_offered = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
+        difference = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
+    except (ValueError, ZeroDivisionError) as error:
+        return f"its canary's parts do not fit the row: {error!r}"
     if not_offered:
         return f"the champion gives {not_offered!r} to arms that it does not offer"
     return f"the mixture of champion and candidate is {pmf}, not its pmf" if difference > _ROUNDING else None
@@ -89,16 +97,16 @@ def _champion_part(decision: Decision) -> Decision:
     canary = _canary_of(decision)
     if canary is None:
         return decision
-    count = len(decision.arms) - len(canary.get("added", ()))
-    pmf = tuple(float(p) for p in canary["champion"][:count])
-    return replace(decision, arms=decision.arms[:count], pmf=pmf, floor=float(canary["floor"]), scores=None)
+    assert canary.champion is not None
+    assert canary.floor is not None
+    count = len(decision.arms) - len(canary.added)
+    return replace(decision, arms=decision.arms[:count], pmf=canary.champion[:count], floor=canary.floor, scores=None)
 
 
-def _canary_of(decision: Decision) -> Mapping[str, Any] | None:
-    canary = decision.facts.get(CANDIDATE)
-    if not isinstance(canary, Mapping) or canary.get("state") != "canary" or canary.get("pmf") is None:
-        return None
-    return canary
+def _canary_of(decision: Decision) -> CandidateNote | None:
+    """The canary whose pmf was mixed in; None if none was."""
+    canary = next(iter(candidate_notes(decision.facts)), None)
+    return canary if canary is not None and canary.state == "canary" and canary.fault is None else None
 
 
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
@@ -407,12 +415,13 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
         output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)
     except RagBanditError as error:
         output = error
+    cold_start = ColdStartFloors.of(decision.facts)
     return draw(
         output,
         arms=decision.arms,
         floor=configured_floor(decision),
         fallback=decision.arm,
         seed=decision.seed,
-        raised=raised_floors(decision.facts),
+        raised=None if cold_start is None else cold_start.floors,
         holdback=holdback_of(decision.facts),
     )

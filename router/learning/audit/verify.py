@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.learning.audit.checks import (
     MOST_NAMED,
     PAGE,
@@ -30,7 +29,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, gone, kept
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
-from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision, SnapshotInfo, Update
+from ragbandit.shared.types import ERASED, IMPORTED, Decision, SnapshotInfo, StickyTurn, Update
 
 
 def verify(
@@ -206,7 +205,7 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
     secret = known_secret(ledger.database, name=DRAWS)
     for decision in pages(ledger, unreadable=unreadable):
         _check_draw(decision, secret=secret, verdict=verdict)
-        if STICKY in decision.facts and IMPORTED not in decision.facts:
+        if StickyTurn.key in decision.facts and IMPORTED not in decision.facts:
             sticky.append(decision)
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
             _check_sticky_turns(ledger, sticky, verdict=verdict)
@@ -228,8 +227,8 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -
 
 def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
     """Count a mismatch for each sticky turn with another arm than its session's first turn, if that is still stored."""
-    pairs = [(decision, value_at(decision.facts, (STICKY, "first"))) for decision in sticky]
-    pairs = [(decision, first) for decision, first in pairs if isinstance(first, str)]
+    stays = [(decision, StickyTurn.of(decision.facts)) for decision in sticky]
+    pairs = [(decision, stay.first) for decision, stay in stays if stay is not None]
     query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))
     with ledger.database.read() as connection:
         arms = {row.id: row.arm for row in connection.execute(query)}

@@ -44,16 +44,16 @@ from ragbandit.router.offline.logs.columns import (
 from ragbandit.router.offline.logs.jsonl import logged_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, ArmName, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, LabelRequest, Matrix, Vector
 
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
 #: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
-_UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
+_UNDRAWN = rf'"({"|".join(UNDRAWN)})" ?: ?\{{'
 _IMPORTED = rf'"{IMPORTED}" ?:'
 _ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
-_CHOSEN = rf'"{LABEL_QUEUE}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
+_CHOSEN = rf'"{LabelRequest.key}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

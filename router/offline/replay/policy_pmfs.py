@@ -127,7 +127,7 @@ class CandidatePolicy:
         features = None if self.features is None else self.features[batch]
         outputs = outputs_of(self.policy, queries, features=features, arms=arms)
         draws = drawn_by_arms(
-            outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings, seen=self.policy.seen
+            outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings.policy, seen=self.policy.seen
         )
         for draw in draws:
             if draw.fault is not None:

@@ -11,19 +11,15 @@ from sqlalchemy import select
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
-from ragbandit.router.policies.draw import HOLDBACK, INCUMBENT, UNTRIED
-from ragbandit.router.rollouts.overview import candidates_in
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.needs import LACKING
-from ragbandit.router.serving.deciding.prices import budget_factor, price_name
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
+from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, REBUILDING, STICKY, ArmName, Decision, DecisionId, Json
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Decision, DecisionId, Json, UntriedArms, candidate_notes
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
@@ -96,13 +92,15 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
+    sentences = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
+    is_drawn = decision.facts.keys().isdisjoint(UNDRAWN) and not decision.query.forced
     reasons = (
-        *_before_the_draw(decision, draw=draw),
-        *_of_the_draw(decision, drawn=drawn, arms=arms, draw=draw),
-        *_of_the_price(decision),
+        *_instead_of_a_draw(decision, draw=draw),
+        *(() if is_drawn else sentences),
+        *_of_the_draw(arms, drawn=drawn, draw=draw, is_drawn=is_drawn),
         *_of_the_policy(decision),
-        *(_of_version(note, drawn=drawn) for note in candidates_in(decision.facts)),
-        *_of_the_offer(decision, known=known),
+        *(sentences if is_drawn else ()),
+        *_of_the_caller(decision, known=known),
     )
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with store.database.read() as connection:
@@ -124,21 +122,22 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
-    trial = mapping_of(decision.facts.get(CANDIDATE))
-    champion, candidate = (numbers_of(trial.get(name), count=len(decision.pmf)) for name in ("champion", "pmf"))
-    if champion is None or candidate is None:  # the draw was not a mixture of champion and candidate
-        champion = candidate = None
-    untried = frozenset(names_of(decision.facts.get(UNTRIED)))
+    canary = next(iter(candidate_notes(decision.facts)), None)
+    parts = (None, None) if canary is None else (canary.champion, canary.pmf)
+    is_mixture = all(part is not None and len(part) == len(decision.pmf) for part in parts)
+    champion, candidate = parts if is_mixture else (None, None)
+    untried = UntriedArms.of(decision.facts)
+    untried_arms = frozenset(() if untried is None else untried.arms)
     edges = [0.0, *accumulate(decision.pmf)]
     highest = max(decision.pmf, default=0.0)
     chances = []
     for place, (arm, probability) in enumerate(zip(decision.arms, decision.pmf, strict=False)):
-        predicted = place if arm not in untried else None
+        predicted = place if arm not in untried_arms else None
         chances.append(
             ArmChance(
                 arm=arm,
                 probability=probability,
-                untried=arm in untried,
+                untried=arm in untried_arms,
                 score=_at(scores, predicted),
                 quality=_at(quality, predicted),
                 cost=_at(cost, predicted),
@@ -157,16 +156,6 @@ def _at(values: Sequence[float] | None, place: int | None) -> float | None:
     return None if values is None or place is None else values[place]
 
 
-def names_of(value: Json) -> tuple[ArmName, ...]:
-    """The value as a tuple of names; () if it is not a list, because a row may be damaged."""
-    return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
-
-
-def mapping_of(value: Json) -> Mapping[str, Json]:
-    """The value if it is an object; {} otherwise, because a row may be damaged."""
-    return value if isinstance(value, Mapping) else {}
-
-
 def numbers_of(value: Json, *, count: int) -> list[float] | None:
     if not isinstance(value, list | tuple) or len(value) != count:
         return None
@@ -174,27 +163,11 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
     return [float(number) for number in value] if are_numbers else None
 
 
-def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
+def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
-    sticky = mapping_of(decision.facts.get(STICKY))
-    if "saves" in sticky:
-        yield (
-            f"The turn stays on {decision.arm}, which decision {sticky.get('first')} drew: its cached prompt saves "
-            f"{sticky.get('saves'):.4g} in reward, and another arm would gain {sticky.get('gain'):.4g}."
-        )
-    elif sticky:
-        yield (
-            f"Turn {sticky.get('turn')} of {sticky.get('turns')} of the conversation stays on {decision.arm}, which "
-            f"decision {sticky.get('first')} drew. It is no draw of its own."
-        )
-    killed = mapping_of(decision.facts.get(KILLED))
-    if killed:
-        pinned = killed.get("arm")
-        note = "" if pinned == decision.arm else f", which this question does not allow, so that {decision.arm} plays"
-        yield f"The kill switch was on with the arm {pinned} pinned{note}: no policy was asked, and nothing was drawn."
-    turn = mapping_of(decision.query.request.get(TOOL_TURN))
-    if turn:
+    turn = decision.query.request.get(TOOL_TURN)
+    if isinstance(turn, Mapping):
         yield (
             f"Turn {turn.get('turn')} of a loop of tools goes on with decision {turn.get('first')}, which drew "
             f"{decision.arm}: nothing was drawn, and its cost and its feedback are those of that decision."
@@ -209,12 +182,12 @@ def _before_the_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
 
 
 def _of_the_draw(
-    decision: Decision, *, drawn: ArmChance | None, arms: Sequence[ArmChance], draw: DrawShown
+    arms: Sequence[ArmChance], *, drawn: ArmChance | None, draw: DrawShown, is_drawn: bool
 ) -> Iterator[str]:
     if drawn is None:
         yield f"The row does not fit together: {draw.fault}."
         return
-    if STICKY in decision.facts or KILLED in decision.facts or decision.query.forced:
+    if not is_drawn:
         return
     if len(arms) == 1:
         yield f"{drawn.arm} was the only arm on offer, so it had probability 1."
@@ -247,58 +220,16 @@ def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
     return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
 
 
-def _of_the_price(decision: Decision) -> Iterator[str]:
-    if decision.cost_weight is None:
-        return
-    query, name = decision.query, price_name(decision.query)
-    why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
-    named = "" if name is None else f" ({name})"
-    factor = budget_factor(query)
-    why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
-    served = f"It was served at cost weight {decision.cost_weight:g}{named}, {why}"
-    yield f"{served}; it is learned at that weight, and scores are read at it."
-
-
 def _of_the_policy(decision: Decision) -> Iterator[str]:
     if decision.fault is not None:
         yield f"The policy failed, so the fallback arm had all but the floors. It said: {decision.fault}."
-    if decision.facts.get(REBUILDING):
-        yield "The configured policy was being learned again, and another one decided meanwhile."
-    restraint = mapping_of(decision.facts.get(INCUMBENT))
-    share = restraint.get("share")
-    if isinstance(share, int | float) and share < 1.0:
-        arm, why = restraint.get("arm"), restraint.get("reason") or "it holds the policy back"
-        why = "too few of its answers are rated yet" if why == "too few outcomes of it are learned" else why
-        if share == 0.0:
-            yield f"The safe start gave this question to {arm}: {why}."
-        else:
-            shares = f"the policy had a share of {share:.4g} of the draw, {arm} the rest"
-            yield f"The safe start held the policy back to {arm}: {shares} ({why})."
-    if holdback := mapping_of(decision.facts.get(HOLDBACK)):
-        yield f"The holdback gives {holdback.get('arm')} a fixed share of every draw, {holdback.get('share')}."
-    if untried := names_of(decision.facts.get(UNTRIED)):
-        yield f"The policy had no estimate of {', '.join(untried)} yet: untried."
+    if untried := UntriedArms.of(decision.facts):
+        yield f"The policy had no estimate of {', '.join(untried.arms)} yet: untried."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
 
 
-def _of_version(note: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
-    name, weight = note.get("version"), note.get("weight")
-    if note.get("fault"):
-        return f"The candidate {name} had no part in the draw: {note['fault']}."
-    if note.get("state") == "canary" and isinstance(weight, int | float):
-        shares = ""
-        if drawn is not None and drawn.champion is not None and drawn.candidate is not None:
-            shares = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
-        return f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{shares}."
-    return f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
-
-
-def _of_the_offer(decision: Decision, *, known: Collection[str]) -> Iterator[str]:
-    if excluded := names_of(decision.facts.get(EXCLUDED_ARMS)):
-        yield f"Left out, since they were not healthy: {', '.join(excluded)}."
-    for arm, lacks in mapping_of(decision.facts.get(LACKING)).items():
-        yield f"Left out, since the request needs what it cannot do: {arm} ({', '.join(names_of(lacks))})."
+def _of_the_caller(decision: Decision, *, known: Collection[str]) -> Iterator[str]:
     allowed = decision.query.arms
     if allowed is not None and not decision.query.forced and not (known and {*known} <= {*allowed}):
         yield f"The caller or its key allowed only these arms: {', '.join(allowed)}."

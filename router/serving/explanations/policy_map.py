@@ -24,7 +24,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import number, percent
-from ragbandit.shared.types import IMPORTED, KILLED, STICKY, ArmName, Matrix, Query, Vector
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Matrix, Query, Vector
 
 #: number of newest decisions that are read, and most questions among them that are mapped
 LOOKED_AT: Final = 5_000
@@ -149,7 +149,7 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         .outerjoin(updates, learned)
     )
     query = query.where(decisions.c.policy == label, decisions.c.fault.is_(None))
-    query = query.where(*(not_(decisions.c.facts.contains(f'"{fact}":')) for fact in (IMPORTED, STICKY, KILLED)))
+    query = query.where(*(not_(decisions.c.facts.contains(f'"{fact}":')) for fact in (IMPORTED, *UNDRAWN)))
     query = query.where(decisions.c.request.is_(None) | not_(decisions.c.request.contains('"forced":true')))
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)

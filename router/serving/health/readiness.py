@@ -12,8 +12,9 @@ import numpy as np
 
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import QueueWork, WorkerState
-from ragbandit.router.serving.deciding.live import Serving
+from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.overview import Earned, earned
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
@@ -87,7 +88,7 @@ class Readiness:
         checks: Mapping[str, Callable[[], object]],
         *,
         alive: Callable[[], bool],
-        serving: Callable[[], Serving] | None = None,
+        serving: Callable[[], ServedPolicy] | None = None,
     ) -> None:
         self._checks = checks
         self._alive, self._serving = alive, serving
@@ -179,11 +180,11 @@ def state_of(router: "Router") -> RouterState:
         serving=serving.version,
         serving_last_seq=serving.last_seq,
         rebuilding=serving.rebuilding,
-        arms=tuple(router.service.healths()),
+        arms=tuple(router.service.step(Breaker).healths(router.service.arms, now=router.service.clock())),
         faults=router.service.faults,
-        fail_opens=router.service.fail_opens,
+        fail_opens=router.service.step(Breaker).fail_opens,
         failed_notifications=router.notifier.failed_notifications,
-        feedback_to_policy_ms=percentiles(tuple(router.following.snapshots.lags)),
+        feedback_to_policy_ms=percentiles(tuple(router.versions.snapshots.lags)),
         earned=earned(router.database, policy=router.ledger.label, now=time.time()),
         jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
         workers=_from_redis(router.jobs.workers),

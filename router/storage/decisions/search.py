@@ -13,7 +13,16 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case,
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
-from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
+from ragbandit.shared.types import (
+    ArmName,
+    DecisionId,
+    DecisionState,
+    Json,
+    OutcomeStatus,
+    PinnedArm,
+    PolicyLabel,
+    StickyTurn,
+)
 
 #: maximum number of decisions that are read for a page if a filter has no index
 LOOKED_AT: Final = 5_000
@@ -177,14 +186,15 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
     for row in newest_first:
         try:
             facts = json.loads(row["facts"])
-            stayed = facts.get(STICKY)
-            first, turn = (row["id"], 1) if stayed is None else (stayed.get("first"), stayed.get("turn"))
+            stay = StickyTurn.of(facts)
             allowed = None if row["allowed"] is None else frozenset(json.loads(row["allowed"]))
         except (ValueError, AttributeError, TypeError):
             continue
-        if not row["forced"] and KILLED not in facts and isinstance(first, str) and isinstance(turn, int):
-            arm, last = ArmName(row["arm"]), DecisionId(row["id"])
-            return SessionTurn(arm=arm, allowed=allowed, first=DecisionId(first), turn=turn, last=last)
+        if row["forced"] or PinnedArm.key in facts or (stay is None and StickyTurn.key in facts):
+            continue
+        last = DecisionId(row["id"])
+        first, turn = (last, 1) if stay is None else (stay.first, stay.turn)
+        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=first, turn=turn, last=last)
     return None
 
 

@@ -47,12 +47,12 @@ from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lo
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
     ERASED,
-    LABEL_QUEUE,
     NAMED_ID,
     Decision,
     DecisionId,
     DecisionState,
     Feedback,
+    LabelRequest,
     Outcome,
     PolicyLabel,
     Receipt,
@@ -90,7 +90,7 @@ _DECISIONS_OF_OUTCOMES: Final = (
     " FROM decisions WHERE id IN ?"
 )
 #: LIKE patterns for `facts`, which is JSON with sorted keys
-_ASKED, _IS_ERASED = f'%"{LABEL_QUEUE}":{{"asked":true,%', f'%"{ERASED}":%'
+_ASKED, _IS_ERASED = f'%"{LabelRequest.key}":{{"asked":true,%', f'%"{ERASED}":%'
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 

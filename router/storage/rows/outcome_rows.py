@@ -32,12 +32,12 @@ from ragbandit.shared.message_parts import MEDIA
 from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
-    LABEL_QUEUE,
     Branch,
     CallFailed,
     Cost,
     Generated,
     Json,
+    LabelRequest,
     Outcome,
     Retrieved,
     Round,
@@ -216,7 +216,8 @@ LABEL_EXPIRE_S: Final = 7 * 86400.0
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 #: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
 CHOSEN_FOR_USE: Final = and_(
-    updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LABEL_QUEUE}":{{"asked":true,%"uniform":false}}%')
+    updates.c.judged_by == "label",
+    decisions.c.facts.like(f'%"{LabelRequest.key}":{{"asked":true,%"uniform":false}}%'),
 )
 
 

@@ -6,9 +6,8 @@ from functools import partial
 import pytest
 
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import KILLED, Query
+from ragbandit.shared.types import PinnedArm, Query, candidate_note
 from tests.support import command
 
 
@@ -38,16 +37,16 @@ def test_from_draft_to_canary_and_back(made):
     assert told("shadow", "v1")["state"] == "shadow"
     assert told("canary", "v1", "--weight", "0.2")["weight"] == 0.2
     with Router.open(made, jobs=MemoryJobs()) as router:
-        said = candidate_in(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
-        assert (said["state"], said["weight"], said["fault"]) == ("canary", 0.2, None)
+        said = candidate_note(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
+        assert (said.state, said.weight, said.fault) == ("canary", 0.2, None)
         run("kill", "single_step", "--reason", "smoke")
         pinned = router.submit(Query(text="why?"), run_by="caller").result(30)
-        assert (pinned.arm, KILLED in pinned.facts) == ("single_step", True)
+        assert (pinned.arm, PinnedArm.key in pinned.facts) == ("single_step", True)
         listed = run("show").stdout
         assert "KILLED" in listed
         assert "smoke" in listed
         run("resume")
-        assert KILLED not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
+        assert PinnedArm.key not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
     shown = told("show", "v1")
     assert (shown["killed"], "rollback" in shown["possible"]) == (None, True)
     assert "canary" in run("show", "v1").stdout

@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import LABEL_QUEUE
+from ragbandit.shared.types import LabelRequest
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_label_counts_by_its_probability(make_world, source, asked, q, rows):
     """Share / q rows, 5 at most; one that the queue did not ask for, and a user's rating, count as one."""
     world = make_world()
     decision = world.route()
-    facts = {**decision.facts, LABEL_QUEUE: {"asked": asked, "q": q, "share": 0.1}}
+    facts = {**decision.facts, LabelRequest.key: {"asked": asked, "q": q, "share": 0.1}}
     world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical(facts)))
     world.outcome(decision)
     world.feedback(decision, rating=True, source=source)
@@ -42,7 +42,7 @@ def test_replay_takes_the_uniform_part(make_world, tmp_path):
     for number in range(40):
         decision = world.route()
         queue = {"asked": number % 4 < 3, "q": 0.5, "share": 0.1, "uniform": number % 4 == 0}
-        facts = {**decision.facts, LABEL_QUEUE: queue}
+        facts = {**decision.facts, LabelRequest.key: queue}
         world.write(update(decisions).where(decisions.c.id == decision.id).values(facts=canonical(facts)))
         world.outcome(decision)
         world.feedback(decision, rating=number % 3 == 0, source="human" if number % 4 == 1 else "label")

@@ -196,7 +196,7 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert router.learn() == 1
         assert until(lambda: other.service.serving.last_seq == 1)
         assert other.service.serving.version == router.service.serving.version
-        assert other.following.snapshots.swaps == 1
+        assert other.versions.snapshots.swaps == 1
     router.jobs.client.close()
     other.jobs.client.close()
 

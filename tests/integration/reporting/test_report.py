@@ -17,7 +17,7 @@ from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import percent
-from ragbandit.shared.types import IMPORTED, KILLED, LABEL_QUEUE, STICKY, PolicyLabel, Reward, Update
+from ragbandit.shared.types import IMPORTED, LabelRequest, PinnedArm, PolicyLabel, Reward, StickyTurn, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
 SCOPE = ReportScope(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
@@ -80,7 +80,7 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     store.add(quality=0.5, weight=0.0)
     store.add(outcome=False, quality=1.0, query={"tenant": "acme"})
     store.add(facts={"quality": [0.1, "x", 0.3]})
-    for facts in ({STICKY: {"turn": 2}}, {KILLED: {"arm": "single_step"}}, {IMPORTED: True}):
+    for facts in ({StickyTurn.key: {"turn": 2}}, {PinnedArm.key: {"arm": "single_step"}}, {IMPORTED: True}):
         store.add(facts=facts)
     store.add(query={"forced": True, "arms": ("single_step",)})
     store.add(arms=("single_step",), pmf=(1.0,), arm="single_step", propensity=1.0)
@@ -159,13 +159,13 @@ def test_labels_of_the_queue_count_by_their_probability(store):
     """A label of a decision that the queue asked for stands for share / q rows, 5 at most; everything else for one."""
     queue = {"asked": True, "q": 0.05, "share": 0.1}
     for facts in (
-        {LABEL_QUEUE: queue},
-        {LABEL_QUEUE: {**queue, "asked": False}},
-        {LABEL_QUEUE: {**queue, "q": 1e-3}},
+        {LabelRequest.key: queue},
+        {LabelRequest.key: {**queue, "asked": False}},
+        {LabelRequest.key: {**queue, "q": 1e-3}},
         {},
     ):
         store.add(quality=1.0, facts=facts, reward={"judged_by": "label"})
-    store.add(quality=1.0, facts={LABEL_QUEUE: queue}, reward={"judged_by": "human"})
+    store.add(quality=1.0, facts={LabelRequest.key: queue}, reward={"judged_by": "human"})
     assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]
 
 

@@ -6,7 +6,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.types import CANDIDATE
+from ragbandit.shared.types import CandidateNotes
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT
 from tests.support.rollouts import add, do
 
@@ -33,7 +33,7 @@ def test_a_canary_gets_what_it_earns(make_world, two, kind, share):
         assert do(world.database, "promote", now=world.now + 7.0).reason == "because"
     world.router.refresh()
     made = world.route()
-    assert CANDIDATE not in made.facts
+    assert CandidateNotes.key not in made.facts
     assert (made.policy == version.label) == (kind == "better")
     assert share[0] <= made.pmf[made.arms.index("two")] <= share[1]
     assert evaluator.evaluate(now=world.now + 8.0) == []

@@ -16,7 +16,7 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import CANDIDATE
+from ragbandit.shared.types import CandidateNotes
 from tests.support.rollouts import BASE, Trial
 
 
@@ -144,10 +144,11 @@ def test_rows_that_were_not_drawn_do_not_count(trial):
     fault = {**ours, "pmf": None, "fault": "slow"}
     facts = [{**other, "others": [ours]}, fault, other, {"version": "v1"}]
     told = [
-        replace(one, made_at=trial.now + 1.0, facts={CANDIDATE: said}) for one, said in zip(made, facts, strict=True)
+        replace(one, made_at=trial.now + 1.0, facts={CandidateNotes.key: said})
+        for one, said in zip(made, facts, strict=True)
     ]
     stays = replace(trial.make_decision("row-4"), arms=("single_step",), arm="single_step", pmf=(1.0,), propensity=1.0)
-    told.append(replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours}))
+    told.append(replace(stays, made_at=trial.now + 1.0, facts={CandidateNotes.key: ours}))
     trial.decisions.add_decisions(told)
     trial.decisions.add_outcomes([trial.outcome(one) for one in told])
     evidence = evidence_on(trial)
@@ -167,13 +168,16 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
     """For a moment routers decide by the former weight, or with the former champion; damage ends no reading."""
     trial.do("canary", weight=0.5)
     ours, early, former, broken, damaged, torn, uncounted = trial.live(7)
-    told = {**early.facts[CANDIDATE], "weight": 0.25}
+    told = {**early.facts[CandidateNotes.key], "weight": 0.25}
     changes = {
-        early.id: {"facts": json.dumps({CANDIDATE: told})},
+        early.id: {"facts": json.dumps({CandidateNotes.key: told})},
         former.id: {"policy": "main.v0"},
         damaged.id: {"facts": '{"candidate": '},
         torn.id: {"pmf": "torn"},
-        broken.id: {"fault": "a bug", "facts": json.dumps({CANDIDATE: {**broken.facts[CANDIDATE], "pmf": None}})},
+        broken.id: {
+            "fault": "a bug",
+            "facts": json.dumps({CandidateNotes.key: {**broken.facts[CandidateNotes.key], "pmf": None}}),
+        },
     }
     with trial.database.write() as connection:
         for key, values in changes.items():

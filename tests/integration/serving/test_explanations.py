@@ -104,7 +104,7 @@ def written(world, make_decision, *, draws=True, **changes):
             {"fault": "pmf sums to 2.0"},
             "policy failed, so the fallback arm had all but the floors. It said: pmf sums to",
         ),
-        ({"facts": {"left_out": ["multi_step"]}}, "not healthy: multi_step"),
+        ({"facts": {"unhealthy": {"arms": ["multi_step"]}}}, "not healthy: multi_step"),
         ({"facts": {"rebuilding": True}}, "being learned again"),
         ({"facts": {"imported": "jsonl"}}, "imported log"),
         ({"facts": {"candidate": {"version": "v2", "state": "shadow", "pmf": [1, 0, 0]}}}, "v2 was in the shadow"),

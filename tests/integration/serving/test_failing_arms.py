@@ -10,8 +10,9 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.health import circuit_breaker
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
+from ragbandit.router.serving.deciding.steps.breaker import Breaker, UnhealthyArms
+from ragbandit.router.serving.health import outcome_poller
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.router import POLL_S
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
@@ -34,7 +35,7 @@ def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any)
     """A caller's outcome, made by a clock that is that much ahead, and the look that follows it."""
     facts = {"status": "failed", "stop_reason": "error"} | changes
     world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now + ahead, **facts))
-    world.router.service.poll_outcomes()
+    world.router.service.refresh_steps()
 
 
 def drawn(world: World, arm: str, *, most: int = 2000) -> Decision:
@@ -55,12 +56,16 @@ def broken(world: World, *arms: str, failures: int = 5, **changes: Any) -> None:
 
 
 def health(world: World, arm: str) -> ArmHealth:
-    (found,) = [one for one in world.router.service.healths() if one.arm == arm]
-    return found
+    return next(health for health in healths(world) if health.arm == arm)
+
+
+def healths(world: World) -> list[ArmHealth]:
+    service = world.router.service
+    return service.step(Breaker).healths(service.arms, now=world.now)
 
 
 def states(world: World) -> dict[str, str]:
-    return {health.arm: health.state for health in world.router.service.healths()}
+    return {health.arm: health.state for health in healths(world)}
 
 
 @on_sqlite
@@ -76,7 +81,7 @@ def test_arm_that_only_fails(world):
         assert made.arms == ("no_retrieval", "single_step")
         assert sum(made.pmf) == pytest.approx(1.0, abs=1e-12)
         assert made.propensity == made.pmf[made.arms.index(made.arm)]
-        assert made.facts[EXCLUDED_ARMS] == ["multi_step"]
+        assert made.facts[UnhealthyArms.key] == {"arms": ["multi_step"]}
     assert world.router.verify(deep=True).ok
 
 
@@ -89,7 +94,7 @@ def test_trial(world):
     world.now += 0.5
     trial = drawn(world, "multi_step")
     assert trial.arms == ARMS
-    assert EXCLUDED_ARMS not in trial.facts
+    assert UnhealthyArms.key not in trial.facts
     assert {made.arms for made in (world.route() for _ in range(30))} == {("no_retrieval", "single_step")}
     end(world, trial, status="answered")
     assert states(world)["multi_step"] == "closed"
@@ -103,11 +108,11 @@ def test_two_routers(make_world, database_url):
     broken(one, "single_step")
     # by itself: nobody calls `look` on it
     until(lambda: states(other)["single_step"] == "open", seconds=10 * POLL_S)
-    assert other.route().facts[EXCLUDED_ARMS] == one.route().facts[EXCLUDED_ARMS] == ["single_step"]
+    assert other.route().facts[UnhealthyArms.key] == one.route().facts[UnhealthyArms.key] == {"arms": ["single_step"]}
     for made in (one, other):
         made.now += COOL_DOWN
     end(other, drawn(other, "single_step"), status="answered")
-    one.router.service.poll_outcomes()
+    one.router.service.refresh_steps()
     assert states(one) == states(other) == dict.fromkeys(ARMS, "closed")
     assert one.route().arms == other.route().arms == ARMS
 
@@ -119,7 +124,7 @@ def test_all_fail(world, caplog):
     with caplog.at_level(logging.WARNING, logger="ragbandit.service"):
         made = [world.route() for _ in range(5)]
     assert {one.arms for one in made} == {ARMS}
-    assert all(EXCLUDED_ARMS not in one.facts for one in made)
+    assert all(one.facts[UnhealthyArms.key] == {"arms": list(ARMS), "offered": True} for one in made)
     assert status_json(world.router.state())["fail_opens"] == 5
     assert (
         "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).text(None, budgets={}).decode().splitlines()
@@ -135,11 +140,11 @@ def test_outcome_committed_late(world):
     for one in made[:4]:
         end(world, one)
     late = made_outcome(decision_id=made[4].id, now=world.now, status="failed", stop_reason="error")
-    world.now += circuit_breaker.OVERLAP_S - 0.5
-    world.router.service.poll_outcomes()
+    world.now += outcome_poller.OVERLAP_S - 0.5
+    world.router.service.refresh_steps()
     world.store.add_outcome(late)
     for _ in range(3):
-        world.router.service.poll_outcomes()
+        world.router.service.refresh_steps()
     found = health(world, "multi_step")
     assert (found.state, found.failures) == ("open", 5)
 
@@ -160,9 +165,7 @@ def test_hanging_arm(make_world, asked_s, failures):
 def test_reading_uses_the_index(database):
     """No database walks all outcomes to find the newest."""
     word = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-    query = circuit_breaker.newest(after=1.0, until=2.0).compile(
-        database.engine, compile_kwargs={"literal_binds": True}
-    )
+    query = outcome_poller.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
     with database.read() as connection:
         if not database.is_sqlite:  # PostgreSQL scans an empty table instead of its index
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -174,7 +177,7 @@ def test_reading_uses_the_index(database):
 @on_sqlite
 def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures, since):
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
-    monkeypatch.setattr(circuit_breaker, "MOST", most)
+    monkeypatch.setattr(outcome_poller, "MOST", most)
     made = make_decision("d1", arm="multi_step")
     ended = made_outcome(decision_id="d1", now=EPOCH, status="failed")
     keys = [f"k{n:02}" for n in range(7)]
@@ -182,7 +185,7 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
         connection.execute(insert(decisions), [decision_row(made) | {"id": key} for key in keys])
         rows = [outcome_row(ended) | {"decision_id": key, "made_at": EPOCH + n} for n, key in enumerate(keys)]
         connection.execute(insert(outcomes), rows)
-    reader = circuit_breaker.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
+    reader = outcome_poller.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)
     (found,) = reader.read([ArmName("multi_step")], now=EPOCH + COUNTED_S + 1.0)
     assert (found.failures, found.since) == (failures, since)
 
@@ -197,7 +200,7 @@ def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
         world.router.submit(Query(text="which?", tenant=tenant)).result(30) for tenant in ("teamA", "teamB", "teamC")
     )
     assert "multi_step" not in of_a.arms
-    assert of_a.facts[EXCLUDED_ARMS] == ["multi_step"]
+    assert of_a.facts[UnhealthyArms.key] == {"arms": ["multi_step"]}
     assert of_b.arms == of_c.arms == ARMS
     assert states(world)["multi_step"] == "closed"
     assert [record.tenant for record in caplog.records if "for one tenant" in record.getMessage()] == ["teamA"]

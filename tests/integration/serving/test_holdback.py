@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.policies.draw import HOLDBACK, choose
+from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import CANDIDATE, Query
+from ragbandit.shared.types import CandidateNotes, HoldbackShare, Query
 from tests.support.rollouts import canary
 
 ARM = "multi_step"
@@ -30,10 +30,10 @@ def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
     canary(world, **changes)
     made = [world.route() for _ in range(20)]
     for decision in made:
-        candidate = decision.facts[CANDIDATE]
+        candidate = decision.facts[CandidateNotes.key]
         assert candidate["pmf"][decision.arms.index(ARM)] == SHARE
         assert share_of(decision) == pytest.approx(0.5 * candidate["champion"][decision.arms.index(ARM)] + 0.5 * SHARE)
-        assert decision.facts[HOLDBACK] == HELD | {"floor": world.settings.policy.floor_of(3)}
+        assert decision.facts[HoldbackShare.key] == HELD | {"floor": world.settings.policy.floor_of(3)}
         assert min(share_of(decision) - SHARE, *decision.pmf) >= decision.floor - 1e-12
     verified = world.router.verify(deep=True)
     assert verified.ok
@@ -64,7 +64,7 @@ def test_where_nothing_is_drawn_it_has_no_share(make_world):
         Query(text="and then?", session="s"),
     ]
     made = [world.router.submit(query, run_by="caller").result(30) for query in asked]
-    assert [HOLDBACK in decision.facts for decision in made[:4]] == [False, False, False, True]
+    assert [HoldbackShare.key in decision.facts for decision in made[:4]] == [False, False, False, True]
     assert made[4].pmf == (1.0,)
     assert made[4].facts["sticky"]["first"] == made[3].id
     assert world.router.verify(deep=True).ok
@@ -76,7 +76,7 @@ def test_with_an_incumbent_it_is_the_incumbent_that_has_it(make_world):
     for _ in range(3):
         for decision in world.judged(10, reward=0.5):
             assert decision.floor <= 0.9 * world.settings.policy.floor_of(3)
-            assert decision.facts[HOLDBACK]["floor"] * 0.9 == decision.floor
+            assert decision.facts[HoldbackShare.key]["floor"] * 0.9 == decision.floor
         world.learn()
     assert world.route().facts["incumbent"]["share"] > 0.0
     assert world.router.verify(deep=True).ok

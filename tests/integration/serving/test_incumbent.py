@@ -60,7 +60,7 @@ def test_an_incumbent_that_only_fails_is_left_out(make_world):
     for _ in range(2):
         failed = made_outcome(decision_id=world.route().id, now=world.now, status="failed", stop_reason="error")
         world.store.add_outcome(failed)
-        world.router.service.poll_outcomes()
+        world.router.service.refresh_steps()
     decision = world.route()
     assert INCUMBENT not in decision.arms
     assert decision.facts["incumbent"]["reason"] == "not offered"

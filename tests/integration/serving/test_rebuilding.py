@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.policies.draw import COLD_START_FLOOR
-from ragbandit.router.serving.following import snapshots as following
+from ragbandit.router.serving.loading import snapshots as following
 from ragbandit.router.storage.ledgers import ledger
+from ragbandit.shared.types import ColdStartFloors
 
 
 def lost(make_world, *, rows: int, database_url: str | None = None, kept: Collection[int] = (), **given):
@@ -51,7 +51,7 @@ def test_the_fallback_arm_decides_where_nothing_is_left(make_world):
         pmf = dict(zip(decision.arms, decision.pmf, strict=True))
         assert pmf == pytest.approx(dict.fromkeys(decision.arms, floor) | {"multi_step": 1 - 2 * floor})
         assert decision.fault is None
-        assert COLD_START_FLOOR not in decision.facts
+        assert ColdStartFloors.key not in decision.facts
     world.learn()
     assert world.router.service.serving.last_seq == 100
     assert world.router.verify(deep=True).ok

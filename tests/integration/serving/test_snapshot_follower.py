@@ -4,7 +4,7 @@ import threading
 
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving import router
-from ragbandit.router.serving.following import snapshots as snapshot_follower
+from ragbandit.router.serving.loading import snapshots as snapshot_follower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
 
@@ -43,7 +43,7 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
     monkeypatch.setattr(router, "POLL_S", 60.0)  # the router itself must not look for snapshots meanwhile
     world = make_world()
     files = SnapshotFiles(world.settings.snapshot_root)
-    found = snapshot_follower.SnapshotFollower(
+    found = snapshot_follower.SnapshotLoader(
         world.database, settings=world.settings, files=files, encoder=world.router.encoder
     )
     found.first()
@@ -58,7 +58,7 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
         learner.drain()
         found.refresh()
         found.refresh()
-    assert (found.refused, len(world.router.following.snapshots.lags)) == (5, 0)
+    assert (found.refused, len(world.router.versions.snapshots.lags)) == (5, 0)
     monkeypatch.undo()
     monkeypatch.setattr(snapshot_follower, "LAGS", 2)
     read = []

@@ -11,8 +11,9 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefix
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import STICKY, DecisionId, Query
+from ragbandit.shared.types import DecisionId, Query, StickyTurn
 
 STICKY_3 = {"conversation": {"sticky_turns": 3}}
 ids = (DecisionId(str(UUID(int=number))) for number in itertools.count(1))
@@ -27,7 +28,7 @@ def turn(world, session="chat-1", **more):
 
 def stayed(decision):
     """(place since the draw, the decision that drew) of a turn that stayed, else None."""
-    facts = decision.facts.get(STICKY)
+    facts = decision.facts.get(StickyTurn.key)
     return None if facts is None else (facts["turn"], facts["first"])
 
 
@@ -72,7 +73,7 @@ def test_an_arm_that_is_gone_ends_the_stay(make_world):
     for _ in range(2):
         made = turn(world, session=None, arms=(moved.arm,))
         world.store.add_outcome(made_outcome(decision_id=made.id, now=world.now, status="failed", stop_reason="error"))
-    world.router.service.poll_outcomes()
+    world.router.service.refresh_steps()
     again = turn(world)
     assert stayed(again) is None
     assert again.arm != moved.arm
@@ -165,11 +166,11 @@ def test_a_cached_prompt_that_is_dearer_than_the_gain(make_world, tokens, stays)
     if not stays:
         assert stayed(second) is None
         return
-    facts = second.facts[STICKY]
+    prefix = CachedPrefix.of(second.facts)
     assert (second.arm, second.arms, second.propensity) == (first.arm, (first.arm,), 1.0)
     assert stayed(second) == (2, first.id)
-    assert facts["saves"] == pytest.approx(10.0 * tokens * 1.5 / 1e6)
-    assert 0.0 <= facts["gain"] <= facts["saves"]
+    assert prefix.saves == pytest.approx(10.0 * tokens * 1.5 / 1e6)
+    assert 0.0 <= prefix.gain <= prefix.saves
     assert "quality" not in second.facts
     verdict = world.router.verify()
     assert verdict.propensity_mismatches == 0

@@ -10,11 +10,11 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows import outcome_rows
 from ragbandit.router.storage.rows.outcome_rows import waiting_jobs
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.shared.types import LABEL_QUEUE
+from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision
 
 NOW = 1_700_000_000.0
-ASKED = {LABEL_QUEUE: {"asked": True, "q": 0.5, "share": 0.1}}
+ASKED = {LabelRequest.key: {"asked": True, "q": 0.5, "share": 0.1}}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_asked_answers_wait_until_labelled(store, settings):
     add(store, "old")
     add(store, "new", at=NOW + 1, tenant="shop")
     add(store, "rated", at=NOW + 2)
-    add(store, "passed_over", facts={LABEL_QUEUE: {"asked": False, "q": 0.1, "share": 0.1}})
+    add(store, "passed_over", facts={LabelRequest.key: {"asked": False, "q": 0.1, "share": 0.1}})
     add(store, "no_answer", answer="")
     add(store, "of_before", facts={})
     judge(store, settings(), "rated")

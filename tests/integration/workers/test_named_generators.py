@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragbandit.router.serving.health.circuit_breaker import OutcomePoller
+from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage

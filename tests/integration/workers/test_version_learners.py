@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.types import PolicyVersion
+from ragbandit.shared.types import PolicyVersion, candidate_note
 from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import MOST, learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT
@@ -74,7 +73,7 @@ def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, le
 
     def snapshot():
         world.router.refresh()
-        return candidate_in(world.route().facts, good)["snapshot"]
+        return candidate_note(world.route().facts, good).snapshot
 
     until(lambda: snapshot().startswith(f"main.{good}-7-"))
     do(world.database, "rollback", good)

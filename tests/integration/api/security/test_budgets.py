@@ -10,7 +10,7 @@ from ragbandit.router.api.security.budgets import MOST, price_factor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.deciding.prices import served_weight
+from ragbandit.router.serving.deciding.steps.prices import served_weight
 from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Query
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
@@ -89,7 +89,7 @@ def test_weights_under_a_budget():
 
     def served(weight, *, factor=1.0, policy=mba):
         query = Query(text="q", cost_weight=weight, request={BUDGET_FACTOR: factor})
-        return served_weight(query, settings=settings, policy=policy)
+        return served_weight(query, reward=settings.reward, named=settings.cost_weights, policy=policy)
 
     assert [served(None), served(None, factor=3.0, policy=uniform)] == [None, None]
     assert [served(None, factor=3.0), served("economy", factor=3.0), served(0.5)] == pytest.approx([0.3, 0.6, 0.5])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.types import LABEL_QUEUE
+from ragbandit.shared.types import LabelRequest
 from tests.integration.api.ui.conftest import answered
 from tests.support import command
 from tests.support.servers.http_service import refused
@@ -26,7 +26,7 @@ def test_the_queue(asking):
     [task] = asking.http.get("/v1/label-queue?n=1").json()["items"]
     assert task.keys() == {"decision_id", "question", "answer", "sources", "made_at"}
     record = asking.http.get(f"/v1/decisions/{keys[2]}").json()
-    assert record["facts"][LABEL_QUEUE].items() >= {"asked": True, "q": 1.0, "share": 1.0}.items()
+    assert record["facts"][LabelRequest.key].items() >= {"asked": True, "q": 1.0, "share": 1.0}.items()
     body = {"decision_id": keys[2], "rating": True, "source": "label"}
     assert asking.http.post("/v1/feedback", json=body).status_code == 202
     assert waiting(asking) == keys[1::-1]
@@ -37,7 +37,7 @@ def test_nothing_waits_by_default(service):
     """Without learning.labels_per_day nothing is chosen, and decisions have no such fact."""
     key = answered(service)
     assert waiting(service) == []
-    assert LABEL_QUEUE not in service.http.get(f"/v1/decisions/{key}").json()["facts"]
+    assert LabelRequest.key not in service.http.get(f"/v1/decisions/{key}").json()["facts"]
 
 
 def test_the_page(asking, visit):

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import CANDIDATE, KILLED
+from ragbandit.shared.types import CandidateNotes, PinnedArm
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, kill, unkill
 from tests.support.rollouts import add, canary, do
 
@@ -47,7 +47,7 @@ def test_a_store_with_versions_verifies(mixed_world):
     with mixed_world.database.read() as connection:
         rows = connection.execute(select(decisions.c.id, decisions.c.facts)).all()
     key, facts = next((row.id, json.loads(row.facts)) for row in rows if '"champion"' in row.facts)
-    facts[CANDIDATE]["weight"] = 0.1
+    facts[CandidateNotes.key]["weight"] = 0.1
     mixed_world.write(decisions.update().where(decisions.c.id == key).values(facts=json.dumps(facts)))
     found = checked(mixed_world)
     assert not found.ok
@@ -57,7 +57,7 @@ def test_a_store_with_versions_verifies(mixed_world):
 def test_replay_takes_the_mixtures_propensities_and_no_pinned_row(mixed_world):
     """A log's rows have the pmf that was drawn from; what the switch gave nobody drew, and it is left out."""
     rows = list(ledger_rows(mixed_world.ledger, since=None))
-    assert sum(KILLED in row.decision.facts for row in rows) == 4
+    assert sum(PinnedArm.key in row.decision.facts for row in rows) == 4
     for row in rows:
         place = row.decision.arms.index(row.decision.arm)
         assert row.decision.propensity == row.decision.pmf[place]

@@ -9,10 +9,9 @@ import pytest
 from ragbandit.router.policies.draw import choose, mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import candidate_in
-from ragbandit.router.serving.following import versions
+from ragbandit.router.serving.loading import versions
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, Query
+from ragbandit.shared.types import CandidateNotes, DecisionId, PinnedArm, Query, candidate_note
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
 from tests.support.rollouts import BASE, add, canary, do
@@ -52,12 +51,12 @@ def test_shadow_is_logged_and_changes_nothing(world):
     world.router.refresh()
     made = world.route()
     assert made.pmf == before.pmf
-    said = candidate_in(made.facts, name)
-    assert (said["state"], said["weight"], said["fault"]) == ("shadow", 0.0, None)
-    assert said["snapshot"].startswith("main.v1-0-")
-    assert math.fsum(said["pmf"]) == pytest.approx(1.0)
-    assert said["pmf"][made.arms.index("two")] > 0.8
-    assert CANDIDATE not in before.facts
+    said = candidate_note(made.facts, name)
+    assert (said.state, said.weight, said.fault) == ("shadow", 0.0, None)
+    assert said.snapshot.startswith("main.v1-0-")
+    assert math.fsum(said.pmf) == pytest.approx(1.0)
+    assert said.pmf[made.arms.index("two")] > 0.8
+    assert CandidateNotes.key not in before.facts
 
 
 @on_sqlite
@@ -65,8 +64,8 @@ def test_a_canary_serves_the_mixture_and_logs_it(world):
     """The propensity is that of the mixture of both pmfs, and the row is enough to repeat the draw."""
     name = canary(world, **FIXED_TWO)
     for made in [world.route() for _ in range(20)]:
-        said = candidate_in(made.facts, name)
-        assert made.pmf == mixed(said["champion"], said["pmf"], weight=0.5)
+        said = candidate_note(made.facts, name)
+        assert made.pmf == mixed(said.champion, said.pmf, weight=0.5)
         assert made.arm == drawn_again(made)
         assert made.propensity == made.pmf[made.arms.index(made.arm)]
         assert made.pmf[made.arms.index("two")] > 0.6
@@ -82,16 +81,16 @@ def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
     name = add(world.database, **deep).name
     do(world.database, "shadow", name)
     world.router.refresh()
-    said = candidate_in(world.route().facts, name)
-    assert said["unseen"] > 0.8
-    assert math.fsum(said["pmf"]) + said["unseen"] == pytest.approx(1.0)
+    said = candidate_note(world.route().facts, name)
+    assert said.unseen > 0.8
+    assert math.fsum(said.pmf) + said.unseen == pytest.approx(1.0)
     do(world.database, "canary", name, weight=0.25)
     world.router.refresh()
     made = world.route()
-    said = candidate_in(made.facts, name)
+    said = candidate_note(made.facts, name)
     assert made.arms == (*ARMS, "deep")
-    assert (said["added"], said["champion"][-1]) == (["deep"], 0.0)
-    assert made.pmf[-1] == pytest.approx(0.25 * said["pmf"][-1])
+    assert (said.added, said.champion[-1]) == (("deep",), 0.0)
+    assert made.pmf[-1] == pytest.approx(0.25 * said.pmf[-1])
     assert made.floor == pytest.approx(0.25 * 0.01)
     chosen = world.router.submit(Query(text="mine", arms=("one", "two")), run_by="caller").result(30)
     assert chosen.arms == ("one", "two")
@@ -102,10 +101,10 @@ def test_a_version_that_was_taken_out_serves_nothing_more(world):
     """A rollback holds from the next decision on, before anything is loaded; another share as well."""
     name = canary(world, weight=0.25, **FIXED_TWO)
     do(world.database, "canary", name, weight=0.5)
-    assert candidate_in(world.route().facts, name)["weight"] == 0.5
+    assert candidate_note(world.route().facts, name).weight == 0.5
     do(world.database, "rollback", name)
     made = world.route()
-    assert CANDIDATE not in made.facts
+    assert CandidateNotes.key not in made.facts
     assert made.pmf == pytest.approx((1 / 3,) * 3)
 
 
@@ -120,22 +119,22 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             return router.submit(Query(text="which?", id=key, **more), run_by="caller").result(30)
 
         routers = (world.router, other)
-        assert all(candidate_in(route(router).facts, name) for router in routers)
+        assert all(candidate_note(route(router).facts, name) for router in routers)
         kill(world.database, "three")
         for made in map(route, routers):
             assert (made.arm, made.arms, made.pmf, made.propensity) == ("three", ("three",), (1.0,), 1.0)
-            assert made.facts[KILLED]["arm"] == "three"
-            assert CANDIDATE not in made.facts
+            assert made.facts[PinnedArm.key]["arm"] == "three"
+            assert CandidateNotes.key not in made.facts
             assert drawn_again(made) == made.arm
         chat = route(other, arms=("one", "two"), chat={"messages": [], "seed": 1})
         assert (chat.arm, chat.query.chat) == ("one", {})  # not allowed: the fallback's rule
         assert chat.query.request["ignored"] == ["seed"]
         unkill(world.database)
-        assert all(candidate_in(route(router).facts, name) for router in routers)
+        assert all(candidate_note(route(router).facts, name) for router in routers)
         kill(world.database)
         for made in map(route, routers):
-            assert CANDIDATE not in made.facts
-            assert KILLED not in made.facts
+            assert CandidateNotes.key not in made.facts
+            assert PinnedArm.key not in made.facts
             assert made.pmf == pytest.approx((1 / 3,) * 3)
 
 
@@ -150,8 +149,8 @@ def test_a_restart_finds_every_state(make_world):
             do(world.database, verb, state)
     with Router.open(world.settings, jobs=MemoryJobs()) as again:
         facts = again.submit(Query(text="again?"), run_by="caller").result(30).facts
-    notes = {state: note for state in ways if (note := candidate_in(facts, state)) is not None}
-    assert {name: note["state"] for name, note in notes.items()} == {"shadow": "shadow", "canary": "canary"}
+    notes = {state: note for state in ways if (note := candidate_note(facts, state)) is not None}
+    assert {name: note.state for name, note in notes.items()} == {"shadow": "shadow", "canary": "canary"}
 
 
 @pytest.mark.parametrize(
@@ -173,16 +172,16 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     bad_policies.RELEASED.clear()
     try:
         name = canary(world, policy={"name": f"{bad_policies.__name__}:{kind}"})
-        found = [candidate_in(world.route().facts, name) for _ in range(8)]
+        found = [candidate_note(world.route().facts, name) for _ in range(8)]
         made = world.route()
     finally:
         bad_policies.RELEASED.set()
-    assert all(one["pmf"] is None and one["fault"] for one in found)
-    assert said in found[0]["fault"]
+    assert all(one.pmf is None and one.fault for one in found)
+    assert said in found[0].fault
     assert made.fault is None
     assert made.pmf == pytest.approx((1 / 3,) * 3)
     if kind != "NotMade":
-        assert any("left out" in one["fault"] or "still busy" in one["fault"] for one in found)
+        assert any("left out" in one.fault or "still busy" in one.fault for one in found)
 
 
 def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_world):
@@ -198,7 +197,7 @@ def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_
             do(world.database, "resume", name)
             world.router.refresh()
         threads = [one.name for one in threading.enumerate() if one.name == f"ragbandit-{name}"]
-        assert "still busy" in candidate_in(world.route().facts, name)["fault"]
+        assert "still busy" in candidate_note(world.route().facts, name).fault
     finally:
         bad_policies.RELEASED.set()
     assert len(threads) == 1
@@ -213,7 +212,7 @@ def test_conversations_stay_on_what_a_canary_drew(make_world):
     first = next(d for d in (world.router.submit(q, run_by="caller").result(30) for q in asked) if d.arm == "deep")
     later = world.router.submit(Query(text="second", session=first.query.session), run_by="caller").result(30)
     assert (later.arm, later.pmf) == ("deep", (1.0,))
-    assert CANDIDATE not in later.facts
+    assert CandidateNotes.key not in later.facts
     kill(world.database, "one")
     pinned = world.router.submit(Query(text="third", session=first.query.session), run_by="caller").result(30)
     assert pinned.arm == "one"
@@ -234,6 +233,6 @@ def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, m
             made = again.submit(Query(text="which?"), run_by="caller").result(30)
     finally:
         bad_policies.RELEASED.set()
-    assert "has not been loaded" in candidate_in(made.facts, name)["fault"]
+    assert "has not been loaded" in candidate_note(made.facts, name).fault
     assert made.pmf == pytest.approx((1 / 3,) * 3)
-    until(lambda: world.router.refresh() or candidate_in(world.route().facts, name)["fault"] is None, seconds=30)
+    until(lambda: world.router.refresh() or candidate_note(world.route().facts, name).fault is None, seconds=30)

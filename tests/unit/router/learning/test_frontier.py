@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.deciding.prices import TERMS, served_weight
+from ragbandit.router.serving.deciding.steps.prices import TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import BUDGET_FACTOR, Query
 from tests.support.cases import every_case
@@ -19,7 +19,7 @@ def served(aim, *, frontier=FRONTIER, policy=MBA, factor=1.0, among=None, **rewa
     request = {} if factor == 1.0 else {BUDGET_FACTOR: factor}
     request |= {} if among is None else {TERMS: {"cost_weights": among}}
     query = Query(text="q", aim=aim, request=request)
-    return served_weight(query, settings=settings, policy=policy, frontier=frontier)
+    return served_weight(query, reward=settings.reward, named=settings.cost_weights, policy=policy, frontier=frontier)
 
 
 def test_an_aim_is_a_weight():

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as some
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import gate, mixed, mixed_floor, with_floor
-from ragbandit.router.rollouts.overview import candidate_in, settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import CANDIDATE, PolicyVersion
+from ragbandit.shared.types import CandidateNotes, PolicyVersion, candidate_note
 
 WEIGHTS = some.floats(0.0, 1.0)
 FLOORS = some.floats(0.0, 0.2)
@@ -103,8 +103,8 @@ def test_a_wrong_change_names_its_setting(changes, field):
 
 def test_facts_of_several_candidates_are_found_by_name():
     """The facts contain the first candidate with the others in a list; earlier decisions contain none."""
-    facts = {CANDIDATE: {"version": "v1", "others": [{"version": "v2", "fault": "late"}]}}
-    assert candidate_in(facts, "v1")["version"] == "v1"
-    assert candidate_in(facts, "v2")["fault"] == "late"
-    assert candidate_in(facts, "v3") is None
-    assert candidate_in({}, "v1") is None
+    facts = {CandidateNotes.key: {"version": "v1", "others": [{"version": "v2", "fault": "late"}]}}
+    assert candidate_note(facts, "v1").version == "v1"
+    assert candidate_note(facts, "v2").fault == "late"
+    assert candidate_note(facts, "v3") is None
+    assert candidate_note({}, "v1") is None

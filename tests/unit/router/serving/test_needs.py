@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.deciding.needs import lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.deciding.steps.needs import lacks_of, no_arm, passing_arms
 from ragbandit.shared.types import Query
 
 ARMS = {
@@ -18,7 +18,7 @@ SETTINGS = Settings(
     generator={"name": "openai", "context_tokens": 300, "openai": {"logprobs": True}},
     generators={"large": {"name": "openai", "supports": ["images", "tools"]}, "own": {"name": "local"}},
 )
-PASSING = passing_arms(SETTINGS)
+PASSING = passing_arms(SETTINGS.worker_arms, generators=SETTINGS.named_generators)
 
 
 def query(*needs, optional=(), **more):
@@ -28,10 +28,10 @@ def query(*needs, optional=(), **more):
 
 def test_what_arms_can_do():
     """Models behind an OpenAI-compatible server pass chats on, and take what their generators say."""
-    assert passing_arms(SETTINGS) == {
+    assert {
         "small": ({"chat", "tools", "json", "logprobs"}, 300),
         "model": ({"chat", "images", "tools"}, None),
-    }
+    } == PASSING
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_rows_pass_the_check_of_draws():
         [Offer(query=replace(made_query(7), id=f"d{number}"), run_by="caller", arms=ARMS) for number in range(20)],
         outputs=[output] * 20,
         features=[None] * 20,
-        settings=settings,
+        settings=settings.policy,
         seen=policy.seen,
         version="v",
         encoder_hash="",
@@ -199,10 +199,10 @@ def test_the_promise_is_kept(policy, delay):
 def test_a_share_is_at_most_what_is_allowed():
     """The expected risk of what is drawn is the allowance, to the last digits, wherever something is held back."""
     restraint = Restraint(arm=INCUMBENT, risks=(3.0, 0.0, -0.5), allowance=0.1, slack=1.0, reason="why")
-    pmf, floor, said = with_incumbent((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
+    pmf, floor, fact = with_incumbent((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
     assert math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True)) == pytest.approx(0.1)
-    assert said["share"] == pytest.approx(0.1 / 0.7)
-    assert floor == 0.02 * said["share"]
+    assert fact.share == pytest.approx(0.1 / 0.7)
+    assert floor == 0.02 * fact.share
     assert with_incumbent((0.0, 0.4, 0.6), restraint=restraint, floor=0.0, arms=ARMS)[0] == (0.0, 0.4, 0.6)
 
 

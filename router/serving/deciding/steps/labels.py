@@ -1,4 +1,4 @@
-"""Choice of the decisions that people are asked to label, each with a probability q, which is logged.
+"""Labels: chooses the decisions that people are asked to label, each with a probability q, which is logged.
 
 A label helps learning most if the two best arms are close, and uncertain. Let D be the difference of their values in
 the policy's posterior samples. A label helps the report most if its decision has a large weight in the comparison with
@@ -24,11 +24,12 @@ from sqlalchemy import func, select
 
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.serving.deciding.question import Question
+from ragbandit.router.serving.deciding.steps.step import Batch, Step
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.rows.outcome_rows import drawn_for
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import Matrix
+from ragbandit.shared.types import ArmName, LabelRequest, Matrix
 
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
@@ -37,42 +38,56 @@ _COUNTED: Final = 10_000
 _DAY_S: Final = 86_400.0
 
 
-class LabelSampler:
-    """Chooses decisions for `per_day` labels a day. The deciding thread calls `choose`, another one calls `refresh`."""
+class Labels(Step):
+    """Chooses decisions for `learning.labels_per_day` labels a day."""
 
-    def __init__(self, per_day: int, *, against: str | None = None) -> None:
-        self.per_day = per_day
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._per_day = 0
         #: arm a of the module's formulas; None without a holdback and without an incumbent
-        self.against = against
+        self._against: str | None = None
+        self._reset()
+
+    def _reset(self) -> None:
         self.share = 1.0
         #: factors of learning and estimate in c * use: c / mean of each; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
 
-    def choose(
-        self, questions: Sequence[Question], outputs: Sequence[PolicyOutput | Exception], *, secret: bytes
-    ) -> None:
-        """Set `label` in each question whose arm was drawn. A label is requested if the random `draw` is below q."""
+    def configure(self, served: ServedPolicy) -> None:
+        learning, policy = served.settings.learning, served.settings.policy
+        against = policy.incumbent if policy.holdback is None else policy.holdback.arm
+        if (self._per_day, self._against) != (learning.labels_per_day, against):
+            self._per_day, self._against = learning.labels_per_day, against
+            self._reset()
+
+    def after(self, batch: Batch) -> None:
+        """Request a label for each drawn decision whose random `draw` is below q."""
+        if not self._per_day or batch.secret is None:
+            return
         share, (learning, estimate) = self.share, self._scales
-        for question, output in zip(questions, outputs, strict=True):
+        for question, output in zip(batch.questions, batch.outputs, strict=True):
             decision = question.decision
-            if decision is None or len(decision.arms) < 2 or question.stay is not None or question.query.forced:
+            if decision is None or len(decision.arms) < 2 or not question.is_drawn:
                 continue
-            weight = 1.0 / decision.propensity if decision.arm == self.against else 0.0
+            weight = 1.0 / decision.propensity if decision.arm == self._against else 0.0
             learning_use = 1.0 if isinstance(output, Exception) or decision.fault is not None else _learning(output)
-            estimate_use = abs(1.0 - weight) if self.against in decision.arms else 0.0
+            estimate_use = abs(1.0 - weight) if self._against in decision.arms else 0.0
             self._uses.append((learning_use, estimate_use))
             q = learning * learning_use + estimate * estimate_use if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, q))
-            draw = drawn_for("label", decision.id, secret=secret)
+            draw = drawn_for("label", decision.id, secret=batch.secret)
             uniform = draw < LEAST_LABELLED * share
-            question.label = {"asked": draw < q, "draw": draw, "q": q, "share": share, "uniform": uniform}
+            question.add(LabelRequest(asked=draw < q, draw=draw, q=q, share=share, uniform=uniform))
 
-    def refresh(self, database: Database, *, now: float) -> None:
+    def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
+        del arms
+        if not self._per_day:
+            return
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + 60.0
-            self.share = min(1.0, self.per_day / max(1.0, _decisions_per_day(database, now=now)))
+            self.share = min(1.0, self._per_day / max(1.0, _decisions_per_day(self.database, now=now)))
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 

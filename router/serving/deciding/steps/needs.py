@@ -7,20 +7,21 @@ features, or no question at its end.
 """
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
-from ragbandit.router.config.settings import DEFAULT, Settings
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, Json, Query
+from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
 NEEDS: Final = "needs"
 OPTIONAL: Final = "optional_needs"
 TOKENS: Final = "tokens"
-#: key of a decision's facts: {arm that cannot do what the request needs: [missing abilities]}
-LACKING: Final = "lacking"
 _CONTEXT: Final = "context"
 #: need of chats that only a model can read; every arm that passes chats on has this ability
 CHAT: Final = "chat"
@@ -44,11 +45,48 @@ class UnmetNeed(InvalidInput):
     code = "UNSUPPORTED_PARAMETER"
 
 
-def passing_arms(settings: Settings) -> dict[ArmName, Ability]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LackingArms(Fact):
+    """Arms that cannot do what the request needs -> the needs that they lack."""
+
+    key: ClassVar[str] = "lacking"
+    needs: Mapping[ArmName, tuple[str, ...]]
+
+
+class Needs(Step):
+    def configure(self, served: ServedPolicy) -> None:
+        settings = served.settings
+        self.passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
+
+    def check(self, question: Question) -> None:
+        lacking = lacks_of(question.query, arms=question.allowed, passing=self.passing)
+        if len(lacking) == len(question.allowed):
+            raise no_arm(question.query, lacking=lacking, passing=self.passing)
+        if lacking:
+            question.allowed = tuple(arm for arm in question.allowed if arm not in lacking)
+            question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
+
+    def after(self, batch: Batch) -> None:
+        """Keep a chat only if its arm passes chats on."""
+        for question in batch.questions:
+            decision = question.decision
+            if decision is not None and decision.query.chat and decision.arm not in self.passing:
+                question.decision = replace(decision, query=as_text(decision.query))
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        lacking = LackingArms.of(decision.facts)
+        for arm, needs in lacking.needs.items() if lacking is not None else ():
+            yield f"Left out, since the request needs what it cannot do: {arm} ({', '.join(needs)})."
+
+
+def passing_arms(
+    worker_arms: Mapping[str, Mapping[str, Json]], *, generators: Mapping[str, GeneratorSettings]
+) -> dict[ArmName, Ability]:
     """Arms that pass chats on unchanged -> their abilities."""
     arms = dict[ArmName, Ability]()
-    for name, params in settings.worker_arms.items():
-        generator = settings.named_generators.get(str(params.get("generator", DEFAULT)))
+    for name, params in worker_arms.items():
+        generator = generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
         if is_model and generator is not None and generator.name == "openai":
             abilities = {CHAT, *generator.supports}

@@ -1,18 +1,14 @@
-"""Live versions of a policy, as immutable values: the deciding thread reads them, another thread replaces them."""
+"""Candidate runner: asks one candidate version on a thread of its own, within a time limit."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError as FutureTimeout, wait
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import NotReady, PolicyFault
-from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 log = logging.getLogger("ragbandit.versions")
 
@@ -108,68 +104,3 @@ class CandidateRunner:
                 pending.set_exception(error)
             except BaseException as error:  # a candidate must not end the process
                 pending.set_exception(PolicyFault(f"{type(error).__name__}: {error}"))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
-    """A loaded policy that decides. To load a newer snapshot, the object is replaced; its policy never learns here."""
-
-    policy: Policy
-    version: str
-    last_seq: int
-    #: the configuration with the changes of the version that decides
-    settings: Settings
-    #: whether this policy decides only until the configured one has been learned again from the ledger
-    rebuilding: bool = False
-    #: arm -> learned outcomes, for the cold-start floor; None if the policy counts them itself
-    learned: Mapping[ArmName, int] | None = None
-
-    @property
-    def seen(self) -> Mapping[ArmName, int]:
-        return self.policy.seen if self.learned is None else self.learned
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
-    version: PolicyVersion
-    serving: Serving | None
-    #: why `serving` is None; None if the candidate is loaded
-    unloaded: str | None
-    runner: CandidateRunner
-    #: arms that this version offers and the champion does not
-    added: tuple[ArmName, ...] = ()
-
-    @property
-    def fault(self) -> str | None:
-        """Why the candidate cannot be asked; None if it can be asked."""
-        rebuilding = self.serving is not None and self.serving.rebuilding
-        return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
-
-    def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        if run_by == "caller":
-            return self.added
-        worker_arms = {} if self.serving is None else self.serving.settings.worker_arms
-        return tuple(arm for arm in self.added if arm in worker_arms)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiveVersions:
-    """The kill switch and the candidates in one revision of `policy_control`."""
-
-    control: PolicyControl
-    #: the canary first, then the candidates in shadow, the oldest first
-    candidates: tuple[Candidate, ...] = ()
-
-    @property
-    def asks(self) -> bool:
-        return bool(self.candidates) and self.control.killed is None
-
-    @property
-    def added(self) -> tuple[ArmName, ...]:
-        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added))
-
-    def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
-
-
-NOTHING_LIVE: Final = LiveVersions(control=PolicyControl(revision=0))

@@ -1,14 +1,17 @@
 """Prices: the cost weight at which each question is decided."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.serving.deciding.steps.step import Question, Step
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Json, Query
+from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Decision, Json, Query
 
 #: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,
 #: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}; each of the three is optional
@@ -17,31 +20,60 @@ TERMS: Final = "prices"
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
 
+class Prices(Step):
+    def configure(self, served: ServedPolicy) -> None:
+        self._served, settings = served, served.settings
+        self._reward, self._named = settings.reward, settings.cost_weights
+
+    def check(self, question: Question) -> None:
+        query, served = question.query, self._served
+        if served.settings.tenants and TERMS not in query.request:  # the HTTP layer adds those of key and tenant
+            terms = price_terms({}, tenant=served.settings.tenant(query.tenant), named=self._named)
+            query = replace(query, request={**query.request, TERMS: terms}) if terms else query
+        question.query = query
+        question.cost_weight = served_weight(
+            query,
+            reward=self._reward,
+            named=self._named,
+            policy=served.policy,
+            rebuilding=served.rebuilding,
+            frontier=served.frontier,
+        )
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        if decision.cost_weight is None:
+            return
+        query, name = decision.query, price_name(decision.query)
+        why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
+        named = "" if name is None else f" ({name})"
+        factor = budget_factor(query)
+        why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
+        yield (
+            f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; "
+            "it is learned at that weight, and scores are read at it."
+        )
+
+
 def budget_factor(query: Query) -> float:
     factor = query.request.get(BUDGET_FACTOR)
     return float(factor) if isinstance(factor, int | float) else 1.0
 
 
-def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
-    """The TERMS of an API key with these scopes and of its tenant; {} if neither sets cost weights."""
-    tenant_settings = settings.tenant(tenant)
-    terms = {name: scopes.get(name, getattr(tenant_settings, name)) for name in ("cost_weight", "cost_weights")}
+def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Mapping[str, float]) -> dict[str, Json]:
+    """The TERMS of an API key with these scopes and of its tenant; {} if neither sets cost weights.
+
+    named: name of a cost weight -> its number (setting `cost_weights`)
+    """
+    terms = {name: scopes.get(name, getattr(tenant, name)) for name in ("cost_weight", "cost_weights")}
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
     default, bounds = terms["cost_weight"], terms["cost_weights"]
-    weight = settings.cost_weights.get(default) if isinstance(default, str) else default
+    weight = named.get(default) if isinstance(default, str) else default
     if isinstance(weight, int | float) and isinstance(bounds, list) and not bounds[0] <= weight <= bounds[1]:
         # A default outside the bounds is replaced by the nearest bound, which has no name.
         terms["cost_weight"] = min(max(weight, bounds[0]), bounds[1])
     return {name: value for name, value in terms.items() if value is not None}
-
-
-def with_terms(query: Query, *, settings: Settings) -> Query:
-    """Add the tenant's TERMS to a query, unless the HTTP layer has already added the TERMS of key and tenant."""
-    if not settings.tenants or TERMS in query.request:
-        return query
-    terms = price_terms({}, tenant=query.tenant, settings=settings)
-    return replace(query, request={**query.request, TERMS: terms}) if terms else query
 
 
 def terms_of(query: Query) -> Mapping[str, Json]:
@@ -61,21 +93,28 @@ def price_name(query: Query) -> str | None:
 
 
 def served_weight(
-    query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False, frontier: Frontier | None = None
+    query: Query,
+    *,
+    reward: RewardSettings,
+    named: Mapping[str, float],
+    policy: Policy,
+    rebuilding: bool = False,
+    frontier: Frontier | None = None,
 ) -> float | None:
     """The cost weight (>= 0) at which a checked query is decided; None for the setting reward.weight.
 
-    rebuilding: whether an interim policy decides, for which no cost weight is refused. frontier: turns an aim into a
-    weight. Raises InvalidInput for a weight that the policy or the tenant forbids, Forbidden if the API key forbids it.
+    named: name of a cost weight -> its number. rebuilding: whether an interim policy decides, for which no cost weight
+    is refused. frontier: turns an aim into a weight. Raises InvalidInput for a weight that the policy or the tenant
+    forbids, Forbidden if the API key forbids it.
     """
     terms, factor = terms_of(query), budget_factor(query)
     if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
         return None
-    default, price = settings.reward.weight, _price(query)
+    default, price = reward.weight, _price(query)
     if query.aim:
-        aimed = _aimed_weight(query.aim, frontier=frontier, prices=settings.reward.cost)
+        aimed = _aimed_weight(query.aim, frontier=frontier, prices=reward.cost)
         price = price if aimed is None else aimed
-    weight = default if price is None else _weight(price, named=settings.cost_weights)
+    weight = default if price is None else _weight(price, named=named)
     bounds = terms.get("cost_weights")
     if isinstance(bounds, list):
         if query.cost_weight is not None and not bounds[0] <= weight <= bounds[1]:

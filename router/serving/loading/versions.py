@@ -1,4 +1,4 @@
-"""Policy follower: makes this process use the champion, candidates and snapshots that the database names.
+"""Version loader: makes this process use the champion, candidates and snapshots that the database names.
 
 `glance`, before each batch, applies the kill switch, removed versions and new weights: it reads one row by its key.
 `refresh`, on another thread, loads new candidates and another champion, which decide as soon as they are loaded.
@@ -14,12 +14,12 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import read_frontier
+from ragbandit.router.learning.monitoring.diagnosis import Frontier, read_frontier
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.rollouts.overview import settings_of
-from ragbandit.router.serving.deciding.live import NOTHING_LIVE, Candidate, CandidateRunner, LiveVersions
-from ragbandit.router.serving.deciding.service import RouteService
-from ragbandit.router.serving.following.snapshots import SnapshotFollower
+from ragbandit.router.serving.loading.candidate_runner import CandidateRunner
+from ragbandit.router.serving.loading.live import NOTHING_LIVE, Candidate, LiveVersions
+from ragbandit.router.serving.loading.snapshots import ServedPolicy, SnapshotLoader
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.shared.errors import ConfigError, Conflict, RagBanditError
@@ -33,13 +33,16 @@ AGAIN_S: Final = 10.0
 LOAD_S: Final = 5.0
 
 
-class PolicyFollower:
-    """Gives `service` the policy of the configuration or champion. wake: lets another thread call `refresh` soon."""
+class VersionLoader:
+    """Loads the policy of the configuration or of the champion, and the candidates.
 
-    def __init__(self, own: SnapshotFollower, *, service: RouteService, wake: Callable[[], None]) -> None:
+    serve: gets each policy that decides from now on. wake: lets another thread call `refresh` soon.
+    """
+
+    def __init__(self, own: SnapshotLoader, *, serve: Callable[[ServedPolicy], None], wake: Callable[[], None]) -> None:
         self._own, self._settings = own, own.settings
         self._database, self._base = own.ledger.database, own.ledger.label
-        self._service, self._wake = service, wake
+        self._serve, self._wake = serve, wake
         self.snapshots = own
         self.live: LiveVersions = NOTHING_LIVE
         #: the version that should decide; None if the configured policy should decide
@@ -48,12 +51,12 @@ class PolicyFollower:
         self._loaded_revision = 0
         #: time.monotonic() of the next attempt to load candidates; None if all are loaded
         self._again_at: float | None = None
-        self._loaded: dict[str, SnapshotFollower] = {}
+        self._loaded: dict[str, SnapshotLoader] = {}
         self._runners: dict[str, CandidateRunner] = {}
         self._lock = threading.Lock()
-        self._following = threading.Lock()
-        self._frontier: str | None = None
-        service.live = self.glance
+        self._refreshing = threading.Lock()
+        self._frontier_text: str | None = None
+        self._frontier: Frontier | None = None
 
     @property
     def ledger(self) -> Ledger:
@@ -84,17 +87,25 @@ class PolicyFollower:
     def refresh(self) -> bool:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
         # `learn` and the poll both call this. The lock prevents a slow thread from restoring an older policy.
-        with self._following:
+        with self._refreshing:
             self._follow()
             self._follow_champion()
-            if serves_prices(self._service.serving.policy):
-                text = self.ledger.frontier()
-                if text != self._frontier:
-                    self._frontier, self._service.frontier = text, read_frontier(text)
+            has_frontier = self._read_frontier()
             swapped = self.snapshots.refresh()
-            if swapped:
-                self._service.take_over(self.snapshots.serving)
+            if swapped or has_frontier:
+                self._hand_over()
             return swapped
+
+    def _read_frontier(self) -> bool:
+        """Read the frontier of the ledger. Returns whether it changed."""
+        text = self.ledger.frontier() if serves_prices(self.snapshots.served.policy) else self._frontier_text
+        if text == self._frontier_text:
+            return False
+        self._frontier_text, self._frontier = text, read_frontier(text)
+        return True
+
+    def _hand_over(self) -> None:
+        self._serve(replace(self.snapshots.served, frontier=self._frontier))
 
     def learned(self) -> list[Settings]:
         """Settings of the champion version and of the loaded candidates, which learn in ledgers of their own."""
@@ -107,12 +118,12 @@ class PolicyFollower:
         for runner in self._runners.values():
             runner.close()
 
-    def _opened(self, version: PolicyVersion | None) -> SnapshotFollower:
+    def _opened(self, version: PolicyVersion | None) -> SnapshotLoader:
         """Load the newest snapshot of a version, or of the configured policy if `version` is None."""
         snapshots = self._own
         if version is not None:
             settings, encoder = settings_of(self._settings, version), self._own.encoder
-            snapshots = SnapshotFollower(self._database, settings=settings, files=self._own.files, encoder=encoder)
+            snapshots = SnapshotLoader(self._database, settings=settings, files=self._own.files, encoder=encoder)
         snapshots.first()
         return snapshots
 
@@ -137,7 +148,7 @@ class PolicyFollower:
                     candidates = list(self.live.candidates)
                     for number, candidate in enumerate(candidates):
                         if candidate.version.name == name:
-                            candidates[number] = replace(candidate, serving=snapshots.serving)
+                            candidates[number] = replace(candidate, served=snapshots.served)
                     self.live = replace(self.live, candidates=tuple(candidates))
 
     def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
@@ -176,9 +187,9 @@ class PolicyFollower:
             self._again_at = time.monotonic() + AGAIN_S
             fields = {"action": "candidate", "version": version.name, "reason": str(error)}
             log.error("a candidate cannot be loaded: the champion decides alone", extra=fields)
-            return Candidate(version=version, serving=None, unloaded=f"it cannot be loaded: {error}", runner=runner)
+            return Candidate(version=version, served=None, unloaded=f"it cannot be loaded: {error}", runner=runner)
         added = tuple(ArmName(name) for name in snapshots.settings.arms if name not in champion_arms)
-        return Candidate(version=version, serving=snapshots.serving, unloaded=None, runner=runner, added=added)
+        return Candidate(version=version, served=snapshots.served, unloaded=None, runner=runner, added=added)
 
     def _follow_champion(self) -> None:
         """Let the champion in the database decide. If it cannot be used here, the previous policy keeps deciding."""
@@ -207,10 +218,9 @@ class PolicyFollower:
                 remedy=f"{error.remedy or 'undo the change'}; or: ragbandit policy rollback {version.name}",
             ) from error
         before, self.snapshots = self.ledger.label, snapshots
-        self._service.take_over(snapshots.serving)
-        self._service.store.label = self.ledger.label
+        self._hand_over()
         if before != self.ledger.label:
-            fields = {"action": "champion", "version": _name_of(version), "snapshot": snapshots.serving.version}
+            fields = {"action": "champion", "version": _name_of(version), "snapshot": snapshots.served.version}
             log.info("another version decides from now on", extra=fields)
 
 

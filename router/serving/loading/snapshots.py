@@ -1,20 +1,23 @@
+"""Snapshots: loads the newest usable snapshot of one policy, and newer ones as they come."""
+
 import logging
 import time
 from collections import deque
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, origin_of
 from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.learning.monitoring.diagnosis import Frontier
 from ragbandit.router.learning.snapshots import SnapshotFiles, find_interim, pack
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import SnapshotError
-from ragbandit.shared.types import PolicyLabel, SnapshotInfo
+from ragbandit.shared.types import ArmName, PolicyLabel, SnapshotInfo
 
 log = logging.getLogger("ragbandit.snapshots")
 
@@ -24,7 +27,28 @@ REMEMBERED = 16
 LAGS = 1000
 
 
-class SnapshotFollower:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedPolicy:
+    """A loaded policy that decides. To load a newer snapshot, the object is replaced; its policy never learns here."""
+
+    policy: Policy
+    version: str
+    last_seq: int
+    #: the configuration with the changes of the version that decides
+    settings: Settings
+    #: whether this policy decides only until the configured one has been learned again from the ledger
+    rebuilding: bool = False
+    #: arm -> learned outcomes, for the cold-start floor; None if the policy counts them itself
+    learned: Mapping[ArmName, int] | None = None
+    #: turns aims into cost weights; None until the first one is learned
+    frontier: Frontier | None = None
+
+    @property
+    def seen(self) -> Mapping[ArmName, int]:
+        return self.policy.seen if self.learned is None else self.learned
+
+
+class SnapshotLoader:
     """Loads snapshots that fit the policy of `settings` and the encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
@@ -34,7 +58,7 @@ class SnapshotFollower:
         #: the policy before learning; snapshots of another algorithm or with other params are not used
         self.fresh = policy_of(settings)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
-        self.serving = Serving(policy=self.fresh, version="", last_seq=0, settings=settings)
+        self.served = ServedPolicy(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback until this router's policy has learned it, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
         #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
@@ -53,16 +77,16 @@ class SnapshotFollower:
             encoder=origin_of(self.encoder),
         )
 
-    def first(self) -> Serving:
+    def first(self) -> ServedPolicy:
         """Register the policy, and load the newest usable snapshot, or make the first one. Raises as `register`.
 
         If a ledger has updates, but no usable snapshot, an interim policy decides until the learner has made one.
         """
         self.register()
-        self.serving = self._first()
-        return self.serving
+        self.served = self._first()
+        return self.served
 
-    def _first(self) -> Serving:
+    def _first(self) -> ServedPolicy:
         for info in self.newest(limit=FIRST_TRIES):
             policy = self._loaded(info)
             if policy is not None:
@@ -76,7 +100,7 @@ class SnapshotFollower:
         self.ledger.add_snapshot(info)
         return self._made(info, self.fresh)
 
-    def _interim(self) -> Serving:
+    def _interim(self) -> ServedPolicy:
         policy, snapshot = find_interim(
             self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
         )
@@ -86,22 +110,22 @@ class SnapshotFollower:
         learned = None if policy.seen else self.ledger.learned_lately()
         return replace(self._made(snapshot, policy), rebuilding=True, learned=learned)
 
-    def _made(self, info: SnapshotInfo, policy: Policy) -> Serving:
-        return Serving(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
+    def _made(self, info: SnapshotInfo, policy: Policy) -> ServedPolicy:
+        return ServedPolicy(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
     def refresh(self) -> bool:
-        """Load a snapshot that is newer than `serving`. Returns whether there was one."""
-        serving = self.serving
+        """Load a snapshot that is newer than `served`. Returns whether there was one."""
+        served = self.served
         for info in self.newest(limit=REFRESH_TRIES):
-            if info.version == serving.version or info.last_seq < serving.last_seq:
+            if info.version == served.version or info.last_seq < served.last_seq:
                 return False
             policy = self._loaded(info)
             if policy is None:
                 continue
-            self.serving = self._made(info, policy)
+            self.served = self._made(info, policy)
             self.swaps += 1
             now = time.time()
-            after = max(serving.last_seq, info.last_seq - LAGS)  # an imported ledger may have millions of rows
+            after = max(served.last_seq, info.last_seq - LAGS)  # an imported ledger may have millions of rows
             self.lags.extend(now - at for at in self.ledger.feedback_times(after=after, upto=info.last_seq))
             return True
         return False

@@ -1,0 +1,274 @@
+"""Facts of decisions: typed values that the steps of deciding store, each under its own key of `Decision.facts`.
+
+Facts that only one step reads are in the file of that step (router/serving/deciding/steps/). The facts in this file are
+also read by storage, audits, reports and replay.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any, ClassVar, Final, Self
+
+from ragbandit.shared.types.names import ArmName, DecisionId, Json
+
+
+class Fact:
+    """A frozen dataclass with a key. A fact with one field is stored as the value of this field, others as objects.
+
+    A field with a default is stored only if it differs from the default.
+    """
+
+    __slots__ = ()
+    key: ClassVar[str]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Json]) -> Self | None:
+        """The fact among a decision's facts; None if there is none, or if a required field is missing or damaged."""
+        return cls.read(facts[cls.key]) if cls.key in facts else None
+
+    @classmethod
+    def read(cls, value: Json) -> Self | None:
+        """The fact from its stored value. A damaged field that is optional gets its default, or None."""
+        kinds = _kinds(cls)  # type: ignore[arg-type] # a class is hashable
+        if len(kinds) == 1:
+            value = dict.fromkeys(kinds, value)
+        if not isinstance(value, Mapping):
+            return None
+        values: dict[str, Any] = {}
+        for name, (kind, default) in kinds.items():
+            values[name] = _READERS[kind](value.get(name))
+            if values[name] is None:
+                if default is MISSING and not _is_optional(kind):
+                    return None
+                values[name] = None if default is MISSING else default
+        return cls(**values)
+
+    @property
+    def stored(self) -> Json:
+        """The value as JSON, to store under `key`."""
+        kinds = _kinds(type(self))  # type: ignore[arg-type] # a class is hashable
+        values = {name: _plain(getattr(self, name)) for name in kinds}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        defaults = {name: _plain(default) for name, (_, default) in kinds.items()}
+        return {name: value for name, value in values.items() if value != defaults[name]}
+
+
+@cache
+def _kinds(fact: Any) -> dict[str, tuple[Any, Any]]:
+    """Field of a class of facts -> (its type, its default or MISSING)."""
+    return {field.name: (field.type, field.default) for field in fields(fact)}
+
+
+def _is_optional(kind: object) -> bool:
+    return type(None) in getattr(kind, "__args__", ())
+
+
+def _plain(value: Any) -> Any:
+    """The value with lists instead of tuples, as a decision has it that was read from the store."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _flag(value: Json) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _number(value: Json) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _count(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _names(value: Json) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else None
+
+
+def _numbers(value: Json) -> tuple[float, ...] | None:
+    numbers = [_number(item) for item in value] if isinstance(value, list | tuple) else [None]
+    return None if None in numbers else tuple(float(number) for number in numbers if number is not None)
+
+
+def _shares(value: Json) -> dict[str, float] | None:
+    pairs = value.items() if isinstance(value, Mapping) else ()
+    return {key: number for key, item in pairs if (number := _number(item)) is not None} or None
+
+
+def _lists(value: Json) -> dict[str, tuple[str, ...]] | None:
+    return {key: _names(item) or () for key, item in value.items()} if isinstance(value, Mapping) else None
+
+
+#: type of a field -> function that returns a stored value, or None if it has another type
+_READERS: dict[Any, Callable[[Json], Any]] = {
+    str: _text,
+    ArmName: _text,
+    DecisionId: _text,
+    bool: _flag,
+    int: _count,
+    float: _number,
+    tuple[ArmName, ...]: _names,
+    tuple[float, ...]: _numbers,
+    Mapping[ArmName, float]: _shares,
+    Mapping[ArmName, tuple[str, ...]]: _lists,
+}
+_READERS |= {kind | None: reader for kind, reader in _READERS.items() if not isinstance(kind, str)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StickyTurn(Fact):
+    """A turn that stayed on the arm of an earlier turn: the policy drew no arm."""
+
+    key: ClassVar[str] = "sticky"
+    #: the decision that drew the arm
+    first: DecisionId
+    #: number of this turn; the turn with the draw is 1
+    turn: int
+    #: number of turns with this arm, the drawn one included; 0 if the turn stays because a cached prompt saves cost
+    turns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PinnedArm(Fact):
+    """The arm that the kill switch pinned when the decision was made: the policy drew no arm."""
+
+    key: ClassVar[str] = "killed"
+    arm: ArmName
+    #: revision of `PolicyControl`
+    revision: int | None
+
+
+#: keys of decisions whose arm was not drawn, but kept from an earlier turn or pinned
+UNDRAWN: Final = (StickyTurn.key, PinnedArm.key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rebuilding(Fact):
+    """An interim policy drew the arm, because the configured policy was being learned again from its ledger."""
+
+    key: ClassVar[str] = "rebuilding"
+    interim: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelRequest(Fact):
+    """Whether the decision was put into the label queue, and with which probability."""
+
+    key: ClassVar[str] = "label_queue"
+    #: whether the decision was put into the queue
+    asked: bool
+    #: random number in [0, 1); the decision is put into the queue if it is below q
+    draw: float | None
+    #: probability of being put into the queue
+    q: float
+    #: labels a day / decisions a day
+    share: float
+    #: whether the smallest possible q would have sufficed, so that the choice does not depend on the question
+    uniform: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColdStartFloors(Fact):
+    """Floors of arms with few learned outcomes, if they were above the floor of all arms."""
+
+    key: ClassVar[str] = "cold_start_floor"
+    floors: Mapping[ArmName, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UntriedArms(Fact):
+    """The offered arms that the policy had no learned rows of."""
+
+    key: ClassVar[str] = "untried"
+    arms: tuple[ArmName, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SafeStart(Fact):
+    """How far the incumbent held the policy back."""
+
+    key: ClassVar[str] = "incumbent"
+    #: the incumbent
+    arm: ArmName | None
+    #: share of the policy in the draw, in [0, 1]; the incumbent has the rest
+    share: float
+    #: reward that may still be lost against the incumbent's; None if the policy does not count it
+    slack: float | None
+    reason: str | None
+    #: floor without the incumbent
+    floor: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HoldbackShare(Fact):
+    """The fixed share of the draw that one arm had."""
+
+    key: ClassVar[str] = "holdback"
+    arm: ArmName
+    share: float
+    #: floor without the holdback
+    floor: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateNote(Fact):
+    """What one candidate version would have drawn, or its part in a mixture."""
+
+    version: str | None
+    #: state of the version: "shadow" or "canary"
+    state: str | None
+    #: share of the version in the draw
+    weight: float | None
+    #: snapshot of its policy
+    snapshot: str | None
+    #: its pmf over `Decision.arms`; None if it had no part in the draw
+    pmf: tuple[float, ...] | None
+    #: why it had no part in the draw
+    fault: str | None
+    #: probability that it gave to arms that were not offered
+    unseen: float | None = None
+    #: the champion's pmf over `Decision.arms`, and its floor; None unless this version was mixed in
+    champion: tuple[float, ...] | None = None
+    floor: float | None = None
+    #: arms that only this version offers, the last ones of `Decision.arms`
+    added: tuple[ArmName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateNotes(Fact):
+    """The notes of all candidate versions, in the order in which they were asked: the canary comes first."""
+
+    key: ClassVar[str] = "candidate"
+    notes: tuple[CandidateNote, ...]
+
+    @classmethod
+    def read(cls, value: Json) -> Self | None:
+        """The notes from the stored value: the first note, with the others in its entry "others"."""
+        if not isinstance(value, Mapping):
+            return None
+        others = value.get("others")
+        notes = map(CandidateNote.read, (value, *(others if isinstance(others, list) else ())))
+        return cls(notes=tuple(note for note in notes if note is not None))
+
+    @property
+    def stored(self) -> Json:
+        """The value that `read` reads."""
+        first, *others = [note.stored for note in self.notes]
+        return {**first, "others": others} if others else first  # type: ignore[dict-item] # a note is an object
+
+
+def candidate_notes(facts: Mapping[str, Json]) -> tuple[CandidateNote, ...]:
+    """The notes of all candidate versions; () if none was live."""
+    notes = CandidateNotes.of(facts)
+    return () if notes is None else notes.notes
+
+
+def candidate_note(facts: Mapping[str, Json], version: str) -> CandidateNote | None:
+    """The note of the version of this name; None if it was not live."""
+    return next((note for note in candidate_notes(facts) if note.version == version), None)

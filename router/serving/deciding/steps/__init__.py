@@ -1,0 +1,33 @@
+"""Steps of deciding: one file for each feature that has a part in a decision, in the order of STEPS."""
+
+from typing import Final
+
+from ragbandit.router.serving.deciding.steps.breaker import Breaker
+from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefixes
+from ragbandit.router.serving.deciding.steps.candidates import CandidateArms, Candidates
+from ragbandit.router.serving.deciding.steps.holdback import HoldbackStep
+from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
+from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
+from ragbandit.router.serving.deciding.steps.labels import Labels
+from ragbandit.router.serving.deciding.steps.needs import Needs
+from ragbandit.router.serving.deciding.steps.prices import Prices
+from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
+from ragbandit.router.serving.deciding.steps.step import Step
+from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
+
+#: `check` and `before` run in this order, `after` in the reverse order, so that a step encloses the later ones and the
+#: draw. A guard of your own is one file with one class, and one line here
+STEPS: Final[tuple[type[Step], ...]] = (
+    Prices,  # first: an invalid cost weight is refused before anything else is looked at
+    Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
+    KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
+    RebuildingStep,
+    Labels,  # encloses the candidates, since a label's probability depends on the pmf that was drawn from
+    CandidateArms,  # before the breaker, which also checks the arms that candidates add
+    Breaker,  # before the sticky turns: a session leaves an arm that fails
+    StickyTurns,  # before the candidates, which are not asked about turns that stay
+    Candidates,  # encloses the prefixes: a turn that keeps its arm for a cached prompt is not mixed
+    CachedPrefixes,  # right after the draw: it compares the champion's scores
+    IncumbentStep,  # part of the draw, as is the holdback
+    HoldbackStep,  # its share is fixed, so the draw applies it last
+)

@@ -1,0 +1,96 @@
+"""Breaker: arms that fail are not offered, unless all arms of a question fail (health/circuit_breaker.py)."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.outcome_poller import OutcomePoller
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.telemetry.logs import Throttle
+from ragbandit.shared.types import ArmName, Decision, Fact
+
+log = logging.getLogger("ragbandit.service")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnhealthyArms(Fact):
+    key: ClassVar[str] = "unhealthy"
+    #: allowed arms that failed lately
+    arms: tuple[ArmName, ...]
+    #: whether they were offered because no allowed arm was healthy
+    offered: bool = False
+
+
+class Breaker(Step):
+    """Offers the healthy arms among those that are allowed, and among those that candidates add."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        #: number of questions that were offered failing arms; only the deciding thread writes it
+        self.fail_opens = 0
+        self._poller: OutcomePoller | None = None
+        self._throttle = Throttle(10.0)  # seconds between two log lines
+
+    def configure(self, served: ServedPolicy) -> None:
+        if self._poller is None:  # a version of the policy changes neither section
+            health, budget = served.settings.health, served.settings.budget
+            self._poller = OutcomePoller(self.database, settings=health, seconds=budget.seconds)
+
+    @property
+    def poller(self) -> OutcomePoller:
+        assert self._poller is not None
+        return self._poller
+
+    def before(self, batch: Batch) -> None:
+        """Questions of which the kill switch has chosen the arm stay as they are."""
+        questions = [question for question in batch.questions if question.certain_arm is None]
+        wanted = [question.allowed for question in questions]
+        for question, arms in zip(questions, self._healthy(questions, wanted, now=batch.now), strict=True):
+            question.arms = arms or question.allowed
+            failing = tuple(arm for arm in question.allowed if arm not in arms)
+            if failing:
+                question.add(UnhealthyArms(arms=failing, offered=not arms))
+            if not arms:
+                self._note_fail_open(question.allowed)
+        extended = [question for question in questions if question.added]
+        wanted = [question.added for question in extended]
+        for question, arms in zip(extended, self._healthy(extended, wanted, now=batch.now), strict=True):
+            question.added = arms
+
+    def _healthy(
+        self, questions: Sequence[Question], wanted: Sequence[tuple[ArmName, ...]], *, now: float
+    ) -> list[tuple[ArmName, ...]]:
+        tenants = [question.query.tenant for question in questions]
+        return self.poller.breaker.healthy(wanted, now=now, tenants=tenants)
+
+    def _note_fail_open(self, arms: Sequence[ArmName]) -> None:
+        self.fail_opens += 1
+        if self._throttle.lets_pass("fail_open"):
+            fields = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(arms)}
+            log.warning("no arm of the question is healthy: all of them are offered", extra=fields)
+
+    def note_committed(self, decisions: Sequence[Decision], *, now: float) -> None:
+        """Report the first draw of each arm and tenant to the circuit breaker, since this draw may be a probe."""
+        first: dict[tuple[ArmName, str], Decision] = {}
+        for decision in decisions:
+            first.setdefault((decision.arm, decision.query.tenant), decision)
+        for (arm, tenant), decision in first.items():
+            self.poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
+
+    def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
+        self.poller.poll(arms, now=now)
+
+    def healths(self, arms: Sequence[ArmName], *, now: float) -> list[ArmHealth]:
+        return self.poller.breaker.healths(arms, now=now)
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        unhealthy = UnhealthyArms.of(decision.facts)
+        if unhealthy is not None and unhealthy.offered:
+            yield f"No allowed arm was healthy, so all of them were offered: {', '.join(unhealthy.arms)}."
+        elif unhealthy is not None:
+            yield f"Left out, since they were not healthy: {', '.join(unhealthy.arms)}."

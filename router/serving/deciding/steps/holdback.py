@@ -1,0 +1,16 @@
+"""Holdback: one arm has a fixed share of every draw, so that the policy can be compared with it (policy.holdback).
+
+The draw itself gives the share (policies/draw.py `with_holdback`), since replay and audits draw in the same way.
+"""
+
+from collections.abc import Iterator
+
+from ragbandit.router.serving.deciding.steps.step import Step
+from ragbandit.shared.types import Decision, HoldbackShare
+
+
+class HoldbackStep(Step):
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        if (fact := HoldbackShare.of(decision.facts)) is not None:
+            yield f"The holdback gives {fact.arm} a fixed share of every draw, {fact.share}."

@@ -1,0 +1,113 @@
+"""A step of deciding, and what passes through the steps: a batch of questions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from ragbandit.router.policies.base import Policy, PolicyOutput
+from ragbandit.router.policies.draw import Offer, certain_decision
+from ragbandit.router.serving.loading.live import LiveVersions
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.types import ArmName, Decision, Fact, FeatureRows, Query
+
+F = TypeVar("F", bound=Fact)
+
+
+@dataclass(kw_only=True, slots=True)
+class Question(Offer):
+    """A checked question. `Offer.arms` are the arms that the champion may draw."""
+
+    #: arms that `run_by`, the caller and its API key allow, and that can do what the request needs
+    allowed: tuple[ArmName, ...]
+    #: arms that only candidate versions may draw
+    added: tuple[ArmName, ...] = ()
+    #: arm that a step chose without a draw; None if the arm is drawn
+    certain_arm: ArmName | None = None
+    #: what the steps store with the decision, by class
+    facts: dict[type[Fact], Fact] = field(default_factory=dict)
+    #: None before the draw
+    decision: Decision | None = None
+
+    @property
+    def served(self) -> Query:
+        """The query with the cost weight at which it is decided."""
+        return replace(self.query, cost_weight=self.cost_weight)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the policy draws the arm: neither a step nor the caller has chosen it."""
+        return self.certain_arm is None and not self.query.forced
+
+    def add(self, fact: Fact) -> None:
+        self.facts[type(fact)] = fact
+
+    def fact(self, kind: type[F]) -> F | None:
+        """The fact of this class that a step has added; None if none has."""
+        fact = self.facts.get(kind)
+        return fact if isinstance(fact, kind) else None
+
+    @property
+    def finished(self) -> Decision:
+        """The decision with the facts of all steps."""
+        assert self.decision is not None
+        facts = {fact.key: fact.stored for fact in self.facts.values()}
+        return replace(self.decision, facts={**self.decision.facts, **facts}) if facts else self.decision
+
+    def settle(self, arm: ArmName) -> None:
+        """Replace the draw by this arm."""
+        assert self.decision is not None
+        self.certain_arm, self.decision = arm, certain_decision(self.decision, arm=arm)
+
+
+@dataclass(kw_only=True, slots=True)
+class Batch:
+    """Questions that are decided together, on one thread."""
+
+    questions: Sequence[Question]
+    #: shape (n, d)
+    features: FeatureRows
+    served: ServedPolicy
+    live: LiveVersions
+    #: the policy that is asked; the kill switch puts another one in place of `served.policy`
+    policy: Policy
+    now: float
+    #: secret of the store, from which draws are seeded
+    secret: bytes | None
+    #: output or exception of `policy` for each question; empty before the draw
+    outputs: Sequence[PolicyOutput | Exception] = ()
+
+
+class Step:
+    """One feature of deciding. Of these methods, a step defines those that it needs; all others do nothing.
+
+    `check` runs on the caller's thread, `refresh` on the polling thread, `before`, `after` and `note_committed` on the
+    deciding thread. A step reads the store at most once per batch.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def configure(self, served: ServedPolicy) -> None:
+        """Read the sections of settings that the step needs: at the start, and when another policy takes over."""
+
+    def check(self, question: Question) -> None:
+        """Read one submitted question. Raises InvalidInput or Forbidden if it cannot be decided."""
+
+    def before(self, batch: Batch) -> None:
+        """Choose the arms that may be drawn, before the policy is asked. Raises StoreError."""
+
+    def after(self, batch: Batch) -> None:
+        """Change the decisions that were drawn, or store facts with them. Raises StoreError."""
+
+    def note_committed(self, decisions: Sequence[Decision], *, now: float) -> None:
+        """Read new decisions that were stored."""
+
+    def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
+        """Read the store about once a second. arms: all arms that may be offered. Raises StoreError."""
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        """Sentences about what the step did to this decision."""
+        del decision
+        return iter(())

@@ -1,1 +1,0 @@
-"""Following: this process loads new snapshots and versions from the database."""

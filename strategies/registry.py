@@ -33,8 +33,8 @@ def built_in_arms() -> Mapping[str, type[Any]]:
 
 def registered_name(kind: type) -> str:
     """Name of a class in stored records: the name of a built-in arm, or "package.module:Class"."""
-    name = vars(kind).get("arm")
-    return name if built_in_arms().get(str(name)) is kind else f"{kind.__module__}:{kind.__qualname__}"
+    name = str(vars(kind).get("arm"))
+    return name if built_in_arms().get(name) is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def known_arms() -> tuple[str, ...]:

@@ -64,7 +64,8 @@ class MbaPaper(PerQuestionPolicy):
     """Fine-tuned DistilBERT with one head per arm. Epsilon-greedy on the outputs of the heads."""
 
     algorithm: ClassVar[str] = "mba_paper"
-    example: ClassVar[Mapping[str, Json]] = EXAMPLE | {
+    example: ClassVar[Mapping[str, Json]] = {
+        **EXAMPLE,
         "learning_rate": 1e-3,
         "weight_decay": 0.1,
         "total": 30,

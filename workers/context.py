@@ -15,12 +15,12 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.streams import StreamWriter
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
-from ragbandit.router.storage.answer_queue import AnswerQueue, ClaimedDecision
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.answers import AnswerQueue, ClaimedDecision
+from ragbandit.router.storage.jobs.claims import Claims
+from ragbandit.router.storage.jobs.scores import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import CHECK_ATTEMPTS, CHECK_EXPIRE_S
-from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.outbound import back_off

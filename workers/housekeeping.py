@@ -11,8 +11,8 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.streams import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.overview import settings_of
-from ragbandit.router.serving import pending
 from ragbandit.router.serving.setup.bootstrap import make_learner
+from ragbandit.router.storage.cancellations import cancellations_of
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
@@ -24,6 +24,7 @@ from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreErro
 from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.context import Checking, Context
+from ragbandit.workers.recovery import recover
 from ragbandit.workers.reward_check import check_reward_check
 from ragbandit.workers.scoring import check_answers
 from ragbandit.workers.threads import insist
@@ -196,7 +197,7 @@ def routines_of(context: Context) -> list[Routine]:
     evaluator = Evaluator(database, settings=settings)
 
     def wake_again() -> None:
-        pending.recover(database, jobs=context.jobs, settings=settings, now=steady_clock().now())
+        recover(database, jobs=context.jobs, settings=settings.judge, now=steady_clock().now())
 
     def extend_totals() -> float:
         return 2.0 if extender.extend(seconds=2.0) else 5.0  # seconds until the next call
@@ -225,7 +226,7 @@ def checking_routine(context: Context) -> Routine:
 
 
 def stop_cancelled(context: Context) -> None:
-    for key in pending.requested(context.store.database, ids=context.active_runs.ids()):
+    for key in cancellations_of(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 

@@ -14,8 +14,8 @@ from ragbandit.router.learning.sources import Judgements, judgements_of
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
-from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.types import (

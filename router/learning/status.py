@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select,
 
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagnosis
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.jobs.judge_days import today
 from ragbandit.router.storage.judgements import JudgeState
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import today
-from ragbandit.router.storage.sql.counters import ClosingRule, kept
+from ragbandit.router.storage.sql.counters import kept
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters

@@ -19,7 +19,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
-from ragbandit.router.storage.rows.outcome_rows import day_of
+from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound

@@ -16,8 +16,9 @@ from ragbandit.router.rollouts.evidence import Array, Draws, Judged
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, decide, facts_of
 from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.jobs.scores import CHOSEN_FOR_USE
 from ragbandit.router.storage.rows.conversion import object_or_empty, scores_value
-from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE, cost_value
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates

@@ -1,32 +1,20 @@
-import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from sqlalchemy import select
-
-from ragbandit.router.config.settings import ServerSettings, Settings
-from ragbandit.router.queue.notifier import Jobs, Notifier
+from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching import MicroBatcher, QueueState, TenantCounts
 from ragbandit.router.serving.checks.questions import checked_id, checked_type
-from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.storage import answer_queue, judgements
-from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.conversion import object_or_empty
-from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S, LABEL_EXPIRE_S, JobKind
-from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
-from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyRequests
+from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.shared.failures import successor_of
-from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
+from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 
 if TYPE_CHECKING:
     from ragbandit.router.queue.streams import ReadStream
@@ -244,72 +232,3 @@ class PendingAnswers:
             self._refused["tenant"] += 1
             message = f"{of_tenant} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"
             raise TooManyRequests(message, field="tenant", remedy=remedy, retry_after_s=RETRY_S)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cancellation:
-    decision_id: DecisionId
-    #: whether the answer was cancelled; None until the run has ended
-    cancelled: bool | None
-    #: status of the outcome; None if there is no outcome yet
-    status: OutcomeStatus | None
-
-
-def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
-    """Cancel an answer that has no outcome yet, also after a failover. Raises NotFound, Conflict."""
-    with database.write() as connection:
-        query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
-        decision = connection.execute(query).first()
-        if decision is None:
-            raise unknown_decision()
-        if decision.run_by != "worker":
-            remedy = "stop it there, and report the outcome yourself"
-            raise Conflict("your own stack runs this decision, not our workers", field="decision_id", remedy=remedy)
-        query = select(*outcomes.c["status", "stop_reason", "made_by"]).where(outcomes.c.decision_id == decision_id)
-        outcome = connection.execute(query).first()
-        if outcome is None:
-            row = {"decision_id": decision_id, "asked_at": now}
-            insert_new(connection, cancellations, [row], key="decision_id")
-            if answer_queue.move_to_front(connection, decision_id):
-                return Cancellation(decision_id=decision_id, cancelled=None, status=None)
-    if outcome is None:  # the decision was closed without an outcome, and no worker will write one
-        error = "cancelled by the caller after it had closed unanswered"
-        closed = unrun_outcome(decision_id, stop_reason=CANCELLED, error=error, now=now)
-        DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(closed)
-        return request(database, decision_id=decision_id, now=now)
-    successor = successor_of(object_or_empty(outcome.made_by))
-    if successor is not None:
-        return request(database, decision_id=successor, now=now)
-    cancelled = (outcome.status, outcome.stop_reason) == ("failed", CANCELLED)
-    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=outcome.status)
-
-
-def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
-    decision_ids = list(ids)
-    if not decision_ids:
-        return set()
-    query = select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(decision_ids))
-    with database.read() as connection:
-        return {DecisionId(key) for key in connection.execute(query).scalars()}
-
-
-log = logging.getLogger("ragbandit.recovery")
-
-#: maximum number of wake-ups that one pass sends
-LIMIT = 1000
-
-
-def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
-    """Send missing wake-ups, so that Redis has one per waiting decision, and delete jobs that waited too long.
-
-    Returns the number of sent wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
-    """
-    expiry: dict[JobKind, float] = {"judge": settings.judge.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
-    for kind, expire_s in expiry.items():
-        expired = judgements.expire(database, kind=kind, before=now - expire_s, now=now)
-        if expired:
-            message = "answers waited for %s for longer than %.0f s, and get no score"
-            log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
-    without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
-    jobs.enqueue_answers(without_job)
-    return len(without_job)

@@ -19,7 +19,6 @@ from ragbandit.router.learning.monitoring.diagnosis import LEAST
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
-from ragbandit.router.serving import pending
 from ragbandit.router.serving.batching import SERVE_S, MicroBatcher, QueueState, reply_of, writes
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
@@ -32,6 +31,7 @@ from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.storage.cancellations import Cancellation, cancel
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -261,10 +261,10 @@ class Router(AbstractContextManager["Router"]):
             raise answered
         return answered
 
-    def cancel(self, decision_id: str) -> pending.Cancellation:
+    def cancel(self, decision_id: str) -> Cancellation:
         """Stop the answer; its outcome has the cost so far. Raises NotFound, Conflict, InvalidInput."""
         key = DecisionId(checked_id(decision_id, field="decision_id"))
-        cancelled = pending.request(self.database, decision_id=key, now=time.time())
+        cancelled = cancel(self.database, decision_id=key, now=time.time())
         is_stopped = self.inline is not None and self.inline.stop(cancelled.decision_id)
         if cancelled.status is None and not is_stopped:
             self.notifier.cancel(cancelled.decision_id)

@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
+from ragbandit.router.storage.jobs.answers import erase_chats
+from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
-from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
@@ -128,7 +129,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
         _close(connection, rows, moves=moves, now=now)
-        for kind in get_args(JobKind):
+        for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
         _blank_rows(connection, rows, features=features)
 
@@ -153,8 +154,7 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
     ids = [row["id"] for row in rows]
-    queued = tables.answer_queue.update().where(tables.answer_queue.c.decision_id.in_(ids))
-    connection.execute(queued.values(chat=None))
+    erase_chats(connection, ids)
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
     blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))

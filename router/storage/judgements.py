@@ -8,10 +8,10 @@ from typing import Any, Final, Literal, cast
 from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs, move_day, next_day, waiting_jobs
-from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs, waiting_jobs
+from ragbandit.router.storage.jobs.judge_days import move_day
+from ragbandit.router.storage.sql.counters import Moves, counting, next_day
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Claims
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.outbound import back_off
@@ -77,7 +77,7 @@ class ScoreQueue:
         self,
         store: DecisionStore,
         *,
-        kind: JobKind,
+        kind: ScoreKind,
         attempts: int,
         expire_s: float,
         budget: DayBudget | None = None,
@@ -85,18 +85,18 @@ class ScoreQueue:
     ) -> None:
         self.store, self.database = store, store.database
         self.kind = kind
-        order = jobs.c.due_at, jobs.c.decision_id
-        self.claims = Claims(self.database, jobs, jobs.c.kind == kind, order=order, process=process)
+        self.claims = Claims(self.database, kind=kind, process=process)
         self._attempts, self._expire_s = attempts, expire_s
         self._budget = budget or DayBudget()
 
     def claim(self, *, now: float) -> ScoreJob | Refused | None:
         """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
-        if not self.claims.wait(jobs.c.due_at <= now):
+        is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
+        if not self.claims.wait(*is_due):
             return None
         with counting(self.database) as (connection, moves):
             day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
-            row = self.claims.take(connection, jobs.c.due_at <= now)
+            row = self.claims.take(connection, *is_due)
             if row is None:
                 return None
             values = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
@@ -212,7 +212,7 @@ def _pause(pause_s: float, tries: int) -> float:
     return back_off(tries, base_s=pause_s, longest_s=max(pause_s, _LONGEST_PAUSE_S))
 
 
-def expire(database: Database, *, kind: JobKind, before: float, now: float) -> int:
+def expire(database: Database, *, kind: ScoreKind, before: float, now: float) -> int:
     """Delete up to 500 jobs whose outcomes came before `before`. Returns the number of deleted jobs."""
     with database.read() as connection:
         if not waiting_jobs(connection, kind=kind):

@@ -12,8 +12,8 @@ from typing import Final, get_args
 
 from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, or_, select, text, tuple_, union_all
 
+from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import JobKind, drop_jobs
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.counters import ALL, GONE, Moves, counting, gone, kept
 from ragbandit.router.storage.sql.database import Database
@@ -130,7 +130,7 @@ class Retention:
         labels = [*self._last_seqs]
         removed.updates(_delete(connection, updates, "policy", "source", "disagreement", ids=ids, labels=labels))
         removed.closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
-        for kind in get_args(JobKind):
+        for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
         for table in (outcomes, tables.cancellations):
             _delete(connection, table, "decision_id", ids=ids)
@@ -142,7 +142,7 @@ class Retention:
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]
         needed = {
             tables.waiting: (),
-            tables.answer_queue: (),
+            tables.jobs: (tables.jobs.c.kind == "answer",),
             outcomes: (outcomes.c.made_at >= self._ended_before,),
             updates: (or_(false(), *new),),
         }

@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.answers import waiting_ids
 from tests.support.claims import claims
 
 from .conftest import running_systems, until

@@ -15,7 +15,7 @@ from benchmarks.service_process import free_port
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import answer_queue, decisions, outcomes
+from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from tests.support.servers.faulty_models import FaultyModels
 
 from .conftest import running_systems, until
@@ -225,7 +225,7 @@ def assert_booked(system):
     """Nothing waits, the counters are those of the rows, and every dollar of an outcome is booked once."""
     database = open_database(system.settings)
     with database.read() as connection:
-        assert connection.execute(select(func.count()).select_from(answer_queue)).scalar() == 0
+        assert connection.execute(select(func.count()).select_from(jobs).where(jobs.c.kind == "answer")).scalar() == 0
         assert kept(connection, label="main") == counted(connection, label="main")
         rows = connection.execute(select(decisions.c.request, outcomes.c.cost).join(outcomes)).all()
         # The outcome of the first decision of a loop has the cost of its turns.

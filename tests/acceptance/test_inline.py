@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import answer_queue, decisions, outcomes
+from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.faulty_models import FaultyModels
 
@@ -120,8 +120,9 @@ def test_a_killed_service_loses_no_answer(tmp_path):
         database = open_database(system.settings)
 
         def left():
+            count = select(func.count()).select_from(jobs).where(jobs.c.kind == "answer")
             with database.read() as connection:
-                return connection.execute(select(func.count()).select_from(answer_queue)).scalar()
+                return connection.execute(count).scalar()
 
         until(lambda: left() == 0, seconds=30)
         with database.read() as connection:

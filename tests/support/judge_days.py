@@ -1,7 +1,8 @@
 """What waits for the judge, and what a day brought, as a status reads it."""
 
+from ragbandit.router.storage.jobs.claims import waiting_jobs
+from ragbandit.router.storage.jobs.judge_days import today
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.storage.rows.outcome_rows import today, waiting_jobs
 from ragbandit.router.storage.sql.database import Database
 
 

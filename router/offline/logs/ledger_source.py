@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, case, func, or_, select
 
 from ragbandit.router.offline.logs import parquet
 from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS, parts_read
+from ragbandit.router.storage.jobs.scores import CHOSEN_FOR_USE
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import features_value
-from ragbandit.router.storage.rows.outcome_rows import CHOSEN_FOR_USE
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import IMPORTED

@@ -15,7 +15,7 @@ from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
-from ragbandit.router.storage.sql.counters import ClosingRule
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment

@@ -34,9 +34,9 @@ from ragbandit.router.serving.setup.requirements import (
 )
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
+from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
 from ragbandit.shared.steady_clock import steady_clock

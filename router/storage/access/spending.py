@@ -12,9 +12,8 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, delete, func, select
 
-from ragbandit.router.storage.rows.outcome_rows import day_of
 from ragbandit.router.storage.sql.bulk_insert import Row
-from ragbandit.router.storage.sql.counters import Day, Moves, counting
+from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import Outcome
@@ -68,11 +67,11 @@ def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now
             _tally(moves, spenders, dollars=dollars, day=day_of(now))
 
 
-def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: str) -> None:
+def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: Day) -> None:
     amount = round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
     if amount:
         for spender in spenders:
-            moves.add(Day(day), amount, label=spender.label)
+            moves.add(day, amount, label=spender.label)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
+from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import feedback_row
-from ragbandit.router.storage.rows.outcome_rows import drop_jobs
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback

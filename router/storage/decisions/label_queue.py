@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Select, exists, func, select
 
-from ragbandit.router.storage.rows.outcome_rows import DAY_S
+from ragbandit.router.storage.sql.counters import DAY_S
 from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, jobs
 
 MOST_COUNTED: Final = 10_000

@@ -15,11 +15,12 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
 
-from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tool_turns
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
+from ragbandit.router.storage.jobs import answers
+from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import (
     LINKED,
     Row,
@@ -30,15 +31,7 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.outcome_rows import (
-    MAX_CHECKS,
-    JudgeSample,
-    add_jobs,
-    add_labels,
-    outcome_row,
-    outcome_value,
-    sample_outcomes,
-)
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows, run
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
@@ -134,7 +127,7 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        turn has brought the same tool results. claims: see `answer_queue.enqueue`.
+        turn has brought the same tool results. claims: see `answers.enqueue`.
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
@@ -165,7 +158,7 @@ class DecisionStore:
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
     ) -> None:
-        """Let new decisions wait in ledgers and in the answer queue. in_front, claims: see `answer_queue.enqueue`."""
+        """Let new decisions wait in ledgers and in the answer queue. in_front, claims: see `answers.enqueue`."""
         moves.add("decided", len(new))
         if new:
             labels = labels_in_use(connection, label=self.label)
@@ -173,7 +166,7 @@ class DecisionStore:
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
-            answer_queue.enqueue(connection, for_workers, in_front=in_front, claims=claims)
+            answers.enqueue(connection, for_workers, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
@@ -262,7 +255,7 @@ class DecisionStore:
         """Change the rows that depend on new outcomes: flags, queues, spending, and outcomes with later tool turns."""
         ids = [outcome.decision_id for outcome, _ in inserted]
         flag_waiting(connection, lock_waiting(connection, {*ids}).values(), moves=moves, has_outcome=True)
-        answer_queue.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
+        answers.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
         drawn, turns = [], []
         for outcome, row in inserted:

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
@@ -53,7 +53,7 @@ class LedgerBatch:
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
         if len(take_out(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")
-        answer_queue.remove(connection, self.done, running=False)
+        answers.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
         for table, rows in ((updates, self.rows), (closures, closed)):
             if rows:

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exis
 
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.rows.conversion import (
     REWARD,
     Row,
@@ -30,7 +31,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counting, kept
+from ragbandit.router.storage.sql.counters import Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting

@@ -1,4 +1,4 @@
-"""Counters of rows by state, and the rule that decides when a decision may be closed.
+"""Counters of rows by state.
 
 A counter changes in the transaction that changes the rows, so it is exact. `counted` counts the rows themselves, for
 `verify`. On PostgreSQL every counter has SHARDS rows, and a process changes only one of them, so that routers do not
@@ -8,17 +8,16 @@ wait for each other. A transaction changes its counters last and in the order of
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, NewType, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, exists, func, or_, select, text
+from sqlalchemy import Connection, RowMapping, and_, bindparam, func, or_, select, text
 
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, run_many
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
-from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
 
@@ -31,60 +30,6 @@ MISSING_OUTCOME: Final = and_(_CALLER, waiting.c.has_feedback, ~waiting.c.has_ou
 
 def is_missing_outcome(row: RowMapping | Mapping[str, Any]) -> bool:
     return bool(row["run_by"] == "caller" and row["has_feedback"] and not (row["has_outcome"] or row["has_reward"]))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClosingRule:
-    """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0)."""
-
-    wait_s: float
-    expire_s: float
-
-    def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
-        """Conditions on `waiting` for rows that may be closed before they expire; each is a range of an index.
-
-        A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
-        """
-        fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
-        rewarded = waiting.c.has_reward
-        if self.wait_s == 0:
-            return [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
-        in_time = exists().where(
-            feedback.c.decision_id == waiting.c.decision_id,
-            feedback.c.kind == "reward",
-            feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
-        )
-        needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
-        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
-
-    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
-        """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
-        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
-
-    def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one."""
-        usable = tuple(item for item in joined.feedback if item.value is not None)
-        if joined.outcome is None:
-            is_by_caller = joined.decision.run_by == "caller"
-            usable = tuple(item for item in usable if is_by_caller and item.kind == "reward")
-        if self.wait_s == 0:
-            return usable[:1]
-        return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
-
-    def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
-        """Whether the decision is closed even if its outcome or feedback is missing."""
-        return joined.decision.made_at <= now - self.wait_s - self.expire_s
-
-    def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
-        if self.is_expired(joined, now=now):
-            return True
-        if self.wait_s == 0:
-            return bool(self.usable(joined))
-        if joined.decision.made_at > now - self.wait_s:
-            return False
-        fed = any(item.value is not None for item in joined.feedback)
-        silent = joined.decision.run_by == "caller" and not fed
-        return joined.outcome is not None or silent or bool(self.usable(joined))
 
 
 CounterName = Literal[
@@ -109,6 +54,7 @@ _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "ch
 DISAGREE: Final = 0.5
 #: name of a counter of dollars spent on a day, such as "2026-11-22"; `recount` leaves it unchanged
 Day = NewType("Day", str)
+DAY_S: Final = 86_400
 #: label of counters of the whole store
 ALL: Final = ""
 
@@ -187,6 +133,16 @@ class Moves:
         connection.exec_driver_sql(_MOVE_POSTGRESQL, (shard, labels, names, counts))
 
 
+def day_of(now: float) -> Day:
+    """The UTC day, for example "2026-11-21". now: seconds since 1970."""
+    return Day(datetime.fromtimestamp(now, UTC).date().isoformat())
+
+
+def next_day(now: float) -> float:
+    """When the next UTC day begins, seconds since 1970."""
+    return (now // DAY_S + 1) * DAY_S
+
+
 @contextmanager
 def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
     """A write transaction, and an empty Moves whose changes are written at the end of the block."""
@@ -200,6 +156,12 @@ def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, i
     """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
     stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
     return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+
+
+def counter(connection: Connection, *, label: str, name: CounterName) -> int:
+    """The value of one counter."""
+    total = select(func.coalesce(func.sum(counters.c.value), 0))
+    return int(connection.execute(total.where(counters.c.label == label, counters.c.name == name)).scalar_one())
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Leases of tasks that only one process at a time may do, and claims of rows that wait to be processed.
+"""Leases of tasks that only one process at a time may do.
 
 If the holder has ended, another process on the same host notices it from the kernel, and takes the lease at once.
 
@@ -9,21 +9,15 @@ lease taken now counts as expired, unless the holder is known to run on this hos
 
 import time
 import uuid
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Double, RowMapping, Table, exists, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Double, func, literal, or_, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.this_process import ProcessIdentity, this_process
-from ragbandit.shared.types import DecisionId
-
-#: Time after which a claim expires unless it is renewed, seconds. With a shorter time another host would more often
-#: repeat, and pay for, the answer of a process that only stalled (docs/operations.md, Leases).
-CLAIM_S: Final = 2.5
 
 
 def lease_holder(work: str) -> str:
@@ -110,87 +104,6 @@ def held_leases(database: Database, *where: ColumnElement[bool]) -> list[HeldLea
     query = select(leases.c.name, leases.c.holder, left_s).where(*where).order_by(leases.c.name).limit(100)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]
-
-
-class Claims:
-    """A queue of decisions: each row of the table is claimed by one process at a time. Every method raises StoreError.
-
-    A process renews its claims while it runs. After its end, other processes remove its claims: processes on the same
-    host at once, processes on other hosts when the claims have expired.
-
-    table: has the columns decision_id, tries, claimed_by and claimed_until. process: None for this process.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        table: Table,
-        *where: ColumnElement[bool],
-        order: Sequence[ColumnElement[Any]],
-        process: ProcessIdentity | None = None,
-    ) -> None:
-        self._database, self._table = database, table
-        self._where, self._order = where, order
-        self.process = process or this_process()
-
-    def wait(self, *where: ColumnElement[bool]) -> bool:
-        """Whether a row can be claimed. Call it before `take`, which needs a write transaction."""
-        with self._database.read() as connection:
-            return bool(connection.execute(select(exists().where(*self._free_rows(*where)))).scalar())
-
-    def take(self, connection: Connection, *where: ColumnElement[bool]) -> RowMapping | None:
-        """Claim the next row and count a try; None if no row is free."""
-        table = self._table
-        first = select(table.c.decision_id).where(*self._free_rows(*where)).order_by(*self._order).limit(1)
-        chosen = first.with_for_update(skip_locked=True).scalar_subquery()
-        claim = {"claimed_by": self.process.key, "claimed_until": clock(self._database) + CLAIM_S}
-        claimed = update(table).where(table.c.decision_id == chosen, *self._where)
-        return connection.execute(claimed.values(**claim, tries=table.c.tries + 1).returning(table)).mappings().first()
-
-    def _free_rows(self, *where: ColumnElement[bool]) -> tuple[ColumnElement[bool], ...]:
-        return (self._table.c.claimed_by.is_(None), *self._where, *where)
-
-    def renew(self, ids: Sequence[DecisionId]) -> None:
-        """Renew the claims of decisions that this process works on; call it much more often than every CLAIM_S."""
-        if ids:
-            self._set(ids, claimed_until=clock(self._database) + CLAIM_S)
-
-    def give_back(self, decision_id: DecisionId) -> None:
-        """Let another process claim the decision. The decision keeps its turn, and this try does not count."""
-        self._set([decision_id], claimed_by=None, claimed_until=None, tries=self._table.c.tries - 1)
-
-    def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of ended processes, and expired ones of this process except `held`. Returns their decisions."""
-        table = self._table
-        is_expired = table.c.claimed_until <= clock(self._database)
-        query = select(table.c.claimed_by, func.min(table.c.claimed_until) <= clock(self._database))
-        query = query.where(table.c.claimed_by.is_not(None), *self._where).group_by(table.c.claimed_by)
-        with self._database.read() as connection:
-            holders = connection.execute(query).all()
-        freed: list[DecisionId] = []
-        for holder, some_expired in holders:
-            is_alive = holder_alive(holder)
-            if is_alive is False:
-                freed += self._free(table.c.claimed_by == holder)
-            elif some_expired and holder == self.process.key:
-                freed += self._free(table.c.claimed_by == holder, is_expired, table.c.decision_id.not_in(held))
-            elif some_expired and is_alive is None:
-                freed += self._free(table.c.claimed_by == holder, is_expired)
-        return freed
-
-    def _free(self, *where: ColumnElement[bool]) -> list[DecisionId]:
-        """Remove claims of rows that no other transaction has locked."""
-        table = self._table
-        chosen = select(table.c.decision_id).where(*where, *self._where).with_for_update(skip_locked=True)
-        freed = update(table).where(table.c.decision_id.in_(chosen), *self._where)
-        freed = freed.values(claimed_by=None, claimed_until=None)
-        with self._database.write() as connection:
-            return list(connection.execute(freed.returning(table.c.decision_id)).scalars())
-
-    def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:
-        is_claimed = self._table.c.claimed_by == self.process.key, self._table.c.decision_id.in_(ids)
-        with self._database.write() as connection:
-            connection.execute(update(self._table).where(*is_claimed, *self._where).values(**values))
 
 
 def holder_alive(key: str) -> bool | None:

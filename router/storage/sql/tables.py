@@ -139,22 +139,6 @@ snapshots = _table(
     comment="files of policies: a cache of the ledger",
 )
 
-jobs = _table(
-    "jobs",
-    Column("kind", String(16), primary_key=True, comment="judge, check or label (by a person)"),
-    Column("decision_id", ID, primary_key=True),
-    Column("made_at", Double, nullable=False, comment="when its outcome came in"),
-    Column("due_at", Double, nullable=False, comment="earliest time of the next try"),
-    Column("tries", Integer, nullable=False, comment="number of tries, without those that a failing server ended"),
-    Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
-    Column("claimed_until", Double, comment="by the clock of the database"),
-    Column("facts", Text, nullable=False, comment="JSON object; judge: the share judged, failures of its server"),
-    Index("jobs_due_at", "kind", "due_at"),
-    Index("jobs_made_at", "kind", "made_at"),
-    Index("jobs_claimed", "kind", "claimed_by"),
-    comment="decisions that wait for the judge, for the check of reward.check, or for a label",
-)
-
 judge_days = _table(
     "judge_days",
     Column("day", String(10), primary_key=True, comment="UTC"),
@@ -320,22 +304,25 @@ _partial_index(
     "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
 )
 
-answer_queue = _table(
-    "answer_queue",
+jobs = _table(
+    "jobs",
+    Column("kind", String(16), primary_key=True, comment="answer, judge, check or label (by a person)"),
     Column("decision_id", ID, primary_key=True),
-    Column("tenant", String(64), nullable=False),
-    Column("turn", LONG, nullable=False, comment="the lowest is next"),
-    Column("queued_at", Double, nullable=False, comment="when its decision was made"),
-    Column("tries", Integer, nullable=False, comment="runs that have begun"),
-    Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
+    Column("tenant", String(64), comment="answer: the tenants take turns; NULL for other kinds"),
+    Column("arm", String(64), comment="answer: the drawn arm; NULL for other kinds"),
+    Column("turn", LONG, nullable=False, comment="the lowest is next; 0 for other kinds than answer"),
+    Column("made_at", Double, nullable=False, comment="when it began to wait: its decision, or its outcome, was made"),
+    Column("due_at", Double, nullable=False, comment="earliest time of the next try; the order within a turn"),
+    Column("tries", Integer, nullable=False, comment="number of tries, without those that a failing server ended"),
+    Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
-    Column("arm", String(64), nullable=False, comment="the drawn arm"),
-    Column("chat", Text, comment="JSON object: the original chat request, for arms that pass it on"),
-    comment="decisions that wait for a worker or are run by one; the row is deleted when the outcome is stored",
+    Column("facts", Text, nullable=False, comment="JSON object; answer: the original chat; judge: share, failures"),
+    Index("jobs_made_at", "kind", "made_at"),
+    comment="decisions that wait for an answer, the judge, a check or a label; the row is deleted with the result",
 )
-_partial_index("answer_queue_next", *answer_queue.c["turn", "queued_at"], where=answer_queue.c.claimed_by.is_(None))
-_partial_index("answer_queue_claimed", answer_queue.c.claimed_by, where=answer_queue.c.claimed_by.is_not(None))
-Index("answer_queue_tenant", answer_queue.c.tenant, answer_queue.c.turn)
+_partial_index("jobs_next", *jobs.c["kind", "turn", "due_at"], where=jobs.c.claimed_by.is_(None))
+_partial_index("jobs_claimed", *jobs.c["kind", "claimed_by"], where=jobs.c.claimed_by.is_not(None))
+_partial_index("jobs_tenant", *jobs.c["kind", "tenant", "turn"], where=jobs.c.tenant.is_not(None))
 
 outcomes = _table(
     "outcomes",

@@ -17,7 +17,7 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, write_rows
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.storage.answer_queue import waiting_ids
+from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (

@@ -18,12 +18,12 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.algorithms.mba import MbaRag
-from ragbandit.router.serving.pending import recover
-from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.sql.counters import ClosingRule
+from ragbandit.router.storage.jobs.answers import waiting_ids
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Decision
+from ragbandit.workers.recovery import recover
 from tests.conftest import EPOCH, World
 
 RULE = ClosingRule(wait_s=0.0, expire_s=1e6)
@@ -129,7 +129,7 @@ def test_window_of_our_own_waits_for_the_answer(make_world, default):
     state = "closed" if default is None else "defaulted"
     assert (world.router.decision(theirs.id).state, world.router.decision(ours.id).state) == (state, "waiting")
     assert waiting_ids(world.router.database, limit=10) == [ours.id]
-    assert recover(world.router.database, jobs=world.jobs, settings=world.settings, now=world.now) == 1
+    assert recover(world.router.database, jobs=world.jobs, settings=world.settings.judge, now=world.now) == 1
     assert world.jobs.enqueued == [ours.id]
     world.now = EPOCH + 1059
     assert world.learn() == 0

@@ -11,11 +11,11 @@ from ragbandit.router.queue import jobs as queue_module
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
+from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.types import Query
+from ragbandit.workers.recovery import recover
 from tests.support.waiting import until
 
 #: the end of the line on an outage
@@ -71,7 +71,7 @@ def test_recovery_after_flush(make_world, jobs, redis_client):
     for _ in range(3):
         world.route(ours=True)
     redis_client.flushall()
-    database, given = world.router.database, {"jobs": jobs, "settings": world.settings, "now": world.now}
+    database, given = world.router.database, {"jobs": jobs, "settings": world.settings.judge, "now": world.now}
     assert [recover(database, **given) for _ in range(2)] == [3, 0]
     assert jobs.depth() == {"answer": 3, "learn": 0}
     assert AnswerQueue(database).claim() is not None
@@ -145,7 +145,7 @@ def test_router_without_redis(own_redis, settings):
         assert (receipt.duplicate, receipt.late) == (False, False)
         assert router.notifier.failed_notifications == 3  # one found Redis gone; it was left alone by the others
         server.start()
-        assert recover(router.database, jobs=router.jobs, settings=router.settings, now=time.time()) == 1
+        assert recover(router.database, jobs=router.jobs, settings=router.settings.judge, now=time.time()) == 1
         assert waiting_ids(router.database, limit=9) == [asked.id]
         assert router.learn() == 1
         assert router.decision(decision.id).state == "learned"

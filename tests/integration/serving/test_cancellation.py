@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.queue.jobs import RedisJobs
-from ragbandit.router.serving import pending as cancellations
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.answer_queue import waiting_ids
+from ragbandit.router.storage.cancellations import cancel
+from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import Cost, Outcome, Query
@@ -47,7 +47,7 @@ def test_what_has_ended_is_not_cancelled(store, database, make_decision, status,
     decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
     store.add_outcome(ended(decision, status=status, stop_reason=stop_reason))
-    found = cancellations.request(database, decision_id=decision.id, now=5.0)
+    found = cancel(database, decision_id=decision.id, now=5.0)
     assert (found.cancelled, found.status) == (cancelled, status)
     assert rows(database) == []
 
@@ -57,10 +57,10 @@ def test_what_cannot_be_cancelled(store, database, make_decision):
     """A decision that the caller runs is a conflict with a remedy, an unknown one is not found."""
     store.add_decisions([make_decision("d1")])
     with pytest.raises(Conflict, match="your own stack") as caught:
-        cancellations.request(database, decision_id="d1", now=5.0)
+        cancel(database, decision_id="d1", now=5.0)
     assert "report the outcome yourself" in caught.value.remedy
     with pytest.raises(NotFound) as unknown:
-        cancellations.request(database, decision_id="d2", now=5.0)
+        cancel(database, decision_id="d2", now=5.0)
     assert unknown.value.remedy == "use the decision id that route or answer returned"
     assert rows(database) == []
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.serving import pending
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
+from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.this_process import this_process
 from ragbandit.shared.types import DecisionId, Query
 
@@ -54,7 +54,7 @@ def taken(queue, count):
 def claimed(database):
     """The decisions that are run now."""
     with database.read() as connection:
-        query = select(answer_queue.c.decision_id).where(answer_queue.c.claimed_by.is_not(None))
+        query = select(jobs.c.decision_id).where(jobs.c.claimed_by.is_not(None))
         return list(connection.execute(query).scalars())
 
 
@@ -66,7 +66,7 @@ def elsewhere(**changes):
 def run_out(database):
     """What time does."""
     with database.write() as connection:
-        connection.execute(update(answer_queue).values(claimed_until=0.0))
+        connection.execute(update(jobs).values(claimed_until=0.0))
 
 
 def test_what_workers_are_to_run_waits(ask, queue):
@@ -138,7 +138,7 @@ def test_to_the_front(ask, database, queue):
     ask("d1", "d2", "d3")
     assert queue.claim().decision_id == "d1"
     for key in ("d3", "d1"):
-        assert pending.request(database, decision_id=DecisionId(key), now=1.0).cancelled is None
+        assert cancel(database, decision_id=DecisionId(key), now=1.0).cancelled is None
     ask("new-1", "new-2", tenant="new")
     assert taken(queue, 4) == ["d3", "d2", "new-1", "new-2"]
 
@@ -203,12 +203,12 @@ def test_arms_are_passed_over(store, make_decision, queue):
 
 def test_cost_does_not_grow(ask, database, queue):
     """With 20,000 decisions in the queue storing one and claiming one reads an index: no query walks the table."""
-    row = {"tenant": "filler", "arm": "a", "queued_at": 0.0, "tries": 0}
+    row = {"kind": "answer", "tenant": "filler", "arm": "a", "made_at": 0.0, "due_at": 0.0, "tries": 0, "facts": "{}"}
     with database.write() as connection:
         rows = [row | {"decision_id": f"filled-{number:05}", "turn": number} for number in range(20_000)]
-        connection.execute(insert(answer_queue), rows)
+        connection.execute(insert(jobs), rows)
         if not database.is_sqlite:
-            connection.exec_driver_sql("ANALYZE answer_queue")
+            connection.exec_driver_sql("ANALYZE jobs")
 
     def best(work):
         seconds = []
@@ -219,8 +219,8 @@ def test_cost_does_not_grow(ask, database, queue):
         return min(seconds)
 
     with database.read() as connection:
-        whole = best(lambda _: connection.execute(select(func.sum(answer_queue.c.tries + answer_queue.c.turn))).all())
-        read = best(lambda _: connection.execute(select(answer_queue).limit(1)).all())
+        whole = best(lambda _: connection.execute(select(func.sum(jobs.c.tries + jobs.c.turn))).all())
+        read = best(lambda _: connection.execute(select(jobs).limit(1)).all())
     slow = whole + 20 * read
     assert best(lambda _: queue.claim()) < max(slow, 0.05)
     assert best(lambda number: ask(f"new-{number}")) < max(slow, 0.05)

@@ -9,11 +9,12 @@ from sqlalchemy import event, select, update
 
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving import pending
+from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import ClosingRule, Moves, counted, kept, recount
+from ragbandit.router.storage.sql.counters import Moves, counted, kept, recount
 from ragbandit.router.storage.sql.database import SHARDS, Database
 from ragbandit.router.storage.sql.tables import counters, policies
 
@@ -41,7 +42,7 @@ def use(world, seed: int) -> None:
         if kind > 0.3:
             world.outcome(decision, by_worker=decision.run_by == "worker")
         elif decision.run_by == "worker":
-            pending.request(world.database, decision_id=decision.id, now=world.now)
+            cancel(world.database, decision_id=decision.id, now=world.now)
 
 
 def test_everything_at_once(make_world, database_url, tmp_path):

@@ -15,8 +15,8 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
-from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting

@@ -11,9 +11,9 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.jobs.scores import JudgeSample, drawn_for, is_judgeable
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
-from ragbandit.router.storage.rows.outcome_rows import JudgeSample, drawn_for, is_judgeable, next_day
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import counted, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.this_process import this_process

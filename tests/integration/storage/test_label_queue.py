@@ -7,8 +7,8 @@ import pytest
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows import outcome_rows
-from ragbandit.router.storage.rows.outcome_rows import waiting_jobs
+from ragbandit.router.storage.jobs import scores
+from ragbandit.router.storage.jobs.claims import waiting_jobs
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision
@@ -70,7 +70,7 @@ def test_what_waits_too_long_leaves(store):
 
 def test_no_tenant_fills_the_queue(store, monkeypatch):
     """A full queue drops the oldest answer of the tenant that has most, and shows one answer of each tenant in turn."""
-    monkeypatch.setattr(outcome_rows, "MAX_LABELS", 4)
+    monkeypatch.setattr(scores, "MAX_LABELS", 4)
     for number in range(6):
         add(store, f"many{number}", at=NOW + number, tenant="loud")
     assert queued(store) == ["many5", "many4", "many3", "many2"]

@@ -10,10 +10,11 @@ from sqlalchemy import select
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, loop_key, next_turn
 from ragbandit.router.storage.erasure import Selection, erasable, erase
+from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import CHAT_HASH
-from ragbandit.router.storage.rows.outcome_rows import JudgeSample, own_cost
+from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import answer_queue, decisions, jobs, outcomes
+from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.shared.types import Cost, Decision, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for
 
@@ -200,7 +201,7 @@ def test_a_loop_is_erased_whole(loop, meant):
     assert [found(loop, said, *calls) for said, calls in (("s", ("c1", "c2")), ("s2", ("c3",)))] == [None, None]
     with loop.database.read() as connection:
         rows = connection.execute(select(decisions.c.id, decisions.c.text)).all()
-        assert set(connection.execute(select(answer_queue.c.chat)).scalars()) <= {None}
+        assert set(connection.execute(select(jobs.c.facts).where(jobs.c.kind == "answer")).scalars()) <= {"{}"}
         assert "a secret" not in str(connection.execute(select(outcomes)).all())
     assert {row.id for row in rows if row.text} == {"other"}
     assert erase(loop.database, Selection(decision="d3"), features=False, actor="test", now=NOW).decisions == 4

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.storage.jobs.answers import waiting_ids
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
 from tests.support.arms.answer_jobs import (
@@ -143,4 +143,4 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
 def run_out(context):
     """What time does."""
     with context.store.database.write() as connection:
-        connection.execute(update(answer_queue).values(claimed_until=0.0))
+        connection.execute(update(jobs).values(claimed_until=0.0))

@@ -14,12 +14,11 @@ from ragbandit.router.api.security.budgets import bounds
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import next_day
+from ragbandit.router.storage.sql.counters import next_day
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Query, Source
 from ragbandit.strategies.base import Passage
@@ -28,6 +27,7 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
+from ragbandit.workers.recovery import recover
 from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.setup.judge import load_judge
 from ragbandit.workers.setup.retrievers import search_once
@@ -387,6 +387,6 @@ def test_what_is_due_is_found(bench, answered):
     assert claimed == keys
     assert next_score(found.context, found.context.judging) is None
     late = time.time() + found.settings.judge.expire_s + 1
-    recover(found.database, jobs=found.jobs, settings=Settings(), now=late)
+    recover(found.database, jobs=found.jobs, settings=Settings().judge, now=late)
     assert found.due() == {}
     assert judge_state(found.database, now=late).today["expired"] == 3

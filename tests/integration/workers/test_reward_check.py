@@ -13,16 +13,16 @@ from sqlalchemy import select, update
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreJob
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.outcome_rows import CHECK_EXPIRE_S
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
 from ragbandit.workers.context import Checking, Context
 from ragbandit.workers.housekeeping import checking_routine, keep_claims
+from ragbandit.workers.recovery import recover
 from ragbandit.workers.reward_check import CheckFailed, CheckProcess, check_reward_check
 from ragbandit.workers.scoring import check_answers
 from tests.conftest import on_sqlite
@@ -215,7 +215,7 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
     assert (it.due(), it.score(deadly)) == ({}, [])
     assert "workers died over an answer that they scored" in caplog.text
     old = it.answered("say 1")
-    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + CHECK_EXPIRE_S + 1)
+    recover(it.database, jobs=it.context.jobs, settings=it.context.settings.judge, now=time.time() + CHECK_EXPIRE_S + 1)
     assert (it.due(), it.score(old)) == ({}, [])
 
 

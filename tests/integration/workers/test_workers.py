@@ -13,8 +13,8 @@ from sqlalchemy import select, update
 from benchmarks.service_process import environment
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.storage.jobs.answers import waiting_ids
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -212,7 +212,7 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
     with Router.open(made) as router:
         decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20).id for n in range(3)]
         with router.database.write() as connection:  # another worker died of it
-            connection.execute(update(answer_queue).where(answer_queue.c.decision_id == decided[0]).values(tries=1))
+            connection.execute(update(jobs).where(jobs.c.decision_id == decided[0]).values(tries=1))
         process = Forked(command, environment=environment(), log=tmp_path / "log")
         try:
             assert until(lambda: len(claims(router.database)) == 3, seconds=40)
@@ -225,7 +225,7 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
             process.kill()
             process.wait(10)
         with router.database.read() as connection:
-            rows = connection.execute(select(answer_queue).order_by(answer_queue.c.turn)).all()
+            rows = connection.execute(select(jobs).where(jobs.c.kind == "answer").order_by(jobs.c.turn)).all()
         assert [(row.decision_id, row.tries, row.claimed_by) for row in rows] == [
             (key, number, None) for key, number in zip(decided, (1, 0, 0), strict=True)
         ]

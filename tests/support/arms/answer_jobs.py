@@ -7,8 +7,8 @@ import time
 from sqlalchemy import select, update
 
 from ragbandit.router.queue.redis_server import Outage
-from ragbandit.router.serving import pending
-from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.storage import cancellations
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -75,13 +75,13 @@ def answer_next(context):
 def set_tries(context, tries):
     """Record this many earlier runs of every decision."""
     with context.store.database.write() as connection:
-        connection.execute(update(answer_queue).values(tries=tries))
+        connection.execute(update(jobs).values(tries=tries))
 
 
 def tries_of(context):
     """Decision -> runs that count, of those that wait or are run."""
     with context.store.database.read() as connection:
-        return dict(connection.execute(select(answer_queue.c.decision_id, answer_queue.c.tries)).all())
+        return dict(connection.execute(select(jobs.c.decision_id, jobs.c.tries).where(jobs.c.kind == "answer")).all())
 
 
 def outcome_in(context):
@@ -89,7 +89,7 @@ def outcome_in(context):
 
 
 def cancel(context):
-    return pending.request(context.store.database, decision_id=DecisionId("d1"), now=time.time())
+    return cancellations.cancel(context.store.database, decision_id=DecisionId("d1"), now=time.time())
 
 
 class Held(ScriptedGenerator):

@@ -9,8 +9,9 @@ from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.rows.conversion import feedback_row
-from ragbandit.router.storage.sql.counters import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
+from ragbandit.router.storage.sql.counters import MISSING_OUTCOME, UNANSWERED, is_missing_outcome
 from ragbandit.router.storage.sql.tables import feedback, metadata, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 from tests.support.examples import made_decision

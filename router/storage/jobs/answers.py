@@ -1,8 +1,7 @@
-"""Answer queue: decisions that wait for a worker or are run by one.
+"""Answer queue: the jobs of decisions that wait for a worker or are run by one.
 
-The transaction that stores a decision inserts the decision's row. The transaction that stores its outcome, or closes
-the decision, deletes the row. So no decision is lost or answered twice. Worker processes claim the row with the lowest
-turn (leases.Claims).
+The transaction that stores a decision inserts its job. The transaction that stores its outcome, or closes the decision,
+deletes the job. So no decision is lost or answered twice. Worker processes claim the job with the lowest turn.
 
 Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): a new decision
 gets the turn that is next in the queue, or the turn after its tenant's last decision if that is later. So a tenant with
@@ -17,27 +16,28 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, case, select, update
 
+from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.leases import CLAIM_S, Claims, now_of
-from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.storage.sql.leases import now_of
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.this_process import ProcessIdentity
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
-_WAITS: Final = answer_queue.c.claimed_by.is_(None)
-_ORDER: Final = answer_queue.c.turn, answer_queue.c.queued_at
+_IS_ANSWER: Final = jobs.c.kind == "answer"
+_WAITS: Final = jobs.c.claimed_by.is_(None)
 #: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
 #: query for two turns. upcoming: lowest turn of a waiting decision, else highest turn of a claimed one, else 1. last:
 #: highest turn of the given tenant's decisions, else 0
 _TURNS: Final = f"""
     SELECT coalesce(
-        (SELECT turn FROM answer_queue WHERE claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
-        (SELECT max(turn) FROM answer_queue WHERE claimed_by IS NOT NULL),
+        (SELECT turn FROM jobs WHERE kind = 'answer' AND claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
+        (SELECT max(turn) FROM jobs WHERE kind = 'answer' AND claimed_by IS NOT NULL),
         1
     ) AS upcoming,
-    coalesce((SELECT max(turn) FROM answer_queue WHERE tenant = ?), 0) AS last
+    coalesce((SELECT max(turn) FROM jobs WHERE kind = 'answer' AND tenant = ?), 0) AS last
 """  # noqa: S608 # a number of ours
 
 
@@ -63,39 +63,47 @@ def enqueue(
         first = max(turns["upcoming"], turns["last"] + 1)
         rows += [
             {
+                "kind": "answer",
                 "decision_id": decision.id,
                 "tenant": tenant,
-                "turn": _FRONT if in_front else turn,
                 "arm": decision.arm,
-                "queued_at": decision.made_at,
+                "turn": _FRONT if in_front else turn,
+                "made_at": decision.made_at,
+                "due_at": decision.made_at,
                 "tries": int(decision.id in claims),
                 "claimed_by": claims.get(decision.id),
                 "claimed_until": claimed_until if decision.id in claims else None,
-                "chat": canonical(dict(decision.query.chat)) if decision.query.chat else None,
+                "facts": canonical({"chat": dict(decision.query.chat)}) if decision.query.chat else "{}",
             }
             for turn, decision in enumerate(group, start=first)
         ]
-    insert_rows(connection, answer_queue, rows)
+    insert_rows(connection, jobs, rows)
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete rows, in the transaction that stores outcomes or closes decisions. running: delete claimed rows, too."""
+    """Delete jobs, in the transaction that stores outcomes or closes decisions. running: delete claimed ones, too."""
     if ids:
-        overwrite_freed(connection)  # the column `chat` contains texts of users, which must not stay in free pages
+        overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
         unclaimed = "" if running else " AND claimed_by IS NULL"
-        run(connection, f"DELETE FROM answer_queue WHERE decision_id IN ?{unclaimed}", sorted(ids))  # noqa: S608 # text of ours
+        statement = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
+        run(connection, statement, sorted(ids))
+
+
+def erase_chats(connection: Connection, ids: Collection[str]) -> None:
+    """Blank the chats of these decisions; their jobs stay."""
+    connection.execute(update(jobs).where(_IS_ANSWER, jobs.c.decision_id.in_(ids)).values(facts="{}"))
 
 
 def move_to_front(connection: Connection, decision_id: str) -> bool:
     """Let this decision be claimed next. Returns whether the queue has it, waiting or claimed."""
-    turn = case((_WAITS, _FRONT), else_=answer_queue.c.turn)
-    moved = update(answer_queue).where(answer_queue.c.decision_id == decision_id).values(turn=turn)
+    turn = case((_WAITS, _FRONT), else_=jobs.c.turn)
+    moved = update(jobs).where(_IS_ANSWER, jobs.c.decision_id == decision_id).values(turn=turn)
     return bool(connection.execute(moved).rowcount)
 
 
 def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
     """Decisions that no process has claimed, in the order of their turns."""
-    first = select(answer_queue.c.decision_id).where(_WAITS).order_by(*_ORDER)
+    first = select(jobs.c.decision_id).where(_IS_ANSWER, _WAITS).order_by(jobs.c.turn, jobs.c.due_at)
     with database.read() as connection:
         return list(connection.execute(first.limit(limit)).scalars())
 
@@ -113,7 +121,7 @@ class ClaimedDecision:
 
 class AnswerQueue(Claims):
     def __init__(self, database: Database, *, process: ProcessIdentity | None = None) -> None:
-        super().__init__(database, answer_queue, order=_ORDER, process=process)
+        super().__init__(database, kind="answer", process=process)
 
     def claim(
         self,
@@ -129,20 +137,20 @@ class AnswerQueue(Claims):
         """
         where: list[ColumnElement[bool]] = []
         if tries is not None:
-            where.append(answer_queue.c.tries < tries)
+            where.append(jobs.c.tries < tries)
         if within is not None:
-            where.append(answer_queue.c.arm.in_(sorted(within)))
+            where.append(jobs.c.arm.in_(sorted(within)))
         if only is not None:
-            where.append(answer_queue.c.decision_id == only)
+            where.append(jobs.c.decision_id == only)
         if without:
-            where.append(answer_queue.c.arm.not_in(sorted(without)))
+            where.append(jobs.c.arm.not_in(sorted(without)))
         if not self.wait(*where):
             return None
         with self._database.write() as connection:
             row = self.take(connection, *where)
         if row is None:
             return None
-        chat = {} if row["chat"] is None else json.loads(row["chat"])
+        chat = json.loads(row["facts"]).get("chat", {})
         return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
 
     def drop(self, decision_id: DecisionId) -> None:

@@ -1,0 +1,114 @@
+"""Jobs for scores: which new outcomes wait for the judge, for the check of `reward.check` or for a person's label.
+
+The transaction that stores an outcome inserts its jobs. The transaction that stores a score, or gives up, deletes the
+job.
+"""
+
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, and_, func, select
+
+from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs, waiting_jobs
+from ragbandit.router.storage.jobs.judge_days import move_day
+from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.counters import Moves, counter
+from ragbandit.router.storage.sql.tables import decisions, jobs, updates
+from ragbandit.shared.types import CANCELLED, IMPORTED, Json, LabelRequest, Outcome, calls_of
+
+#: maximum number of answers that wait for a check; further answers are not checked
+MAX_CHECKS: Final = 10_000
+CHECK_ATTEMPTS: Final = 3
+CHECK_EXPIRE_S: Final = 2 * 86400.0
+#: maximum number of answers that wait for a person's label, and their longest wait, seconds
+MAX_LABELS: Final = 10_000
+LABEL_EXPIRE_S: Final = 7 * 86400.0
+#: stop reasons of failures that are not caused by the arm
+_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
+#: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
+CHOSEN_FOR_USE: Final = and_(
+    updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LabelRequest.key}":{{"asked":true,%"uniform":false}}%')
+)
+
+
+def is_judgeable(outcome: Outcome) -> bool:
+    """Whether the outcome has an answer or is a failure of the arm. False if a caller answered without reporting it."""
+    if calls_of(outcome):
+        return False  # the answer comes after the tool calls
+    if outcome.answer is not None and outcome.answer.strip():
+        return outcome.stop_reason != IMPORTED
+    return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
+
+
+def add_jobs(
+    connection: Connection,
+    group: Iterable[Outcome],
+    *,
+    kind: ScoreKind,
+    room: int,
+    moves: Moves,
+    facts: Mapping[str, Json] | None = None,
+) -> int:
+    """Insert jobs for the outcomes that can be judged, up to `room` waiting jobs. Returns how many had no room."""
+    judgeable = sorted(filter(is_judgeable, group), key=lambda outcome: outcome.decision_id)
+    if not judgeable:
+        return 0
+    common = {"kind": kind, "turn": 0, "tries": 0, "facts": json.dumps(facts or {})}
+    rows = [
+        {"decision_id": outcome.decision_id, "made_at": outcome.made_at, "due_at": outcome.made_at, **common}
+        for outcome in judgeable[: max(0, room - waiting_jobs(connection, kind=kind))]
+    ]
+    insert_rows(connection, jobs, rows)
+    count_jobs(kind, len(rows), moves=moves)
+    return len(judgeable) - len(rows)
+
+
+def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
+    """Let new outcomes wait for a label. If too many wait, the oldest of the tenant with the most are removed."""
+    if not group:
+        return
+    excess = waiting_jobs(connection, kind="label") + len(group) - MAX_LABELS
+    dropped = []
+    if excess > 0:
+        of_tenant = func.count().over(partition_by=decisions.c.tenant)
+        oldest = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
+        oldest = oldest.where(jobs.c.kind == "label").order_by(of_tenant.desc(), jobs.c.made_at).limit(excess)
+        dropped = drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves)
+    add_jobs(connection, group, kind="label", room=MAX_LABELS + len(dropped), moves=moves)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeSample:
+    """Which outcomes are judged: the given share, as long as fewer than `max_waiting` wait."""
+
+    share: float
+    max_waiting: int
+    #: all outcomes are judged until this number of decisions has been learned or waits for the judge
+    first: int = 0
+    #: secret of the store, for `drawn_for`
+    secret: bytes = b""
+
+
+def drawn_for(kind: ScoreKind, decision_id: str, *, secret: bytes) -> float:
+    """A pseudorandom number in [0, 1) that decides whether a job is made. Callers cannot predict it."""
+    # The space makes the number independent of the arm's draw, which hashes a text without a space.
+    text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
+    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
+
+
+def sample_outcomes(
+    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
+) -> None:
+    """Let the sampled share of new outcomes wait for the judge, if there is room."""
+    share = sample.share
+    if sample.first:
+        learned = counter(connection, label=label, name="learned")
+        share = 1.0 if learned + waiting_jobs(connection, kind="judge") < sample.first else share
+    sampled = [item for item in group if drawn_for("judge", item.decision_id, secret=sample.secret) < share]
+    facts: dict[str, Json] = {"share": share, "failures": 0}
+    skipped = add_jobs(connection, sampled, kind="judge", room=sample.max_waiting, moves=moves, facts=facts)
+    if skipped:
+        move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)

@@ -1,0 +1,65 @@
+"""The rule that decides when a decision may be closed, as conditions on `waiting` and for decisions in memory."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, exists, or_
+
+from ragbandit.router.storage.sql.tables import feedback, waiting
+from ragbandit.shared.types import Feedback, JoinedDecision
+
+_CALLER: Final = waiting.c.run_by == "caller"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosingRule:
+    """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0)."""
+
+    wait_s: float
+    expire_s: float
+
+    def complete_ranges(self, *, now: float) -> list[ColumnElement[bool]]:
+        """Conditions on `waiting` for rows that may be closed before they expire; each is a range of an index.
+
+        A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
+        """
+        fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
+        rewarded = waiting.c.has_reward
+        if self.wait_s == 0:
+            return [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
+        in_time = exists().where(
+            feedback.c.decision_id == waiting.c.decision_id,
+            feedback.c.kind == "reward",
+            feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
+        )
+        needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
+
+    def expired_rows(self, *, now: float) -> ColumnElement[bool]:
+        """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
+        return waiting.c.decided_at <= now - self.wait_s - self.expire_s
+
+    def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
+        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one."""
+        usable = tuple(item for item in joined.feedback if item.value is not None)
+        if joined.outcome is None:
+            is_by_caller = joined.decision.run_by == "caller"
+            usable = tuple(item for item in usable if is_by_caller and item.kind == "reward")
+        if self.wait_s == 0:
+            return usable[:1]
+        return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
+
+    def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
+        """Whether the decision is closed even if its outcome or feedback is missing."""
+        return joined.decision.made_at <= now - self.wait_s - self.expire_s
+
+    def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
+        if self.is_expired(joined, now=now):
+            return True
+        if self.wait_s == 0:
+            return bool(self.usable(joined))
+        if joined.decision.made_at > now - self.wait_s:
+            return False
+        fed = any(item.value is not None for item in joined.feedback)
+        silent = joined.decision.run_by == "caller" and not fed
+        return joined.outcome is not None or silent or bool(self.usable(joined))

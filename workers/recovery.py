@@ -1,0 +1,33 @@
+"""Recovery: sends wake-ups that Redis has lost, and ends jobs that waited too long for a score."""
+
+import logging
+from typing import Final
+
+from ragbandit.router.config.settings import JudgeSettings
+from ragbandit.router.queue.notifier import Jobs
+from ragbandit.router.storage import judgements
+from ragbandit.router.storage.jobs.answers import waiting_ids
+from ragbandit.router.storage.jobs.claims import ScoreKind
+from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S, LABEL_EXPIRE_S
+from ragbandit.router.storage.sql.database import Database
+
+log = logging.getLogger("ragbandit.recovery")
+
+#: maximum number of wake-ups that one pass sends
+LIMIT: Final = 1000
+
+
+def recover(database: Database, *, jobs: Jobs, settings: JudgeSettings, now: float) -> int:
+    """Send missing wake-ups, so that Redis has one per waiting decision, and delete jobs that waited too long.
+
+    Returns the number of sent wake-ups. Raises StoreError, and QueueError if Redis cannot be reached.
+    """
+    expiry: dict[ScoreKind, float] = {"judge": settings.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
+    for kind, expire_s in expiry.items():
+        expired = judgements.expire(database, kind=kind, before=now - expire_s, now=now)
+        if expired:
+            message = "answers waited for %s for longer than %.0f s, and get no score"
+            log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
+    without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
+    jobs.enqueue_answers(without_job)
+    return len(without_job)

@@ -47,9 +47,6 @@ class EncoderSettings(Section):
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: number format of stored features; "float16" takes half the space. "auto" follows the ledger, or the newest
-    #: decision; an empty store gets float16
-    features: Literal["auto", "float32", "float16"] = "auto"
     #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
     #: maximum number of questions per forward pass and per transaction

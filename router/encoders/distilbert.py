@@ -103,7 +103,7 @@ class DistilBertEncoder:
         recipes = {name: json.dumps(recipe | {"precision": text}, sort_keys=True) for name, text in _PRECISIONS.items()}
         hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in recipes.items()}
         for name, sha256 in hashes.items():
-            if precision == "auto" and known in (sha256, half_hash(sha256)) and name != self._forward.precision:
+            if precision == "auto" and known == half_hash(sha256) and name != self._forward.precision:
                 self._forward = self._thread.submit(partial(load, precision=name)).result()
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]

@@ -77,11 +77,8 @@ def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> 
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
     options = choices(settings, origin=origin, known=known)
     full, choice = _fitting(settings, options, known=known)
-    precision = settings.features
-    if precision == "auto":
-        precision = "float32" if known == full.hash else "float16"
-    encoder = full if precision == "float32" else HalfPrecisionEncoder(full)
-    fields = {"action": "encoder", "hash": encoder.hash[:12], "features": precision}
+    encoder = HalfPrecisionEncoder(full)
+    fields = {"action": "encoder", "hash": encoder.hash[:12]}
     log.info("the encoder is %s", choice.in_words(), extra=fields)
     return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
 
@@ -98,7 +95,7 @@ def _fitting(
             if first is None or not choice.stand_in:
                 raise
             continue
-        if len(options) == 1 or known in (attempt[0].hash, half_hash(attempt[0].hash)):
+        if len(options) == 1 or known == half_hash(attempt[0].hash):
             return attempt
         first = first or attempt
     assert first is not None

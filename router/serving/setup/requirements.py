@@ -249,8 +249,7 @@ def choices(
         reason = f"style and words, without a model, since {missing} is not installed"
         return [EncoderChoice(model=HASHING, reason=reason)]
     if model == AUTO:
-        counted = HashingEncoder(dimension=settings.dimension).hash
-        if known in (counted, half_hash(counted)):
+        if known == half_hash(HashingEncoder(dimension=settings.dimension).hash):
             return [EncoderChoice(model=HASHING, reason=_BEGAN)]
         model = DEFAULT_ENCODER
     first = EncoderChoice(model=model, reason="it is configured" if settings.model != AUTO else _BEGAN)

@@ -380,7 +380,7 @@ def router(settings):
 def redis_server(tmp_path_factory):
     """The address of a private redis-server that runs for the session."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("redis")))
-    server = RedisServer(settings)
+    server = RedisServer(settings.data_dir)
     server.start()
     yield redis_url(settings)
     server.stop()
@@ -399,7 +399,7 @@ def redis_client(redis_server):
 def own_redis(tmp_path):
     """A redis-server that the test may stop and start, and its address."""
     settings = Settings(data_dir=str(tmp_path / "redis"))
-    server = RedisServer(settings)
+    server = RedisServer(settings.data_dir)
     server.start()
     yield server, redis_url(settings)
     server.stop()

@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.queue.streams import StreamWriter
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue, ClaimedDecision

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.queue.streams import LocalWriter, ReadStream
+from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.outcome_rows import storable

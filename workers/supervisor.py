@@ -36,7 +36,7 @@ class Supervisor:
         folder = data / "logs"
         prepare_data_dir(settings)
         private_folder(folder)
-        self.redis = RedisServer(settings) if settings.redis_url is None else None
+        self.redis = RedisServer(settings.data_dir) if settings.redis_url is None else None
         self._loaded = loaded
         self._accepted = data / ACCEPTED
         commands = [("api", ["serve"])]

@@ -14,7 +14,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
-from ragbandit.router.queue.streams import StreamWriter
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -5,102 +5,18 @@ delayed, but not lost. A wake-up is an RQ job without content. Each idle thread 
 length of RQ's list is the number of waiting wake-ups. Import this module only if redis and RQ are installed.
 """
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
-from redis.exceptions import RedisError
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from ragbandit.router.queue.listener import CHANNEL, Listener
+from ragbandit.router.queue.outage import Outage, reaching
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
-from ragbandit.router.queue.redis_server import Outage
-from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
-
-log = logging.getLogger("ragbandit.jobs")
-
-#: Redis channel of all notifications; do not rename it, since processes of different releases share it
-CHANNEL = "ragbandit:news"
-#: seconds that a listener waits for a notification before it checks whether `close` was called
-LOOK_S: Final = 0.25
-#: seconds after a failure before a listener tries Redis again
-PAUSE_S: Final = 1.0
-#: seconds without a subscription after which a listener reports a fault; subscribing takes a moment
-GRACE_S: Final = 3.0
-#: time that the handler may take for a notification before the listener counts as stuck, seconds
-STUCK_S: Final = 15.0
-
-
-@contextmanager
-def reaching(outage: Outage | None) -> Iterator[None]:
-    """Run a block that calls Redis. Raises QueueError if Redis cannot be reached. outage: records the result."""
-    began = time.monotonic()
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        if outage is not None:
-            outage.failed(error)
-        remedy = "start it, or correct redis_url; answers are delayed until then, nothing is lost"
-        raise QueueError(f"Redis is not reachable: {error}", field="redis_url", remedy=remedy) from error
-    if outage is not None:
-        outage.reached(began=began)
-
-
-class Listener:
-    """A thread that calls `handle` with every notification. It survives outages of Redis and errors of `handle`."""
-
-    def __init__(self, client: "redis.Redis", handle: Callable[[str], None], *, outage: Outage) -> None:
-        self._client = client
-        self._handle = handle
-        self._outage = outage
-        self._stop = threading.Event()
-        self._subscribed = False
-        self._turn_at = time.monotonic()
-        self._routine = Routine("listen to notifications", self._receive, every_s=PAUSE_S).start()
-
-    def fault(self) -> str | None:
-        """Reason why notifications do not arrive; None if they arrive."""
-        silent_s = time.monotonic() - self._turn_at
-        if not self._subscribed and silent_s > GRACE_S:
-            return "the listener is not subscribed to notifications, and tries again every second"
-        return f"the listener has been at one notification for {silent_s:.0f} s" if silent_s > STUCK_S else None
-
-    def close(self) -> None:
-        self._stop.set()
-        self._routine.close()
-
-    def _receive(self) -> None:
-        try:
-            with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call] # redis
-                with reaching(self._outage):
-                    pubsub.subscribe(CHANNEL)
-                self._subscribed = True
-                while not self._stop.is_set():
-                    self._turn_at = time.monotonic()
-                    message = pubsub.get_message(timeout=LOOK_S)
-                    if message and message["type"] == "message":
-                        self._pass_on(message["data"])
-        except (RedisError, OSError) as error:
-            # Users of a listener also poll the database, so they only notice events a little later.
-            self._outage.failed(error)
-        finally:
-            self._subscribed = False
-
-    def _pass_on(self, published: bytes) -> None:
-        notification = published.decode("ascii", "replace")
-        try:
-            self._handle(notification)
-        except Exception as error:  # an error in one notification must not end the listener
-            extra = {"action": "listen", "notification": notification, "reason": str(error)}
-            log.warning("a notification was not handled; polling finds the same in the database", extra=extra)
-
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}

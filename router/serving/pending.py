@@ -17,7 +17,7 @@ from ragbandit.shared.failures import successor_of
 from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 
 if TYPE_CHECKING:
-    from ragbandit.router.queue.streams import ReadStream
+    from ragbandit.router.queue.stream_reader import ReadStream
 
 #: maximum number of decisions without a waiting caller that one poll looks up
 POLLED = 500

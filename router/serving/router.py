@@ -53,8 +53,8 @@ from ragbandit.shared.types import (
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.checks import Verdict
     from ragbandit.router.offline.advice import Advice
-    from ragbandit.router.queue.jobs import Listener
-    from ragbandit.router.queue.streams import StreamReader
+    from ragbandit.router.queue.listener import Listener
+    from ragbandit.router.queue.stream_reader import StreamReader
 
 #: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
 POLL_S = 1.0
@@ -158,7 +158,7 @@ class Router(AbstractContextManager["Router"]):
         for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
-            from ragbandit.router.queue.streams import StreamReader
+            from ragbandit.router.queue.stream_reader import StreamReader
 
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
         self.poll.start()

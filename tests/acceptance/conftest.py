@@ -125,7 +125,7 @@ class System:
         self.settings: Settings = load(self.config, environ=self.environment).settings
         build_index(PASSAGES, Path(self.settings.data_dir) / "indexes" / "default")
         open_database(self.settings).close()
-        self.redis = RedisServer(self.settings)
+        self.redis = RedisServer(self.settings.data_dir)
         self.processes: dict[str, Forked] = {}
 
     def start(self) -> None:

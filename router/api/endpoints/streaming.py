@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json
-from ragbandit.router.queue.streams import ReadStream
+from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.failures import link_of

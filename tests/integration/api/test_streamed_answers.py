@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from ragbandit.router.api.endpoints import streaming
-from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.streams import TEXT, stream_key
 from ragbandit.shared.types import DecisionId
@@ -189,7 +190,7 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
 def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
     """What was sent is completed by the rest of the stored answer; nothing comes twice, and the run goes on."""
     made = settings(arms=LONG)
-    server = RedisServer(made)
+    server = RedisServer(made.data_dir)
     server.start()
     made = settings(arms=LONG, redis_url=redis_url(made))
     service = Service(made, jobs=RedisJobs(connect(made.redis_url, timeout_s=1.0)))

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue import jobs as queue_module
 from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
@@ -47,7 +46,7 @@ def test_a_wake_up_for_each_answer(jobs, redis_client, monkeypatch):
     assert redis_client.llen("rq:queue:ragbandit-answer") == jobs.depth()["answer"] == 2
     assert [jobs.wait("answer", timeout_s=0.01) for _ in range(3)] == [True, True, False]
     assert redis_client.keys("rq:job:*") == []
-    monkeypatch.setattr(queue_module, "MAX_WAKE_UPS", 3)
+    monkeypatch.setattr("ragbandit.router.queue.jobs.MAX_WAKE_UPS", 3)
     for _ in range(2):
         jobs.enqueue_answers(["d1", "d2"])
     jobs.enqueue_answers(["d1"])
@@ -206,7 +205,7 @@ def test_one_server_per_folder(own_redis):
     server, url = own_redis
     with connect(url) as client:
         client.set("mine", 1)
-        second = RedisServer(Settings(data_dir=str(server.log_file.parent)))
+        second = RedisServer(str(server.log_file.parent))
         with pytest.raises(ConfigError) as caught:
             second.start()
         assert (caught.value.field, second.process) == ("data_dir", None)
@@ -221,7 +220,7 @@ def test_one_server_per_folder(own_redis):
 
 def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_client, monkeypatch):
     """After any exception of the client the listener subscribes again, and receives all notifications in order."""
-    monkeypatch.setattr(queue_module, "PAUSE_S", 0.05)
+    monkeypatch.setattr("ragbandit.router.queue.listener.PAUSE_S", 0.05)
     heard, subscribe = [], redis_client.pubsub
     failures = [ZeroDivisionError("odd"), UnicodeDecodeError("utf-8", b"", 0, 1, "odd")]
 
@@ -233,7 +232,7 @@ def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_
     monkeypatch.setattr(redis_client, "pubsub", pubsub)
     listener = jobs.listen(heard.append)
     try:
-        until(lambda: redis_client.publish(queue_module.CHANNEL, "hello") == 1)
+        until(lambda: redis_client.publish(CHANNEL, "hello") == 1)
         for number in range(5):
             jobs.publish(f"outcome:{number}")
         until(lambda: heard == ["hello", *(f"outcome:{number}" for number in range(5))])

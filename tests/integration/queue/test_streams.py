@@ -7,8 +7,11 @@ import time
 import pytest
 
 from ragbandit.router.queue.jobs import connect
-from ragbandit.router.queue.redis_server import Outage, RedisServer, redis_url
-from ragbandit.router.queue.streams import MAX_ENTRIES, MAX_HELD, MAX_PIECE, StreamReader, StreamWriter, stream_key
+from ragbandit.router.queue.outage import Outage
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
+from ragbandit.router.queue.stream_writer import MAX_PIECE, StreamWriter
+from ragbandit.router.queue.streams import MAX_ENTRIES, stream_key
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 from tests.support.waiting import until
 
@@ -136,7 +139,7 @@ def test_two_readers_and_two_runs(writer, reader):
 def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
     """The reader hears that nothing more comes, the writer goes on at once, and new answers come whole."""
     made = settings()
-    server = RedisServer(made)
+    server = RedisServer(made.data_dir)
     server.start()
     client = connect(redis_url(made), timeout_s=3.0)
     writer, reader = (kind(client, outage=Outage()) for kind in (StreamWriter, StreamReader))

@@ -6,7 +6,7 @@ import time
 
 from sqlalchemy import select, update
 
-from ragbandit.router.queue.redis_server import Outage
+from ragbandit.router.queue.outage import Outage
 from ragbandit.router.storage import cancellations
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import QueueError

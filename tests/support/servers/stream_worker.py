@@ -4,8 +4,9 @@ import json
 import threading
 import time
 
-from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
-from ragbandit.router.queue.streams import StreamWriter
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger

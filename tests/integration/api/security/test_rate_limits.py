@@ -124,7 +124,7 @@ def test_redis_that_goes_and_comes_back(tmp_path, caplog):
         finally:
             await limiter.close()
 
-    server = RedisServer(settings)
+    server = RedisServer(settings.data_dir)
     server.start()
     try:
         asyncio.run(story())

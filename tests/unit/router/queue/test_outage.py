@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from ragbandit.router.queue import redis_server
+from ragbandit.router.queue import outage
 from ragbandit.router.queue.notifier import MemoryJobs, Notifier
-from ragbandit.router.queue.redis_server import Outage
+from ragbandit.router.queue.outage import Outage
 
 
 def lines(caplog):
@@ -52,7 +52,7 @@ def test_every_notification_leaves_redis_alone_for_a_while(monkeypatch):
     for notify in (notifier.notify_learner, lambda: notifier.request_answers(["d"]), lambda: notifier.cancel("d")):
         notify()
     assert (jobs.notified, jobs.enqueued, jobs.published, notifier.failed_notifications) == (0, [], [], 4)
-    monkeypatch.setattr(redis_server, "PAUSE_S", 0.0)
+    monkeypatch.setattr(outage, "PAUSE_S", 0.0)
     notifier.cancel("d")
     notifier.notify_learner()
     assert (jobs.notified, jobs.enqueued, jobs.published) == (1, ["d"], ["cancel:d"])

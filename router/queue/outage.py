@@ -1,0 +1,58 @@
+"""Outages of Redis: logged once, and callers skip Redis for a moment after a failure."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ragbandit.router.telemetry.routines import StoreOutage
+from ragbandit.shared.errors import QueueError
+
+#: seconds after a failure for which callers skip Redis
+PAUSE_S = 2.0
+
+
+class Outage(StoreOutage):
+    """Whether this process can reach Redis. expected: if False, outages before the first reply are logged as DEBUG."""
+
+    def __init__(self, *, expected: bool = True) -> None:
+        super().__init__(action="redis", failing="", restored="Redis is reachable again", log="ragbandit.jobs")
+        self._expected = expected
+        self._seen = False
+        self._failed_at = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
+
+    def failed(self, error: BaseException) -> None:
+        self._failed_at = time.monotonic()
+        if not self.lasts:
+            failure = "lost connection to Redis" if self._seen else "cannot reach Redis"
+            self.failing = f"{failure}; retrying (answers are delayed, nothing is lost)"
+            self.level = logging.WARNING if self._expected or self._seen else logging.DEBUG
+        super().failed(error)
+
+    def reached(self, *, began: float) -> None:
+        """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
+        if self.lasts and began < self._failed_at:
+            return  # the request began before the failure, so its reply does not end the outage
+        self._seen = True
+        self.ended()
+
+
+@contextmanager
+def reaching(outage: Outage | None) -> Iterator[None]:
+    """Run a block that calls Redis. Raises QueueError if Redis cannot be reached. outage: records the result."""
+    from redis.exceptions import RedisError  # imported here, since this module must load if redis is not installed
+
+    began = time.monotonic()
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        if outage is not None:
+            outage.failed(error)
+        remedy = "start it, or correct redis_url; answers are delayed until then, nothing is lost"
+        raise QueueError(f"Redis is not reachable: {error}", field="redis_url", remedy=remedy) from error
+    if outage is not None:
+        outage.reached(began=began)

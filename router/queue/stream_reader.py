@@ -1,0 +1,221 @@
+"""Streams of answers for the callers of a process: read from Redis, or from an arm on the same event loop."""
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Final
+
+import redis
+
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.streams import (
+    DELTA,
+    LINK,
+    MAX_ENTRIES,
+    NOTE,
+    STREAM_NEWS,
+    TEXT,
+    WANTED_S,
+    StreamEvent,
+    stream_key,
+    wanted_key,
+)
+from ragbandit.router.storage.rows.outcome_rows import storable
+from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
+
+log = logging.getLogger("ragbandit.jobs")
+
+#: maximum number of streams that a process reads at once; further callers get the whole answer at its end
+MAX_STREAMS: Final = 1000
+#: maximum number of unread entries per caller; if more wait, the stream ends, and the caller gets the whole answer
+MAX_HELD: Final = MAX_ENTRIES
+#: milliseconds that a read waits for new entries; streams that are added meanwhile are read after this wait
+WAIT_MS: Final = 50
+#: maximum number of entries of each stream per read
+MOST: Final = 64
+#: seconds between a failed read and the next one
+PAUSE_S: Final = 0.5
+
+
+class ReadStream:
+    """An answer that a caller reads. The reading thread appends entries and calls `wake`; the caller calls `take`."""
+
+    def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
+        self.decision_id = decision_id
+        self._wake = wake
+        self._entries: deque[tuple[int, StreamEvent]] = deque()
+        #: (attempt, number) of the last entry
+        self.last = (0, 0)
+        #: the decision that answers instead of a failed one; None until that decision has sent a piece
+        self.linked: DecisionId | None = None
+        #: whether the stream has ended early, because an entry was missed or Redis cannot be reached
+        self.lost = False
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        wake()
+
+    def take(self) -> tuple[int, StreamEvent] | None:
+        """Returns (attempt, next piece or note); None if there is no unread entry."""
+        return self._entries.popleft() if self._entries else None
+
+    def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
+        """Append an entry. An entry out of order ends the stream. at: (attempt, number)."""
+        if self.lost or at <= self.last:
+            return
+        follows = at == (self.last[0], self.last[1] + 1) or (at[0] > self.last[0] and at[1] == 1)
+        if not follows or len(self._entries) >= MAX_HELD:
+            self.lose()
+            return
+        self.last = at
+        self._entries.append((at[0], piece))
+        self._wake()
+
+    def lose(self) -> None:
+        self.lost = True
+        self._wake()
+
+
+class LocalWriter:
+    """Sends the pieces of a run to a reader on the same event loop, without Redis."""
+
+    reading: Final = True
+
+    def __init__(self, stream: ReadStream) -> None:
+        self._stream, self._number = stream, 0
+        self.decision_id = stream.decision_id
+        #: whether the reader was sent a piece of the answer
+        self.has_content = False
+
+    def link(self, decision_id: DecisionId) -> None:
+        """Call this when `decision_id` begins to answer instead of the failed decision."""
+        self._stream.linked = decision_id
+
+    def note(self, text: str) -> None:
+        self._put(StatusNote(text=text))
+
+    async def text(self, piece: str) -> None:
+        self.has_content = True
+        self._put(TextPiece(text=storable(piece) or ""))
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        self.has_content = True
+        self._put(DeltaPiece(delta=json.loads(storable(json.dumps(delta)) or "{}")))
+
+    def _put(self, event: StreamEvent) -> None:
+        self._number += 1
+        self._stream.put((1, self._number), event)
+
+
+class StreamReader:
+    """Reads streams for the callers of a process, in a thread that starts with the first stream. Thread-safe."""
+
+    def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
+        self._client = client
+        self._outage = outage
+        self._streams: dict[DecisionId, list[ReadStream]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._routine: Routine | None = None
+
+    def want(self, decision_id: DecisionId) -> None:
+        """Request the stream of an answer, before its run is queued, so that no piece is missed. Waits for Redis."""
+        if not self._outage.paused:
+            with suppress(QueueError), reaching(self._outage):
+                self._client.set(wanted_key(decision_id), 1, ex=WANTED_S)
+
+    def subscribe(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> ReadStream | None:
+        """Read the stream of an answer from its beginning; call `leave` after use. Waits until Redis replies.
+
+        Returns None if Redis is down or MAX_STREAMS streams are read already. wake: called by the reading thread for
+        every new entry.
+        """
+        if self._outage.paused or len(self._streams) >= MAX_STREAMS:
+            return None
+        stream = ReadStream(decision_id, wake=wake)
+        with self._lock:
+            if self._closed:
+                return None
+            self._streams.setdefault(decision_id, []).append(stream)
+            if self._routine is None:
+                # While there are streams, _read_next runs again at once. 60 s is the longest sleep without streams.
+                self._routine = Routine("read streams", self._read_next, every_s=60.0).start()
+        self._routine.wake()
+        try:
+            with reaching(self._outage), self._client.pipeline(transaction=False) as pipeline:
+                pipeline.set(wanted_key(decision_id), 1, ex=WANTED_S)
+                pipeline.publish(CHANNEL, f"{STREAM_NEWS}:{decision_id}")
+                pipeline.execute()
+        except QueueError:
+            self.leave(stream)
+            return None
+        return stream
+
+    def leave(self, stream: ReadStream) -> None:
+        with self._lock:
+            others = [other for other in self._streams.pop(stream.decision_id, []) if other is not stream]
+            if others:
+                self._streams[stream.decision_id] = others
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        if self._routine is not None:
+            self._routine.close()
+
+    def _read_next(self) -> float | None:
+        """Read the next entries. Returns the seconds until the next call; None if no caller reads a stream."""
+        streams: dict[DecisionId, list[ReadStream]] = {}
+        with self._lock:
+            has_readers = bool(self._streams)
+            for stream in chain.from_iterable(self._streams.values()):
+                if not stream.lost:
+                    streams.setdefault(stream.decision_id, []).append(stream)
+        if not streams:
+            return PAUSE_S if has_readers else None
+        try:
+            with reaching(self._outage):
+                self._read(streams)
+        except Exception as error:
+            if not isinstance(error, QueueError):
+                log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
+            for stream in chain.from_iterable(streams.values()):
+                stream.lose()
+            return PAUSE_S
+        return 0.0
+
+    def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
+        after: dict[Any, Any] = {}
+        for key, group in streams.items():
+            attempt, number = min(stream.last for stream in group)
+            after[stream_key(key)] = f"{attempt}-{number}"
+        reply = self._client.xread(after, count=MOST, block=WAIT_MS)
+        for name, entries in _items(reply):
+            decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
+            for entry_id, fields in entries:
+                attempt, number = map(int, entry_id.split(b"-"))
+                piece = _event(fields)
+                for stream in streams[decision_id]:
+                    if LINK in fields:
+                        stream.linked = DecisionId(fields[LINK].decode())
+                    stream.put((attempt, number), piece)
+
+
+def _event(fields: Mapping[bytes, bytes]) -> StreamEvent:
+    if DELTA in fields:
+        return DeltaPiece(delta=json.loads(fields[DELTA]))
+    return TextPiece(text=fields[TEXT].decode()) if TEXT in fields else StatusNote(text=fields[NOTE].decode())
+
+
+def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """Yield (key, entries) of a reply to XREAD. redis-py returns the reply as a list, or under protocol 3 as a dict."""
+    if isinstance(reply, dict):
+        return ((key, list(chain.from_iterable(parts))) for key, parts in reply.items())
+    return ((key, entries) for key, entries in reply or ())

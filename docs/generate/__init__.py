@@ -1,10 +1,11 @@
-"""Reference pages, written from the code: settings, command line, alerts."""
+"""Reference pages, written from the code: settings, command line, alerts, and the comments of config.yaml."""
 
 from pathlib import Path
 from typing import Final
 
 from docs.generate.alerts import alerts_page
 from docs.generate.command import command_page
+from docs.generate.config_file import FILE, config_file
 from docs.generate.configuration import configuration_page
 
 __all__ = ["DOCS", "pages"]
@@ -18,4 +19,5 @@ def pages() -> dict[Path, str]:
         DOCS / "alerts.md": alerts_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "command.md": command_page(),
+        FILE: config_file(),
     }

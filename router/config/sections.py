@@ -291,7 +291,8 @@ class RewardSettings(Section):
     minimum: float = -1.0
     #: higher rewards are lowered to this value
     maximum: float = 1.0
-    #: your function that scores answers, as "package.module:function" (docs/feedback.md). None: no check by code
+    #: your function that scores answers, as "package.module:function", for example ragbandit.checks:cites_source
+    #: (docs/feedback.md). None: no check by code
     check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     #: arguments of `reward.check` in addition to answer, question and sources; JSON values
     check_params: dict[str, Any] = Field(default_factory=dict)

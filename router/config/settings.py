@@ -139,11 +139,11 @@ class JudgeSettings(Section):
 class PolicySettings(Section):
     """The policy that chooses the arm, and the ledger that it learns from."""
 
-    #: name of a registered policy, or your own class as "package.module:Class"
+    #: name of a registered policy (docs/policies.md), or your own class as "package.module:Class"
     name: str = "mba"
     #: name of the ledger; a new name starts a new ledger from all decisions in the store
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
-    #: params of the policy; omitted ones have their defaults
+    #: params of the policy (docs/policy-settings.md); omitted ones have their defaults
     params: dict[str, Any] = Field(default_factory=dict)
     #: smallest probability of every offered arm; None: 0.04 divided by the number of offered arms
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None

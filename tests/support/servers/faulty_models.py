@@ -146,3 +146,49 @@ class FaultyModels:
 
 
 LINGER = (1, 13, struct.pack("ii", 1, 0))  # SOL_SOCKET, SO_LINGER
+
+
+def generator(url, model, *, first_piece_s=2.0):
+    openai = {"base_url": url, "first_piece_s": first_piece_s, "retries": 1}
+    prices = {"input": 1.0, "output": 1.0}
+    return {"name": "openai", "model": model, "context_tokens": 4000, "token_prices": prices, "openai": openai}
+
+
+def two_models(url, **more):
+    """The settings of two arms with a model each."""
+    return {
+        "generator": generator(url, "one", **more),
+        "generators": {"two": generator(url, "two", **more)},
+        "arms": {"one": {"class": "model"}, "two": {"class": "model", "generator": "two"}},
+        "health": {"failures": 0},
+    }
+
+
+def events_of(reply):
+    lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def asked(client, question, *, door="chat", stream=False, **more):
+    """(status, text or None, id of the decision, error or None, the HTTP reply)"""
+    if door == "answer":
+        reply = client.post("/v1/answer?wait_s=30", json={"question": question, "arms": ["one", "two"], **more})
+        body = reply.json()
+        return reply.status_code, body["answer"], body["decision_id"], body["error"], reply
+    chat = door == "chat"
+    body = {"messages": [{"role": "user", "content": question}]} if chat else {"input": question}
+    reply = client.post(
+        "/v1/chat/completions" if chat else "/v1/responses", json={"model": "auto", "stream": stream, **body, **more}
+    )
+    events = events_of(reply) if stream and reply.status_code == 200 else [reply.json()]
+    if "error" in events[-1] and events[-1]["error"]:
+        return reply.status_code, None, None, events[-1]["error"]["message"], reply
+    if chat:
+        choices = [one["choices"][0] for one in events]
+        parts = [one.get("delta", one.get("message")) for one in choices]
+        return reply.status_code, "".join(part.get("content") or "" for part in parts), events[-1]["id"], None, reply
+    response = events[-1]["response"] if stream else events[-1]
+    if response["error"]:
+        return reply.status_code, None, response["id"], response["error"]["message"], reply
+    text = "".join(part["text"] for item in response["output"] for part in item["content"])
+    return reply.status_code, text, response["id"], None, reply

@@ -1,25 +1,20 @@
-"""Chats that pass through: OpenAI's own client, real processes and Redis, models behind a scripted server."""
+"""Chats that pass through to models: OpenAI's own client, a service, and models behind a scripted server."""
 
 import json
 
 import httpx
 import openai
 import pytest
-from pydantic import BaseModel
 
+from ragbandit import Client
+from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-
-from .conftest import running_systems
+from tests.support.servers.http_service import Service
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 #: what no arm but a model may lose
 PARAMETERS = {"temperature": 0.3, "top_p": 0.9, "seed": 7, "stop": ["END"], "max_completion_tokens": 50}
-
-
-class City(BaseModel):
-    name: str
-    people: int
 
 
 def call(number, **arguments):
@@ -35,8 +30,6 @@ def model(sent):
     if sent.get("tools") and (last["role"] == "user" or last["content"] == "again"):
         calls = [call(f"{sent['model']}_{len(sent['messages'])}_{number}", city=city) for number, city in TWO]
         return Reply(message={"tool_calls": calls, "reasoning_content": "I ask."}, finish="tool_calls")
-    if sent.get("response_format"):
-        return Reply(text='{"name": "Paris", "people": 2100000}')
     return Reply(text="It is sunny in Paris", changes={"usage": {"prompt_tokens_details": {"cached_tokens": 2}}})
 
 
@@ -46,22 +39,28 @@ TWO = list(enumerate(["Paris", "Oslo"]))
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory):
     """A service with two models and an arm that reads only questions, its client, and the models' server."""
-    with ScriptedServer(model) as server, running_systems(tmp_path_factory.mktemp("gateway")) as make:
+    with ScriptedServer(model) as server:
         generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
-        system = make(
-            queues=(),
-            generator=generator | {"model": "small"},
-            conversation={"tool_turns": 2},
-            generators={"large": generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}},
-            arms={
+        large = generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}
+        settings = {
+            "data_dir": str(tmp_path_factory.mktemp("gateway")),
+            "encoder": {"model": "hashing", "dimension": 8},
+            "generator": generator | {"model": "small"},
+            "generators": {"large": large},
+            "arms": {
                 "small": {"class": "model"},
                 "large": {"class": "model", "generator": "large"},
                 "recall": {"class": "no_retrieval"},
             },
-        )
-        url = f"http://127.0.0.1:{system.ports['api-1']}/v1"
-        with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client, system.client() as own:
+        }
+        service = Service(Settings.model_validate(settings), inline=True)
+        url = f"{service.url}/v1"
+        with (
+            openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client,
+            Client(service.url) as own,
+        ):
             yield client, own, server
+        service.close()
 
 
 def user(*parts):
@@ -147,39 +146,6 @@ def test_a_loop_of_tools_is_one_decision(gateway):
     assert own.decision(second.id)["feedback"] == []
 
 
-def test_a_loop_has_an_end(gateway):
-    """The request after `conversation.tool_turns` is a new draw; a request at the other door continues its loop."""
-    client, own, _ = gateway
-    messages, turns = user({"type": "text", "text": "Does it snow?"}), []
-    for _ in range(3):
-        reply = completed(client, messages=messages, tools=[TOOL])
-        asked = reply.choices[0].message
-        results = [{"role": "tool", "tool_call_id": one.id, "content": "again"} for one in asked.tool_calls]
-        messages = [*messages, asked, *results]
-        turns.append(own.decision(reply.id)["request"].get("tool_turn", {}).get("turn"))
-    assert turns == [None, 2, None]
-    items = list[dict]()
-    for each in messages:
-        each = each if isinstance(each, dict) else each.model_dump()
-        calls = [(one["id"], one["function"]) for one in each.get("tool_calls") or ()]
-        items += [{"type": "function_call", "call_id": key, **function} for key, function in calls]
-        if each["role"] == "tool":
-            items.append({"type": "function_call_output", "call_id": each["tool_call_id"], "output": each["content"]})
-        elif not calls:
-            items.append({"role": each["role"], "content": "Be brief." if items == [] else "Does it snow?"})
-    other = client.responses.create(model="auto", input=items)
-    assert other.output_text == "It is sunny in Paris"
-    assert own.decision(other.id)["request"]["tool_turn"]["first"] == reply.id.removeprefix("chatcmpl-")
-
-
-def test_parsed_outputs(gateway):
-    """`response_format` reaches the model, so that the client's own parser reads the answer."""
-    client, _, server = gateway
-    reply = client.chat.completions.parse(model="auto", messages=user(), response_format=City)
-    assert reply.choices[0].message.parsed == City(name="Paris", people=2100000)
-    assert last_sent(server)["response_format"]["json_schema"]["name"] == "City"
-
-
 def test_log_probabilities(gateway):
     """Log-probabilities come whole and streamed, from the model that sends them."""
     client, _, _ = gateway
@@ -209,15 +175,8 @@ def test_what_no_arm_can_do(gateway):
         completed(client, model="arm/small", messages=[{"role": "user", "content": "broken"}])
 
 
-def test_an_arm_that_reads_the_question_alone(gateway):
-    """Parameters that it cannot use are named with the decision."""
-    client, own, _ = gateway
-    reply = completed(client, model="arm/recall", temperature=0.5, seed=3)
-    assert own.decision(reply.id)["request"]["ignored"] == ["seed", "temperature"]
-
-
 def test_responses(gateway):
-    """The same through Open Responses: calls, their results in a response that goes on, images, formats, events."""
+    """The same through Open Responses: calls, their results in a response that goes on, images, events."""
     client, own, server = gateway
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
     first = client.responses.create(model="auto", input="The weather?", instructions="Be brief.", tools=[tool])
@@ -233,8 +192,6 @@ def test_responses(gateway):
     third = client.responses.create(model="arm/small", previous_response_id=second.id, input="And now?")
     assert third.output_text == "It is sunny in Paris"
     assert [each["role"] for each in last_sent(server)["messages"]][-3:] == ["tool", "assistant", "user"]
-    parsed = client.responses.parse(model="auto", input="Where?", text_format=City)
-    assert parsed.output_parsed == City(name="Paris", people=2100000)
     seen = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE["image_url"]["url"]}]}
     assert client.responses.create(model="auto", input=[seen]).model == "ragbandit/large"
     assert last_sent(server)["messages"][-1]["content"] == [IMAGE]

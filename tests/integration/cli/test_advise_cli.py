@@ -187,17 +187,6 @@ def test_a_table_of_dollars_with_gaps(folder):
     assert {one["unit"] for one in found["comparisons"]} == {"dollars"}
 
 
-def test_another_outcome_of_a_learned_question_is_a_conflict(learned):
-    """A table that says something else of a question is refused with question, arm and key; nothing is added."""
-    rows = list(made_rows(60))
-    rows[7]["correct"]["multi_step"] = 0.5
-    write_json(learned.folder / "t.jsonl", rows)
-    said = warm("--table", "t.jsonl", code=2)
-    assert "where 7?" in said
-    assert "multi_step quality" in said
-    assert audited()[0].updates == 180
-
-
 @pytest.mark.parametrize(
     ("words", "config", "said"),
     [

@@ -1,6 +1,5 @@
 """`ragbandit evaluate` from outside, with a scripted model and a real index."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.runs import Answers, in_parallel
+from ragbandit.workers.evaluation.runs import Answers
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -113,36 +112,6 @@ def test_means_and_the_comparison_are_over_all_questions(run, tmp_path):
     said = run("--resume").output
     assert "failed: single_step q3: the script has no answer" in said
     assert "whether no_retrieval is better than single_step is not known yet" in said
-
-
-def test_time_is_over_the_questions_that_neither_failed_on(run, tmp_path):
-    """Questions on which an arm or single_step failed count in seconds, but not in the ratio of times."""
-    report(run("--json"))
-    times = {
-        "single_step": (("answered", 1.0), ("answered", 3.0), ("failed", 0.001), ("exhausted", 4.0)),
-        "no_retrieval": (("answered", 2.0), ("failed", 900.0), ("answered", 5.0), ("answered", 2.0)),
-    }
-    rows = kept(tmp_path)
-    for arm, given in times.items():
-        for row, (status, seconds) in zip([row for row in rows if row["arm"] == arm], given, strict=True):
-            row["status"], row["cost"]["seconds_total"] = status, seconds
-    write_json(tmp_path / "answers.jsonl", rows)
-    none = report(run("--json", "--resume"))["no_retrieval"]
-    assert none["time"] == pytest.approx((2.0 + 2.0) / (1.0 + 4.0))
-    assert none["seconds"] == pytest.approx(909 / 4)
-    write_json(tmp_path / "answers.jsonl", [row | {"status": "failed"} for row in rows if row["arm"] == "single_step"])
-    done = run("--json", "--resume", strategy="single_step")
-    assert (done.exit_code, json.loads(done.stdout)[0]["time"]) == (1, None)
-
-
-def test_family_changes_the_judgement_and_runs_nothing(run, tmp_path):
-    """With another family of metrics the same answers are judged again."""
-    assert report(run("--json"))["single_step"]["exact_match"] == 0.25
-    before = kept(tmp_path)
-    write_json(tmp_path / "questions.jsonl", [row | {"answers": ["o"]} for row in QUESTIONS])
-    papers = report(run("--json", "--resume", "--family", "musique"))["single_step"]
-    assert (papers["accuracy"], papers["exact_match"]) == (0.5, 0.0)  # "o" is in "Columbus town" and in "no"
-    assert kept(tmp_path) == before
 
 
 def test_table_is_what_read_table_reads(run, tmp_path):
@@ -306,19 +275,3 @@ def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
     assert named in done.output
     assert "a log" not in done.output
     assert not (tmp_path / "answers.jsonl").exists()
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_no_more_answers_at_a_time_than_asked(concurrency):
-    """`concurrency` pieces are worked on at a time."""
-    now, most = 0, 0
-
-    async def do(_):
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
-        await asyncio.sleep(0.001)
-        now -= 1
-
-    asyncio.run(in_parallel(range(9), do, concurrency=concurrency))
-    assert (now, most) == (0, concurrency)

@@ -139,25 +139,6 @@ def imported(ledger, path, **options):
     return take_in(ledger, lambda: rows, origin="jsonl", source=path.name, **options)
 
 
-def with_mark(decision):
-    return replace(decision, facts=dict(sorted({**decision.facts, IMPORTED: "jsonl"}.items())))
-
-
-@both
-def test_same_bytes(world, new_ledger, tmp_path):
-    """Export, import into an empty store, export: the same rows, each with the mark of an import."""
-    path = tmp_path / "log.parquet"
-    exported(world.ledger, path)
-    rows = [replace(row, decision=with_mark(row.decision)) for row in ledger_rows(world.ledger)]
-    assert {row.reward.source for row in read_rows(path)} == {"explicit", "default"}
-    there = new_ledger()
-    taken = imported(there, path)
-    assert (taken.added, taken.known) == (15, 0)
-    for name in ("jsonl", "parquet"):
-        write_rows(tmp_path / f"marked.{name}", rows)
-        assert exported(there, tmp_path / f"after.{name}") == (tmp_path / f"marked.{name}").read_bytes()
-
-
 @both
 def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
     """Decisions and updates arrive as they are, with a mark; the same file a second time adds no row to any table."""

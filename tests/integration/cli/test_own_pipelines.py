@@ -122,14 +122,6 @@ def test_a_budget_and_ctrl_c_end_with_what_is_known(folder):
     assert "--budget ends nothing" not in done.output  # these answers were paid before
 
 
-def test_a_question_that_stands_twice_counts_once(folder):
-    """A copy is no further evidence. Every look has its share of the error."""
-    write_json(folder / "q.jsonl", [{"question": f"easy {n // 2}?", "answers": ["yes"]} for n in range(120)])
-    said = asked("--concurrency", "8")
-    assert said["answered"] == 60
-    assert said["comparisons"][0]["confidence"] == pytest.approx(0.975)
-
-
 def test_a_judge_scores_questions_without_answers(folder):
     """Questions without right answers are scored by judge.generator; nothing that is stored is asked again."""
     scores = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
@@ -197,15 +189,6 @@ def test_what_cannot_be_written_is_said_with_the_lines(folder, monkeypatch, capl
     assert (folder / "config.yaml").read_text() == text
     with Router.open() as router:
         assert router.route("easy easy 999?").version.startswith(f"main-{done['last_seq']}-")
-
-
-def test_a_changed_function_is_asked_again(folder):
-    """Stored answers belong to the source of the function that gave them."""
-    command.run("advise", "q.jsonl", "--module", "own_code:arms", "--limit", "20", code=4)
-    sys.modules.pop("own_code")
-    (folder / "own_code.py").write_text(CODE.replace('startswith("easy") else ""', 'startswith("hard") else ""'))
-    command.run("advise", "q.jsonl", "--module", "own_code:arms", "--limit", "20", code=4)
-    assert calls(folder) == {"small": 40, "big": 20}
 
 
 def test_the_library_gives_the_same_verdict(folder):

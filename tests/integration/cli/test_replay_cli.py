@@ -227,27 +227,6 @@ def test_wrong_log(run):
 # ------------------------------------------------------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("end", ["jsonl", "parquet"])
-def test_refusals_of_every_path(run, end):
-    """Mixed arms, one arm, an unknown segment or column, and no rows since: refused alike, in rows or in pieces."""
-    rows = candidate_rows(20)
-    log = f"log.{end}"
-    fewer = replace(rows[7].decision, arms=ARMS[:2], pmf=(0.5, 0.5), arm=ARMS[0], propensity=0.5)
-    write_rows(log, [*rows[:7], replace(rows[7], decision=fewer), *rows[8:]])
-    refused(run("--log", log, "--policy", "uniform"), "offers no_retrieval, single_step;", "--mixed-arms")
-    assert found(run("--log", log, "--policy", "uniform", "--mixed-arms", "--json"))["rows"] == 20
-    alone = [
-        replace(r, decision=replace(r.decision, arms=ARMS[:1], pmf=(1.0,), arm=ARMS[0], propensity=1.0)) for r in rows
-    ]
-    write_rows(log, alone)
-    refused(run("--log", log, "--policy", "uniform"), "has one arm only (no_retrieval)")
-    write_rows(log, rows)
-    refused(run("--log", log, "--policy", "uniform", "--segment", "colour"), "segment colour", "no row has the field")
-    refused(run("--log", log, "--policy", "column:old"), "old")
-    refused(run("--log", log, "--policy", "uniform", "--since", "2100-01-01"), "has no rows decided since 2100")
-    refused(run("--log", log, "--policy", "fixed:deep"), "'deep' is not in the log", "no_retrieval, single_step")
-
-
 def test_bad_rows(run, tmp_path):
     """Rows that cannot be used are refused with line, field and remedy; with --skip-bad the others go on, counted."""
     rows = [json.dumps(LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2]}) for n in range(30)]

@@ -143,14 +143,6 @@ def test_from_the_rows_alone(world):
     )
 
 
-def test_all_are_counted(world):
-    """Where nothing agrees every decision is counted, and the first are named."""
-    change(world, decisions, decisions.c.id != "", seed="1")
-    verdict = refused(world, "seed")
-    assert verdict.sentence.startswith("something is wrong: 25 wrong draws (25 decisions, 24 learned); keep a copy")
-    assert len(verdict.notes) == 20
-
-
 @pytest.mark.parametrize(
     ("change_of", "word", "mismatches", "same_replay"),
     [

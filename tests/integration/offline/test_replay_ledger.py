@@ -7,15 +7,14 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyLabel
 from tests.conftest import on_sqlite
-from tests.support.logs.replay_logs import close, lived_rows, rows_from
+from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
 
@@ -62,21 +61,6 @@ def test_rows_of_two_encoders(ledger_of_rows):
     close(in_pages, replay(in_memory_of(log, rows), candidates=CANDIDATES))
 
 
-def test_mixed_arms(ledger_of_rows):
-    """Rows with other arms are refused with the decision's id, or judged among their own arms if requested."""
-    rows = lived_rows(80)
-    fewer = {"id": "fewer", "arms": ["slow", "fast"], "pmf": [0.5, 0.5], "arm": "slow", "reward": 0.5, "text": "why?"}
-    rows += rows_from([fewer])
-    log = ledger_of_rows(rows)
-    with pytest.raises(InvalidInput, match=r"offers slow, fast; .*fast, deep, slow") as caught:
-        replay(log, candidates=CANDIDATES)
-    assert caught.value.field == "decision fewer arms"
-    log = replace(log, mixed_arms=True)
-    in_pages = replay(log, candidates=CANDIDATES)
-    assert in_pages.candidates[0].notes == ("deep was not offered in 1 rows: there all offered arms alike",)
-    close(in_pages, replay(in_memory_of(log, rows), candidates=CANDIDATES))
-
-
 @pytest.mark.parametrize("change", [{"pmf": "[0.5,"}, {"arms": "fast"}, {"pmf": '[0.5,"x",0.2]'}])
 def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
     """A damaged row is an error that names its decision, or at least where to look."""
@@ -86,21 +70,6 @@ def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
     with pytest.raises(StoreError, match="cannot be read") as caught:
         replay(log, candidates=CANDIDATES)
     assert "verify" in str(caught.value.remedy)
-
-
-def test_folds_are_those_of_memory(ledger_of_rows):
-    """A question is identified by its text, or by its features without a text."""
-    rows = []
-    for number, row in enumerate(lived_rows(120)):
-        query = replace(row.decision.query, text="" if number % 3 else f"question {number % 10}")
-        features = np.full(4, number % 7, dtype=np.float32) if number % 3 == 1 else None
-        rows.append(replace(row, decision=replace(row.decision, query=query, features=features)))
-    log = ledger_of_rows(rows)
-    found, expected = log.read().log, memory_log(rows).read().log
-    assert found.arms == expected.arms
-    assert np.array_equal(found.questions, expected.questions)
-    assert np.array_equal(found.known_by, expected.known_by)
-    assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}
 
 
 @on_sqlite

@@ -1,6 +1,5 @@
 """Replay reads Parquet logs at URLs of fsspec, whole and in parts, and says what it cannot read."""
 
-import json
 from dataclasses import replace
 
 import fsspec
@@ -10,7 +9,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from tests.support import command
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -51,14 +49,6 @@ def test_one_file_at_a_url(folder, memory):
         here = replay(open_log(folder / "0.parquet", config=Settings()), candidates=candidates)
         there = replay(open_log(f"{memory}/0.parquet", config=Settings()), candidates=candidates)
         close(there, replace(here, log=there.log))
-
-
-def test_the_command(folder, tmp_path, monkeypatch):
-    """`ragbandit replay --log file:///...` reads the URL."""
-    monkeypatch.chdir(tmp_path)
-    words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json"]
-    done = command.run(*words, code=0)
-    assert json.loads(done.stdout)["rows"] == 200
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.rollouts import evaluator
 from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
@@ -93,15 +92,6 @@ def test_only_a_ledger_that_was_read_is_judged(trial, monkeypatch):
     monkeypatch.setattr(evaluator, "PAGE", 1)
     monkeypatch.setattr(evaluator, "PAGES", 6)
     assert [len(trial.look()) for _ in range(3)] == [0, 1, 1]
-
-
-def test_slow_answers_count_as_failed(trial):
-    """With `rollout.guardrails.slow_s`, an answer that takes longer counts like one that failed."""
-    trial.do("canary", weight=0.25)
-    trial.live(60)
-    for slow_s, fewest, most in ((None, 0, 0), (1.0, 15, 45), (0.01, 60, 60)):  # the median is one second
-        trial.settings = Settings.model_validate({"rollout": {"guardrails": {"slow_s": slow_s}}})
-        assert fewest <= evidence_on(trial).failures.predictions._total <= most
 
 
 def test_one_evaluator_at_a_time_and_paused_ones_rest(trial):

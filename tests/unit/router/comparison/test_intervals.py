@@ -66,16 +66,6 @@ def test_cressie_read_is_the_optimum(controls):
     assert high == pytest.approx(optimum(columns, extra, sign=-1, share=share), rel=1e-4)
 
 
-def test_even_weights_give_a_t_interval():
-    """Where the candidate is the policy that logged, every weight is 1 and little but Student's interval is left."""
-    scores = np.random.default_rng(3).random(2000)
-    extremes = extreme_rows([1.0], rewards=(0.0, 1.0))
-    low, high = cressie_read(Moments.of(scores, np.ones(2000)), confidence=CONFIDENCE, extremes=extremes)
-    student = stats.t.interval(CONFIDENCE, 1998, scores.mean(), stats.sem(scores))
-    assert (low, high) == pytest.approx(student, abs=1e-3)
-    assert low < student[0] < student[1] < high
-
-
 def test_contains_the_estimate_and_keeps_to_the_range():
     """The interval is widened to the given point estimate, but never beyond the possible range."""
     random = np.random.default_rng(5)

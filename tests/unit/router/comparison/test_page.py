@@ -15,7 +15,6 @@ from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, Le
 from ragbandit.router.comparison.axes import number_scale, time_scale
 from ragbandit.router.comparison.charts import learning, more_buys
 from ragbandit.router.comparison.page import check_page, page, shown, write_page
-from ragbandit.router.comparison.plots import Line, lines
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.assessments import BETTER, WHOLE
@@ -152,16 +151,6 @@ def test_labels_of_times_differ(first, length):
     """An axis of times has no two equal labels: a time of day that comes again has its date."""
     labels = [label for _, label in time_scale(first, first + length).ticks]
     assert len(set(labels)) == len(labels) <= 8
-
-
-def test_few_points_are_drawn_as_points():
-    """One value among gaps is a point, and a picture without a value does not exist."""
-    look = (0, 0)
-    one = lines("Quality", at=[0.0, 60.0], series=[Line(name="a", values=[None, 0.5], look=look)], times=True)
-    assert one is not None
-    assert str(one.body).count('class="point') == 1
-    assert lines("Quality", at=[0.0, 60.0], series=[Line(name="a", values=[None, None], look=look)]) is None
-    assert learning(()) is None
 
 
 def test_what_a_higher_cost_buys():

@@ -62,21 +62,6 @@ def test_worth_and_labels_are_those_of_the_equations():
     assert (arm.state, arm.labels, arm.questions) == ("learning", 105, 5201)
 
 
-def test_the_gain_of_playing_it_already_is_no_worth():
-    """An arm that is surely better, or surely worse, is steady; not before ten of its answers were judged."""
-    for gap in (-0.5, 0.5):
-        assert {one.state for one in read(output(gap, spread=0.1)).arms.values()} == {"steady"}
-    few = read(output(-0.5, spread=0.1), policy=Known(seen=9))
-    assert {(one.state, one.labels) for one in few.arms.values()} == {("learning", 1)}
-
-
-def test_an_arm_with_ten_times_the_labels_that_settle_a_question_lacks_none():
-    """An uncertain arm is steady from 10 * .1681 * 2500 / 4 = 1,050.6 judged answers on, however open a question is."""
-    for seen, state, labels in ((1_050, "learning", 105), (1_051, "steady", 0), (81_852, "steady", 0)):
-        arm = read(output(-0.1, spread=0.2), policy=Known(seen=seen, age=seen)).arms[PAIR[1]]
-        assert (arm.state, arm.labels, arm.questions) == (state, labels, 5201 if labels else 0)
-
-
 def test_labels_are_counted_at_the_configured_price():
     """A policy that learned at a raised price is asked for its noise at the price of the reward setting."""
     policy = Known()

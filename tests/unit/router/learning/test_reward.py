@@ -135,19 +135,6 @@ def test_every_cost_term_counts(term):
     assert cost_of_terms(outcome.steps, outcome.cost, terms=prices | {term: 0.0}) == 0.0
 
 
-def test_papers_reward():
-    """Accuracy minus lambda times steps: 1 - 0.05 * 3 = 0.85, quality and cost kept apart."""
-    reward = explicit(made_feedback("label", ("Paris",)), outcome=made_outcome(steps=3.0))
-    assert (reward.value, reward.quality, reward.cost) == (pytest.approx(0.85), 1.0, 3.0)
-    assert (reward.weight, reward.preset, reward.source, reward.clipped) == (0.05, "f1", "explicit", False)
-
-
-def test_rating_needs_no_outcome():
-    """A rating without an outcome is the quality at no cost."""
-    reward = explicit(made_feedback("rating", 0.75))
-    assert (reward.value, reward.quality, reward.cost, reward.preset) == (0.75, 0.75, 0.0, "rating")
-
-
 @steady
 @given(value=st.floats(-1, 1), rating=st.floats(0, 1), how=st.sampled_from(["first", "last", "mean", "sum", "max"]))
 def test_raw_rewards_alone_count(value, rating, how):

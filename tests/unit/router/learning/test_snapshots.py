@@ -116,13 +116,6 @@ def test_fingerprint(any_files):
     assert any_files.fingerprint(info.version) is None
 
 
-def test_version_names_label_seq_and_sha():
-    """A version is "<label>-<last_seq>-<first 12 of sha256>"."""
-    info = packed()[0]
-    assert info.version == f"{LABEL}-20-{info.sha256[:12]}"
-    assert info.made_at == 12.5
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -176,16 +169,6 @@ def test_changed_facts_are_refused(written, changes):
     files, info = written
     rewritten(files, info, **changes)
     assert "damaged" in refused(files, info).message
-
-
-def test_other_encoder_is_refused(written):
-    """A policy that learned from another encoder's features is refused with both hashes."""
-    files, info = written
-    error = refused(files, info, encoder_hash="f" * 64)
-    assert error.field == "encoder"
-    assert "policy.label" in error.remedy
-    assert ENCODER[:12] in error.message
-    assert "f" * 12 in error.message
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,6 @@ def test_the_verdict_is_that_of_the_comparison(evidence, kind, reason, waits_for
     assert waits_for in found.waits_for
 
 
-def test_a_difference_within_the_settings_moves_nothing():
-    """Better by less than `margin` is not proven, and worse by less than `harm` is not rolled back."""
-    settings = SETTINGS.model_copy(update={"margin": 0.2, "harm": 0.2})
-    for world, kind, name in ((BETTER, "better", "margin"), (WORSE, "worse", "harm")):
-        found = verdict(evidence_of(world, settings=settings))
-        assert (found.kind, found.waits_for) == (kind, f"proof that it is {kind} by more than rollout.{name} (0.2)")
-
-
 def test_answers_that_fail_more_often_roll_back():
     """An arm that only the candidate prefers violates the guardrail; if the champion fails as well, it does not."""
 

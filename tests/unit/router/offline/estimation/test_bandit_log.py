@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from tests.support.logs.log_rows import keys_of
 from tests.support.logs.replay_logs import array_log
@@ -54,11 +53,3 @@ def test_keys_are_the_same_everywhere():
     """The keys of two ids are these numbers on every machine and in every version: folds must not move."""
     ids = ["a", "0192f3a0-7c1e-7abc-8def-0123456789ab"]
     assert keys_of(ids).tolist() == [755926807046253159, 5337846032755299709]
-
-
-@given(st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_keys_do_not_know_the_other_rows(ids, chance):
-    """The key of a row depends only on its id, not on the order or the other rows."""
-    alone = {name: keys_of([name])[0] for name in ids}
-    shuffled = chance.sample(ids, len(ids))
-    assert keys_of(shuffled).tolist() == [alone[name] for name in shuffled]

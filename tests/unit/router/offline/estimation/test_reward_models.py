@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.estimation.reward_model import Ridge
 from ragbandit.shared.errors import InvalidInput
 
@@ -30,14 +29,6 @@ def fitted(log, *, penalty=10.0):
 
 seeds = st.integers(0, 2**32 - 1)
 few = settings(max_examples=20)
-
-
-def test_folds_are_of_the_key_alone():
-    """The fold of a row does not depend on other rows, and the folds have about the same size."""
-    keys = np.random.default_rng(0).integers(0, 2**64, 9000, dtype=np.uint64)
-    folds = folds_of(keys, folds=3)
-    assert (folds_of(keys[::-1], folds=3)[::-1] == folds).all()
-    assert (abs(np.bincount(folds, minlength=3) - 3000) < 250).all()
 
 
 def test_the_penalised_solution():
@@ -124,11 +115,3 @@ def test_a_fold_without_others():
     alone = log_of(9) | {"folds": np.ones(200, dtype=np.intp)}
     with pytest.raises(InvalidInput, match="outside of fold 1"):
         fitted(alone)
-
-
-def test_one_row():
-    """A log of one row is refused by its length, not by a fold."""
-    one = {key: value[:1] for key, value in log_of(9).items()}
-    with pytest.raises(InvalidInput, match="has one row") as refused:
-        fitted(one)
-    assert refused.value.field == "log"

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged
-from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import read_rows, rows_of
 from ragbandit.router.offline.logs.values import converted, gold, mapping, seconds
 from ragbandit.shared.errors import InvalidInput
@@ -249,22 +248,3 @@ def test_digits_of_a_date_are_a_date():
     assert times == [midnight, midnight, 20260101.0, midnight]
     with pytest.raises(ValueError, match=r"ISO 8601$"):
         seconds("20261301")
-
-
-def test_nested_dictionaries_in_several_row_groups(tmp_path):
-    """Rows are read of one row group at a time, since Arrow cannot join dictionaries of nested columns."""
-    arms = pa.array([["left", "right"]] * 2, pa.list_(pa.dictionary(pa.int32(), pa.string())))
-    table = pa.table(PLAIN | {"arms": arms})
-    pq.write_table(table, tmp_path / "log.parquet", row_group_size=1)
-    assert [row.decision.id for row in read_rows(tmp_path / "log.parquet")] == ["first", "second"]
-
-
-def test_keys_of_long_texts():
-    """A text of many bytes has a key of its own, whatever other texts the column has."""
-    long, short = b"x" * 200_000, b"short"
-    lengths = np.array([len(short), len(long), len(short)])
-    keys = keys_of_bytes(np.frombuffer(short + long + short, np.uint8), lengths=lengths)
-    (alone,) = keys_of_bytes(np.frombuffer(long, np.uint8), lengths=np.array([len(long)]))
-    (other,) = keys_of_bytes(np.frombuffer(long[1:] + b"y", np.uint8), lengths=np.array([len(long)]))
-    assert keys[1] == alone != other
-    assert keys[0] == keys[2] == keys_of_bytes(np.frombuffer(short, np.uint8), lengths=np.array([5]))[0]

@@ -1,8 +1,6 @@
 """A Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
 
 import tempfile
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.logs import Defaults, parquet, write_rows
-from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded
+from ragbandit.router.offline.logs import parquet, write_rows
 from ragbandit.router.offline.logs.columns import normalised
-from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.parquet import RowsSource
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra
 
@@ -121,34 +116,6 @@ def test_features_and_fields(tmp_path):
     assert set(log.fields["missing"]) == {""}
 
 
-def test_written_elsewhere(tmp_path):
-    """A file with plain columns alone, arms as large lists, is read; bounds are the ones given."""
-    rows = [LEAST | {"id": f"q{n}", "reward": n / 10, "pmf": [0.8, 0.2]} for n in range(10)]
-    table = pa.Table.from_pylist(rows)
-    large = table.schema.get_field_index("arms")
-    table = table.set_column(large, "arms", table["arms"].cast(pa.large_list(pa.large_string())))
-    pq.write_table(table, tmp_path / "log.parquet")
-    (log,) = read_log(tmp_path / "log.parquet", fields=("version",), defaults=Defaults(minimum=0.0, maximum=2.0))
-    assert (log.minimum, log.maximum) == (0.0, 2.0)
-    assert log.reward.tolist() == [n / 10 for n in range(10)]
-    assert log.raw.all()
-    assert set(log.fields["version"]) == {""}
-
-
-def test_types_of_others(tmp_path):
-    """Times are seconds, a reward's missing parts those of a row of JSONL; what has no cast is refused by its name."""
-    rewards = [{"value": 0.5}, {"quality": 1.0, "cost": 2.0, "weight": 0.1}, {"quality": 0.5, "cost": 1.0}]
-    rows = [LEAST | {"id": f"q{n}", "reward": each, "made_at": datetime(2024, 1, 1)} for n, each in enumerate(rewards)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    (log,) = read_log(tmp_path / "log.parquet", defaults=Defaults(weight=0.25))
-    assert log.reward.tolist() == pytest.approx([0.5, 0.8, 0.25])
-    assert (log.raw.tolist(), set(log.made_at)) == ([True, False, False], {1_704_067_200.0})
-    pq.write_table(pa.Table.from_pylist([LEAST | {"made_at": "noon"}]), tmp_path / "log.parquet")
-    with pytest.raises(InvalidInput, match="'noon' cannot be used") as caught:
-        next(read_log(tmp_path / "log.parquet"))
-    assert "line 1 made_at" in caught.value.message
-
-
 @pytest.mark.parametrize("change", [{"features": [1.0]}, {"features": None}, {"encoder_hash": "other"}])
 def test_uneven_features(tmp_path, change):
     """Features that are missing in a row, of another width or by another encoder are no features at all."""
@@ -166,38 +133,3 @@ def test_no_such_column(tmp_path):
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
     with pytest.raises(InvalidInput, match=r"no such column .*the file has id"):
         next(read_log(tmp_path / "other.parquet"))
-
-
-def read_either(path, *, own):
-    """The first batch of a Parquet file or of JSON Lines."""
-    if path.suffix == ".parquet":
-        return next(read_log(path, own=own))
-    source = RowsSource(rows=lambda: read_rows(path))
-    spec = BatchSpec(arms=arms_of(source, every=True), own=own)
-    return decoded(next(source.batches(spec.columns)), spec=spec)
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-@pytest.mark.parametrize("name", ["reward", "arm", "arms", "id", "text", "context", "propensity", "made_at"])
-def test_columns_that_are_no_pmf(tmp_path, suffix, name):
-    """A candidate cannot be a column of texts, numbers or objects. It is named with its row."""
-    write_rows(tmp_path / f"log.{suffix}", plain_rows(2))
-    with pytest.raises(InvalidInput, match="is no pmf") as caught:
-        read_either(tmp_path / f"log.{suffix}", own=(name,))
-    assert caught.value.field.endswith(f"1 {name}")
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_rounding_below_zero_is_zero(tmp_path, suffix):
-    """A probability that is negative by rounding counts as 0, in the log's pmf as in a candidate's."""
-    rows = plain_rows(2)
-    drawn = [row.decision.arms.index(row.decision.arm) for row in rows]
-    sure = [tuple(1.0 if at == place else -2.7e-17 for at in range(len(rows[0].decision.arms))) for place in drawn]
-    made = [
-        replace(row, decision=replace(row.decision, pmf=pmf, propensity=1.0))
-        for row, pmf in zip(rows, sure, strict=True)
-    ]
-    write_rows(tmp_path / f"log.{suffix}", with_extra(made, "candidate", [list(pmf) for pmf in sure]))
-    log = read_either(tmp_path / f"log.{suffix}", own=("candidate",))
-    assert log.pmf.min() == log.own["candidate"].min() == 0.0
-    assert log.pmf.tolist() == log.own["candidate"].tolist()

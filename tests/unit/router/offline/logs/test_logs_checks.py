@@ -115,15 +115,6 @@ def test_arm_alone_of_a_ledger(tmp_path):
     assert bad.field == "arms"
 
 
-def test_bad_row_of_parquet(tmp_path):
-    """A Parquet row is counted from 1, and checked like any other."""
-    rows = plain_rows(3000)
-    wrong = replace(rows[2499].decision, pmf=(0.5, 0.2, 0.2))
-    write_rows(tmp_path / "log.parquet", [*rows[:2499], replace(rows[2499], decision=wrong), *rows[2500:]])
-    bad = [row for row in read_rows(tmp_path / "log.parquet") if isinstance(row, BadRow)]
-    assert [(row.line, row.field) for row in bad] == [(2500, "pmf")]
-
-
 KEYS = st.sampled_from([*KEYS, "extra"])
 
 

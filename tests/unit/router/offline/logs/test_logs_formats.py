@@ -1,7 +1,6 @@
 """Every format gives back what it was given, and a file is whole or not there."""
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,20 +39,6 @@ def test_least_row(tmp_path):
     assert (decision.query.text, decision.query.tenant, decision.features) == ("", "default", None)
     assert (reward.value, reward.quality, reward.cost, reward.minimum, reward.maximum) == (0.7, 0.7, 0.0, 0.0, 2.0)
     assert (reward.preset, reward.source, row.seq, row.line) == ("reward", "explicit", 1, 1)
-
-
-def test_pmf_by_name(tmp_path):
-    """A pmf may be an object, with or without a list of arms, in any order."""
-    path = write_json(
-        tmp_path / "log.jsonl",
-        [
-            {"id": "a", "pmf": {"fast": 0.25, "deep": 0.75}, "arm": "fast", "reward": 1},
-            LEAST | {"id": "b", "pmf": {"deep": 0.75, "fast": 0.25}},
-        ],
-    )
-    first, second = read_rows(path)
-    assert (first.decision.arms, first.decision.pmf) == (("fast", "deep"), (0.25, 0.75))
-    assert (second.decision.arms, second.decision.pmf) == (("fast", "deep"), (0.25, 0.75))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,13 +100,3 @@ def test_format_by_name(tmp_path):
         assert len(list(read_rows(tmp_path / "log.data"))) == 1
     with pytest.raises(InvalidInput, match=r"end the name in \.jsonl"):
         write_rows(tmp_path / "log.txt", [])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_surrogates_of_a_rating_come_back(name, tmp_path):
-    """The log contains the scores of judge and events next to a rating."""
-    row = plain_rows(1)[0]
-    row = replace(row, reward=replace(row.reward, surrogates={"judge": 0.7, "event": 0.1}))
-    write_rows(tmp_path / name, [row])
-    (back,) = read_rows(tmp_path / name)
-    assert back.reward.surrogates == {"judge": 0.7, "event": 0.1}

@@ -3,8 +3,6 @@
 import json
 import math
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.offline.logs.tables import read_table
@@ -38,16 +36,6 @@ def test_row_as_written(written):
         TableRow(id="q1", question="Who?", correct={"a": 0.0, "b": 1.0}, steps={"a": 0.0, "b": 2.5}, hops=2),
         TableRow(id="q2", question="Who?", correct={"a": 1.0, "b": 0.25}, steps={"a": 0.0, "b": 2.5}),
     )
-
-
-def test_values_may_have_the_types_of_other_tools(written):
-    """Numbers may be text, ids and data sets may be numbers, and optional values may be null or empty."""
-    amounts = {"correct": {"a": "0", "b": True}, "steps": {"a": "0", "b": "2.5"}}
-    written_row = GOOD | amounts | {"id": None, "hops": "2", "dataset": "", "context": None}
-    table = written(json.dumps(written_row), line(id=7.0, hops=2.0, dataset=3))
-    first, second = table.rows
-    assert (first.id, first.hops, first.dataset, dict(first.correct)) == ("row-1", 2, None, {"a": 0.0, "b": 1.0})
-    assert (second.id, second.hops, second.dataset, dict(first.steps)) == ("7", 2, "3", {"a": 0.0, "b": 2.5})
 
 
 def test_a_row_may_have_a_context(written):
@@ -161,21 +149,3 @@ def test_rows_with_gaps_are_left_out(tmp_path):
     assert [row.id for row in read_table(file, bad=bad).rows] == ["q4", "q5"]
     assert {(row.line, row.field) for row in bad} == {(1, "correct.b"), (2, "correct.b"), (3, "correct.a")}
     assert all(row.remedy for row in bad)
-
-
-@pytest.mark.parametrize(("name", "content"), [("t.csv", "question,correct.a,correct.b,steps.a\n"), ("t.json", "[]")])
-def test_a_table_without_rows_is_refused(tmp_path, name, content):
-    """A file that has column names but no rows is refused with its path. An empty list is refused too."""
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InvalidInput, match="the file has no rows") as caught:
-        read_table(tmp_path / name)
-    assert caught.value.field == str(tmp_path / name)
-
-
-def test_a_column_of_lists_of_numbers_is_no_fault(tmp_path):
-    """A Parquet table may also have a column of embeddings, and an embedding may be empty."""
-    row = {"question": "Who?", "correct": {"a": 1.0, "b": 0.0}, "steps": {"a": 1, "b": 2}}
-    pq.write_table(
-        pa.Table.from_pylist([{**row, "features": [0.5, 1.0]}, {**row, "features": []}]), tmp_path / "t.parquet"
-    )
-    assert len(read_table(tmp_path / "t.parquet").rows) == 2

@@ -36,14 +36,6 @@ def test_every_arm_once_with_the_uniform_propensity():
         assert decision.facts == {IMPORTED: "table"}
 
 
-def test_rewards_are_those_of_the_arms():
-    """Quality and cost are the table's, the value follows from the configured weight."""
-    found = [row.reward for row in rows_of()]
-    assert [(reward.quality, reward.cost) for reward in found] == [(0.0, 0.0), (1.0, 2.0), (0.5, 5.0)]
-    assert [reward.value for reward in found] == pytest.approx([0.0, 0.8, 0.0])
-    assert {(reward.preset, reward.source, reward.weight) for reward in found} == {("rating", "explicit", 0.1)}
-
-
 def test_ids_follow_from_what_is_asked():
     """The same question has the same ids whatever the row is called; asked once more in a table it has others."""
     ids = [row.decision.id for row in rows_of()]

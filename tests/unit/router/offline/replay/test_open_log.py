@@ -59,12 +59,6 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, pass
     close(result, expected)
 
 
-def test_a_policy_that_reads_questions_takes_the_rows(parquet):
-    """A candidate of the registry is trained on the rows in memory, through the same two calls."""
-    result = replay(open_log(parquet, config=Settings()), candidates=["linucb", "fixed:slow"])
-    assert (result.rows, result.log) == (200, str(parquet))
-
-
 def test_without_candidates(parquet):
     """Without names each arm of the log is judged, and uniform: of a Parquet file and of rows in memory."""
     log = open_log(parquet, config=Settings())
@@ -82,14 +76,6 @@ def test_since(parquet):
     for ask in (lambda: replay(late), late.read):
         with pytest.raises(InvalidInput, match="all 200 are older"):
             ask()
-
-
-@pytest.mark.parametrize("bounds", [(0.5, 0.5), (-float("inf"), 1.0), (0.0, float("nan"))])
-def test_bounds_of_rewards(bounds):
-    """Bounds of rewards that are not finite, or not in order, are refused when the log is opened."""
-    with pytest.raises(InvalidInput) as caught:
-        open_log("log.parquet", config=Settings(), minimum=bounds[0], maximum=bounds[1])
-    assert caught.value.field == "minimum"
 
 
 def test_the_lines_of_the_document(parquet, sizes):

@@ -70,30 +70,6 @@ def test_eight_parts_are_the_whole(whole, tmp_path, plan, monkeypatch):
     close(replace(replay(parts, candidates=CANDIDATES, plan=Plan(**plan)), log=expected.log), expected, within=1e-9)
 
 
-def test_since_and_a_pattern(whole, tmp_path):
-    """A pattern names the same parts as their folder; rows before `since` are left out, whole parts too."""
-    since = 1.7e9 + 160
-    expected = replay(replace(whole, since=since), candidates=CANDIDATES)
-    parts = replace(cut(tmp_path / "parts", 100, 150, 300), since=since)
-    for log in (parts, replace(parts, path=tmp_path / "parts" / "part-*.parquet")):
-        close(replace(replay(log, candidates=CANDIDATES), log=expected.log), expected, within=1e-9)
-
-
-def test_arms_of_one_part_only(tmp_path):
-    """An arm that only one file offers is an arm of the log, if mixed arms are allowed."""
-    rows = rows_with_candidate(60)
-    few = {"arms": ("slow", "fast"), "pmf": (0.5, 0.5), "arm": "slow", "propensity": 0.5, "scores": None}
-    rows[:20] = [replace(row, decision=replace(row.decision, **few), extra={"better": [0.5, 0.5]}) for row in rows[:20]]
-    write_rows(tmp_path / "whole.parquet", rows)
-    one = open_log(tmp_path / "whole.parquet", config=Settings(), mixed_arms=True)
-    expected = replay(one, candidates=CANDIDATES)
-    parts = replace(cut(tmp_path / "parts", 20, rows=rows), mixed_arms=True)
-    close(replace(replay(parts, candidates=CANDIDATES), log=expected.log), expected, within=1e-9)
-    with pytest.raises(InvalidInput, match="the first row offers slow, fast") as caught:
-        replay(replace(parts, mixed_arms=False))
-    assert caught.value.field.endswith("part-1.parquet row 1 arms")
-
-
 def without_rows(path, *, like):
     """A file with the columns of another one and no row, as engines write for a partition of nothing."""
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -201,14 +177,6 @@ def test_probabilities_of_a_softmax_without_a_floor(tmp_path):
     for parts, whole in zip(results[2::2], results[3::2], strict=True):
         close(replace(parts, log=results[0].log), results[0], within=1e-9)
         close(replace(whole, log=results[1].log), results[1], within=1e-9)
-
-
-def test_parts_without_features_everywhere(tmp_path):
-    """Where one file has no features no model reads those of the others."""
-    rows = rows_with_candidate()
-    bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows[300:]]
-    result = replay(cut(tmp_path / "parts", 300, rows=[*rows[:300], *bare]), candidates=CANDIDATES)
-    assert any("no features" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("rest", [0.0, 1e-15, 4e-10])

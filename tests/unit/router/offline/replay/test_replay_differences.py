@@ -12,19 +12,6 @@ from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from, 
 # ---------------------------------------------------------------------------------------------------------- comparisons
 
 
-def test_better_and_worse():
-    """On 2,000 rows the best arm is better than the log and the worst is worse, and nothing more is needed."""
-    rows = with_extra(lived_rows(2000, weight=0.0), "near", [[0.49, 0.31, 0.2]] * 2000)
-    found = judged(rows, "fixed:slow", "fixed:fast", "column:near")
-    best, worst, near = found.candidates
-    compared = [one.comparison for one in (best, worst, near)]
-    assert [one.verdict for one in compared] == ["better", "worse", "as good"]
-    assert [one.missing for one in compared] == [None] * 3
-    assert {(one.design, one.rated) for one in compared} == {("logged draws", 77)}, "the questions come again and again"
-    assert best.reward.low < 0.8 < best.reward.high
-    assert worst.reward.low < 0.2 < worst.reward.high
-
-
 # ---------------------------------------------------------------------------------------------------- segments and time
 
 
@@ -131,18 +118,3 @@ def relabelled(decision):
 
 
 # ------------------------------------------------------------------------------------------------ forecasts
-
-
-def test_few_effective_rows_give_no_verdict():
-    """A candidate that hardly any row speaks of is not called better or worse, and the note says why."""
-    rare = [number % 100 == 1 for number in range(600)]
-    records = [
-        {"arms": list(ARMS), "pmf": [0.98, 0.01, 0.01], "arm": ARMS[int(each)], "reward": float(each)} for each in rare
-    ]
-    (found,) = judged(rows_from(records), f"fixed:{ARMS[1]}").candidates
-    assert found.weights.effective_rows == pytest.approx(6.0)
-    assert (found.comparison.verdict, found.comparison.reward.low) == ("not known yet", None)
-    assert found.comparison.missing == (
-        "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 more questions at this rate. "
-        "They are missing for fixed:deep: a larger policy.floor or policy.harm draws its arms more often"
-    )

@@ -8,7 +8,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import memory_log, open_log, replay
-from tests.support.logs.log_rows import keys_of, read_log
 from tests.support.logs.replay_logs import close, lived_rows, with_text
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -37,24 +36,6 @@ def test_a_question_is_known_by_its_text_else_its_features_else_its_decision():
     sizes = [len(np.unique(group)) for group in log.questions.reshape(-1, 4)]
     assert sizes == [(1, 1, 4)[at % 3] for at in range(30)]
     assert len(np.unique(log.questions)) == 20 + 40
-
-
-def test_every_reader_has_the_same_questions(tmp_path):
-    """A Parquet file gives the rows the same questions as memory, whatever the batch and whether features are read."""
-    rows = mixed_rows()
-    rows = [with_text(row, row.decision.query.text or " ") for row in rows]
-    expected = memory_log(rows).read().log
-    write_rows(tmp_path / "log.parquet", rows)
-    for batch in (7, 1 << 16):
-        pieces = list(read_log(tmp_path / "log.parquet", batch_rows=batch))
-        assert np.array_equal(np.concatenate([piece.questions for piece in pieces]), expected.questions)
-        assert np.array_equal(np.concatenate([piece.known_by for piece in pieces]), expected.known_by)
-
-
-def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
-    """The key of a text does not depend on its length or on the texts hashed with it."""
-    texts = ["", "a", "why?" * 3, "x" * 127, "x" * 128, "x" * 129, "é" * 5000, "y" * 40_000]
-    assert keys_of(texts).tolist() == [keys_of([text])[0] for text in texts]
 
 
 def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch):

@@ -64,15 +64,6 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     )
 
 
-def test_snapshot_that_learned_all(settings):
-    """A log that a snapshot has learned to the last row is refused, with the ways out."""
-    made, rows = settings(), fresh_rows(50)
-    version = snapshot_of(rows, made)
-    with pytest.raises(InvalidInput, match="all 50 rows were learned") as caught:
-        judged(rows, version, settings=made)
-    assert "cross-fitted" in caught.value.remedy
-
-
 def test_snapshot_of_another_ledger(settings):
     """A new label learns all decisions of its store: what is older than another ledger's snapshot may be a lesson."""
     made, rows = settings(), fresh_rows(50)
@@ -153,16 +144,6 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
     assert sorted(asked for asked, _ in spy.heard) == sorted(ids)
     for asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
-
-
-def test_crossfitted_policy_never_saw_the_question(spy):
-    """A question that occurs several times is asked of no policy that learned one of its rows."""
-    rows = lived_rows(300)
-    text = {row.decision.id: row.decision.query.text for row in rows}
-    assert len(set(text.values())) == 77
-    judged(rows, "spy")
-    for asked, learned in spy.heard:
-        assert text[asked] not in {text[each] for each in learned}
 
 
 def test_refused_rows_are_counted(spy, monkeypatch):

@@ -23,15 +23,6 @@ def test_sources_of_rewards():
     )
 
 
-def test_rows_without_times():
-    """A log without times has no dates, and rows without one do not stretch the log to 1970."""
-    assert (judged(hand_rows(), "uniform").begin, judged(hand_rows(), "uniform").end) == (None, None)
-    rows = lived_rows(30)
-    rows[3] = replace(rows[3], decision=replace(rows[3].decision, made_at=0.0))
-    found = judged(rows, "uniform")
-    assert (found.begin, found.end) == (1.7e9, 1.7e9 + 29)
-
-
 @pytest.mark.parametrize(
     ("plan", "field"),
     [

@@ -134,13 +134,6 @@ def test_the_sentence_of_a_candidate(one, sentence):
     assert text.endswith(sentence)
 
 
-def test_the_baseline_is_not_compared_with_itself():
-    """Only candidates have a sentence and a comparison; the baseline is a point of the frontier."""
-    shown = assessment(replayed(BASELINE, candidate()))
-    assert [one.first for one in shown.comparisons] == ["linucb"]
-    assert {point.name for point in shown.frontier} == {"linucb", SERVED}
-
-
 def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
     """The faults come before any number, and nothing is better or worse."""
     blocked = candidate(blocked="a log that does not contradict its own probabilities")
@@ -177,9 +170,3 @@ def test_the_log_is_described():
     assert rows["by"][0][4:] == ("+0.050 (+0.010 to +0.090)", "better")
     assert rows["the"] == (("none", "33.1 %", "33.3 %", "0.410", "\u2013", "0.000", "yes"),)
     assert rows["how"][0][1:3] == ("2,310 of 12,000", "28")
-
-
-def test_a_weight_of_any_size_is_shown_as_unbounded():
-    """A possible weight above a million is a word."""
-    wild = replace(candidate(), weights=replace(WEIGHTS, possible=2.9e8))
-    assert "unbounded" in assessment(replayed(wild)).tables[1].rows[0]

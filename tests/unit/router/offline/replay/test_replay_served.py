@@ -111,15 +111,6 @@ def test_other_params_are_another_policy(world):
     assert same == {None: False, "logged": True}
 
 
-def test_two_that_have_learned(world):
-    """If the baseline is one of them, both have learned from the log, and the sentence reports it for both."""
-    settings, log = world("mba")
-    found = replay(log, candidates=["linucb", "mba"], plan=Plan(baseline="mba"), settings=settings)
-    assert [candidate.same_policy for candidate in found.candidates] == [False, False]
-    compared = found.candidates[0].comparison
-    assert (compared.first, compared.second) == ("linucb (learned from this log)", "mba (learned from this log)")
-
-
 def test_unknown_policies_are_not_compared_by_name(world):
     """In an imported log, or one decided by several policies, no policy is identified with the candidate."""
     log = world("mba", 0)[1]
@@ -131,18 +122,6 @@ def test_unknown_policies_are_not_compared_by_name(world):
         assert not found.candidates[0].same_policy
         who = "linucb and mba" if logged else "the logged policy"
         assert found.candidates[0].comparison.second == f"{who} as served while learning"
-
-
-def test_floors_are_the_services():
-    """Without an option the floors are the configured ones, the cold-start floor while an arm has few outcomes."""
-    settings = Settings(policy={"cold_start_outcomes": 10_000, "floor": 0.02, "cold_start_floor": 0.1})
-    found = judged(lived_rows(200), "mba", settings=settings)
-    assert min(found.candidates[0].shares.values()) >= 0.1 - 1e-9
-    assert (
-        "policies and snapshots are judged as they would be served: floor 0.02, 0.1 for an arm until it has 10000 "
-        "learned outcomes"
-    ) in found.notes
-    assert min(judged(lived_rows(200), "mba", settings=settings, floor=0.0).candidates[0].shares.values()) < 0.1
 
 
 def test_all_at_one_price():

@@ -38,8 +38,6 @@ class World:
     repeats: int = 1
     #: the policy's expectations are of no use
     blind: bool = False
-    #: correlation of a judge's scores of all answers with their quality; 0: there is no judge
-    judge: float = 0.0
     #: those that are rated are chosen as by the label queue, and weighted by their probability
     chosen: bool = False
 
@@ -52,7 +50,6 @@ WORLDS = (
     World(name="as good, 30 % rated", quality=EVEN, rated=THIRTY, prefers=(2, 2)),
     World(name="cheap for lookups, 30 % rated", quality=SPECIAL, rated=THIRTY),
     World(name="cheap for lookups, 5 % rated", quality=SPECIAL, rated=THIRTY / 6),
-    World(name="5 % rated, a judge of correlation .5", quality=SPECIAL, rated=THIRTY / 6, judge=0.5),
     World(name="5 % labelled, chosen by the label queue", quality=SPECIAL, rated=THIRTY / 6, chosen=True),
     World(name="5, 30, 60 % rated by arm", quality=SPECIAL, rated=np.array([0.05, 0.3, 0.6])),
     World(name="worse, 30 % rated", quality=WORSE, rated=THIRTY, prefers=(2, 2)),
@@ -111,16 +108,9 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
         counts=world.rated.mean() / q if world.chosen else None,
-        judge=_scores(quality[drawn], world.judge, seed=seed) if world.judge else None,
     )
     newest = slice(None, None, -1)
     return Run(log=log.part(newest), dollars=dollars[newest], quality=quality[newest])
-
-
-def _scores(quality: Vector, alike: float, *, seed: int) -> Vector:
-    """A judge's scores, of this correlation with the quality: the quality itself, or that of any other answer."""
-    random = np.random.default_rng([seed, 1])
-    return np.where(random.random(len(quality)) < alike, quality, random.permutation(quality))
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ To add a place, write such a function and put it into PLACES.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -270,27 +269,18 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     rows, random = np.arange(len(lived.action)), np.random.default_rng([seed, 3])
     means = np.array([1.0, 2.0, 4.0])
     spent = (means * np.exp(random.normal(-0.125, 0.5, lived.pmf.shape)))[rows, lived.action]
-    scores = _scores(lived, random)
     lines: dict[Line, list[Look]] = {}
-    for look, judged in product(LOOKS, (False, True)):
-        here, judge = lived.part(slice(0, look)), scores[:look] if judged else None
-        log = replace(_report_log(here, spent[:look]), judge=judge)
+    for look in LOOKS:
+        here = lived.part(slice(0, look))
+        log = _report_log(here, spent[:look])
         served = here.value(here.pmf)
         for one in report_of(log, _SCOPE, policy=PolicySettings()).arms:
             arm = ARMS.index(one.second.removeprefix("always "))
             truths = (served - here.chance[:, arm]).mean(), float((here.pmf @ means).mean() - means[arm])
-            said = [("quality with a judge", one.quality)] if judged else [("quality", one.quality), ("cost", one.cost)]
-            for (name, found), truth in zip(said, truths, strict=False):
+            for (name, found), truth in zip((("quality", one.quality), ("cost", one.cost)), truths, strict=True):
                 line = Line(name=f"{name}, {one.second}", confidence=0.95, every_look=True)
                 lines.setdefault(line, []).append(Look(truth=float(truth), low=found.low, high=found.high))
     return lines
-
-
-def _scores(lived: Life, random: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Scores of a judge for two thirds of the answers; half of them are right, half are random."""
-    scores = np.where(random.random(len(lived.reward)) < 0.5, lived.reward, random.permutation(lived.reward))
-    scores[random.random(len(scores)) < 1 / 3] = np.nan
-    return scores
 
 
 _SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)

@@ -2,12 +2,11 @@
 
 `asymptotic_width` is the one method of everything that is looked at while its log grows: reports and rollouts. It is
 valid in the limit of many rows; its users allow for rare rows that were not seen yet (`reporting/estimates.py`,
-`rollouts/evidence.py`). `Tried` says whether a log has enough rows for an interval, `JudgeSlopes` narrows intervals.
+`rollouts/evidence.py`). `Tried` says whether a log has enough rows for an interval.
 """
 
-import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -94,55 +93,5 @@ class Tried:
         return f"{more} more {'question' if more == 'about 1' else 'questions'} at this rate"
 
 
-#: fewest answers with both a rating and a judge's score for a slope. At this number of answers the slope is halved
+#: fewest answers with both a rating and a judge's score from which only people's ratings count
 FEWEST_BOTH: Final = 20
-
-
-@dataclass(kw_only=True, slots=True)
-class JudgeSlopes:
-    """Slopes b with which a judge's scores, as a control variate, narrow the interval of a mean.
-
-    People rated some answers: let y be a rating. A judge scored these and other answers: let g be a score. If the rated
-    answers are a random sample, y + b (mean of g over all scored answers - g) has the same mean as y for every b
-    (prediction-powered inference: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023). The variance is smallest if b
-    is the slope of y on g. Intervals stay valid after every row, since b is computed from earlier rows only.
-    """
-
-    #: arm -> (rows, sum y, sum g, sum y g, sum g g) for answers with y and g, then (rows, sum g, sum g g) with g only
-    _sums: dict[str, Vector] = field(default_factory=dict)
-
-    def before(self, arms: tuple[str, ...], *, arm: Choices, value: Vector, judge: Vector) -> Vector:
-        """The slope of rating on score for each row, in [0, 1], fitted to the rows before it. Then adds the rows.
-
-        The slope is computed within arms, as if FEWEST_BOTH further rows had the slope 0. While the mean scores of
-        rated and unrated answers of an arm differ by more than 4 standard errors, it is 0: the sample is not random.
-
-        arms: names of the columns
-        arm: column of the drawn arm, shape (n,)
-        value: rating in [0, 1], NaN without a rating, shape (n,)
-        judge: score in [0, 1], NaN without a score, shape (n,)
-        """
-        both = ~np.isnan(value) & ~np.isnan(judge)
-        y, g = np.where(both, value, 0.0), np.nan_to_num(judge)
-        products = np.stack([np.ones(len(g)), y, g, y * g, g * g])
-        total, unlike = np.zeros((3, len(g))), np.zeros(len(g), dtype=np.bool_)
-        for name in dict.fromkeys((*arms, *self._sums)):
-            mine = arm == (arms.index(name) if name in arms else -1)
-            rows = np.concatenate([products * (mine & both), products[[0, 2, 4]] * (mine & ~both & ~np.isnan(judge))])
-            upto = self._sums.get(name, np.zeros(8))[:, None] + np.cumsum(rows, axis=1)
-            n, sy, sg, syg, sgg, others, so, soo = upto - rows
-            count, rest = np.maximum(n, 1.0), np.maximum(others, 1.0)
-            total += n, syg - sy * sg / count, sgg - sg * sg / count
-            spread, beside = sgg / count - (sg / count) ** 2, soo / rest - (so / rest) ** 2
-            error = np.maximum(spread, 1e-3) / count + np.maximum(beside, 1e-3) / rest
-            gap = (sg / count - so / rest) ** 2 > 4.0**2 * error
-            unlike |= gap & (np.minimum(n, others) >= FEWEST_BOTH)
-            if len(g):
-                self._sums[name] = upto[:, -1]
-        slope = np.clip(total[1] / np.maximum(total[2], 1e-9), 0.0, 1.0) * total[0] / (total[0] + FEWEST_BOTH)
-        return np.where((total[0] >= FEWEST_BOTH) & ~unlike, slope, 0.0)
-
-
-def judge_score(surrogates: str | None) -> float:
-    """The judge's score in the JSON of the column `surrogates`; NaN without a score."""
-    return float(json.loads(surrogates).get("judge", math.nan)) if surrogates else math.nan

@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.comparison import Difference
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, JudgeSlopes, asymptotic_width
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, asymptotic_width
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
 Choices = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 #: probability that the interval misses the true difference in at least one of the reports made while the log grows
 ALPHA: Final = 0.05
@@ -42,7 +43,6 @@ def compared(
     against: int | Choices,
     least: float,
     most: float,
-    judge: Vector | None = None,
     counts: Vector | None = None,
 ) -> tuple[Difference, Matrix | None]:
     """The served answers minus always using one arm, in the unit of `value`. A row is a question.
@@ -56,78 +56,70 @@ def compared(
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
     against: index of the arm to compare with, or one index for each row, shape (n,)
     least, most: smallest and largest possible value
-    judge: a judge's scores in [0, 1], shape (n,), NaN without a score. Two intervals are computed: with the scores as a
-        control variate, and without scores. Of the two upper ends, the end nearer to its estimate is returned, and of
-        the lower ends too: scores may contain little information on rare losses
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
     """
     n = len(value)
     is_seen, is_drawn = ~np.isnan(value), arm == against
-    is_seen_draw = is_drawn & is_seen
-    at_arm = np.arange(n), np.broadcast_to(against, n)
-
     if not is_seen.any():
         return Difference(), None
     seen_weight = np.where(is_seen, 1.0 if counts is None else counts, 0.0)
-    plain = None
-    adjustment = np.full(n, np.nan)
-    if judge is not None:
-        plain, _ = compared(
-            value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=least, most=most, counts=counts
-        )
-        adjustment = _judge_adjustment(value, arm=arm, judge=judge, least=least, most=most)
-    predicted_drawn = predicted[np.arange(n), arm]
     served, seen_share, unknown = _served(
-        value, seen_weight=seen_weight, arm=arm, predicted=predicted_drawn, adjustment=adjustment
+        value, seen_weight=seen_weight, arm=arm, predicted=predicted[np.arange(n), arm]
     )
-    if not is_seen_draw.any():
-        return Difference(first=float(served.mean())), None
+    first = float(served.mean())
+    if not (is_drawn & is_seen).any():
+        return Difference(first=first), None
+    at_arm = np.arange(n), np.broadcast_to(against, n)
     inverse, rated = 1.0 / pmf[at_arm], float(seen_share[at_arm[1]].min())
-    weight = np.where(is_seen_draw, inverse * seen_weight, 0.0)
-    served_weight = seen_weight / seen_share[arm]
+    weight = np.where(is_drawn & is_seen, inverse * seen_weight, 0.0)
     effective = min(
-        effective_rows(float(weight.sum()), squares=float((weight**2).sum())),
+        _effective(weight),
         # computed from the probabilities of all questions, so that questions that hardly ever draw the arm count too
         rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
-        effective_rows(float(served_weight.sum()), squares=float((served_weight**2).sum())),
+        _effective(seen_weight / seen_share[arm]),
     )
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
-        return Difference(first=float(served.mean()), effective_rows=effective), None
+        return Difference(first=first, effective_rows=effective), None
     model = _fitted(value, weight=weight, predicted=predicted[at_arm])
-    centred = _centred(adjustment, weight=np.where(is_drawn, inverse, 0.0))
-    always = model + np.where(is_seen_draw, value - model - centred, 0.0) * weight * (n / weight.sum())
-    always += centred * inverse * (n / inverse[is_drawn].sum())
-    difference = served - always
-    variance = float(difference.var(ddof=1)) / n * effective / (effective - 2.0)
-    # `heavy` is the weight of the heaviest rows, computed from the probabilities: the mean of cubed weights divided by
-    # the mean of squared weights (see `heavy_weight` in comparison/intervals).
+    always = model + np.where(weight > 0.0, value - model, 0.0) * weight * (n / weight.sum())
+    least_share = 0.0 if is_seen.all() else float(seen_share[arm[is_seen]].min())
+    heavy = _heavy(inverse, is_drawn=is_drawn, counts=counts, rated=rated, least_share=least_share)
+    span = most - least
+    scores = np.stack([served, always])
+    return _interval(scores, effective=effective, farthest=heavy * span / n, margin=unknown * span), scores
+
+
+def _effective(weight: Vector) -> float:
+    return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
+
+
+def _heavy(inverse: Vector, *, is_drawn: Flags, counts: Vector | None, rated: float, least_share: float) -> float:
+    """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
+
+    It is computed from the probabilities (see `heavy_weight` in comparison/intervals). rated: share of seen rows of the
+    compared arm. least_share: smallest such share of a drawn arm, 0 if every row was seen. counts: see `compared`
+    """
     if counts is None:
         heavy = float((inverse**2).sum() / inverse.sum()) / rated
-        heavy = max(heavy, 0.0 if is_seen.all() else float(1.0 / seen_share[arm[is_seen]].min()))
-    else:  # the weight of a row is the amount that its label would add to the difference
-        added = counts * np.abs(1.0 - np.where(is_drawn, inverse, 0.0))
-        heavy = float((added**3 / counts).sum() / (added**2 / counts).sum()) / rated
+        return max(heavy, 1.0 / least_share if least_share else 0.0)
+    # The weight of a row is the amount that its label would add to the difference.
+    added = counts * np.abs(1.0 - np.where(is_drawn, inverse, 0.0))
+    return float((added**3 / counts).sum() / (added**2 / counts).sum()) / rated
+
+
+def _interval(scores: Matrix, *, effective: float, farthest: float, margin: float) -> Difference:
+    """The mean difference of two rows of scores with its interval. margin: added to both sides."""
+    first, second = map(float, scores.mean(axis=1))
+    difference = scores[0] - scores[1]
     middle = float(difference.mean())
-    first, second = float(served.mean()), float(always.mean())
     if abs(middle) < _ROUNDING * max(abs(first), abs(second)):
         middle = 0.0
-    below, above = _standard_errors(difference - middle, variance=variance, farthest=heavy * (most - least) / n)
+    variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
+    below, above = _standard_errors(difference - middle, variance=variance, farthest=farthest)
     width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
-    times, margin = width * math.sqrt(effective), unknown * (most - least)
+    times = width * math.sqrt(effective)
     low, high = middle - times * below - margin, middle + times * above + margin
-    if plain is not None and plain.estimate is not None and plain.low is not None and plain.high is not None:
-        low = min(middle, plain.low if plain.estimate - plain.low < middle - low else low)
-        high = max(middle, plain.high if plain.high - plain.estimate < high - middle else high)
-    found = Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
-    return found, np.stack([served, always])
-
-
-def _judge_adjustment(value: Vector, *, arm: Choices, judge: Vector, least: float, most: float) -> Vector:
-    """Value that the judge's score predicts for each row, up to a constant, shape (n,); NaN without a score."""
-    names, oldest_first = tuple(map(str, range(int(arm.max()) + 1))), slice(None, None, -1)
-    scaled = ((value - least) / (most - least))[oldest_first]
-    slopes = JudgeSlopes().before(names, arm=arm[oldest_first], value=scaled, judge=judge[oldest_first])[oldest_first]
-    return np.asarray(slopes * (most - least) * (judge - 0.5))
+    return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
 
 
 def _standard_errors(deviations: Vector, *, variance: float, farthest: float) -> tuple[float, float]:
@@ -152,9 +144,7 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
     return max(below - shift, 0.0), max(above + shift, 0.0)
 
 
-def _served(
-    value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector, adjustment: Vector
-) -> tuple[Vector, Vector, float]:
+def _served(value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector) -> tuple[Vector, Vector, float]:
     """Returns (estimated value of each served answer, share of seen rows of each arm, share without any seen row).
 
     The second is 1 for an arm without a seen row. The third is the share of all rows that drew such an arm.
@@ -172,16 +162,9 @@ def _served(
         fitted = _fitted(value[rows], weight=seen_weight[rows], predicted=predicted[rows])
         above_arm = overall - float(np.average(value[seen], weights=seen_weight[seen]))
         shrinkage = _PRIOR_ROWS / (_PRIOR_ROWS + seen.sum()) * above_arm
-        model[rows] = fitted + shrinkage + _centred(adjustment[rows], weight=np.ones(int(rows.sum())))
+        model[rows] = fitted + shrinkage
     served = model + np.where(is_seen, value - model, 0.0) * seen_weight / seen_share[arm]
     return served, seen_share, unknown
-
-
-def _centred(adjustment: Vector, *, weight: Vector) -> Vector:
-    """The adjustment minus its weighted mean, shape (n,); 0 in rows without a score or weight."""
-    used = np.where(np.isnan(adjustment), 0.0, weight)
-    mean = np.nansum(used * adjustment) / max(used.sum(), _TINY)
-    return np.asarray(np.where(used > 0.0, adjustment - mean, 0.0))
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:

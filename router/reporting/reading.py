@@ -28,16 +28,8 @@ from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.confidence_sequences import FEWEST_BOTH, judge_score
-from ragbandit.shared.types import (
-    IMPORTED,
-    WHOLE,
-    LabelRequest,
-    Matrix,
-    PinnedArm,
-    StickyTurn,
-    Vector,
-)
+from ragbandit.shared.confidence_sequences import FEWEST_BOTH
+from ragbandit.shared.types import IMPORTED, WHOLE, LabelRequest, Matrix, PinnedArm, StickyTurn, Vector
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
@@ -104,7 +96,7 @@ _PAGE: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "judge", "by_judge", "counts", *UNITS)
+_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "by_judge", "counts", *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
 #: key of a decision's facts -> reason to leave the decision out
 _NO_DRAW: Final = {StickyTurn.key: "a turn that stayed on its arm", PinnedArm.key: "an arm that was pinned"}
@@ -152,8 +144,6 @@ class ReportRows:
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: a judge's scores in [0, 1], NaN without a score; None if people rated too few answers: `quality` has the scores
-    judge: Vector | None = None
     #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
     #: what decided the newest questions instead of the policy, the newest first
@@ -226,6 +216,7 @@ class _Rows:
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     imported: int = 0
+    judged_twice: int = 0  #: answers with both a person's rating and a judge's score
     deciders: list[Decider] = field(default_factory=list)
     #: the numbers of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
@@ -249,6 +240,7 @@ class _Rows:
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
+        self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
         costs = (np.nan,) * 3
         if row["cost"] is not None:
             cost = json.loads(row["cost"])
@@ -261,7 +253,6 @@ class _Rows:
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=reward) if rated else np.nan,
-                row["quality"] if by_judge else judge_score(row["surrogates"]),
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LabelRequest.key in facts else 1.0,
                 *costs,
@@ -283,9 +274,8 @@ class _Rows:
         tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
         for name, table in tables.items():
             table[cells] = offered[name]
-        judge, by_judge = columns["judge"], columns["by_judge"] > 0.0
-        judge_helps = int((~by_judge & ~np.isnan(columns["quality"] + judge)).sum()) >= FEWEST_BOTH
-        if judge_helps:
+        if self.judged_twice >= FEWEST_BOTH:
+            by_judge = columns["by_judge"] > 0.0
             columns["quality"][by_judge] = columns["reward"][by_judge] = np.nan
         return ReportRows(
             arms=tuple(self.arms),
@@ -303,7 +293,6 @@ class _Rows:
             left_out=dict(self.left_out),
             whole=whole,
             reward=columns["reward"],
-            judge=judge if judge_helps else None,
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
             deciders=self.deciders,
         )

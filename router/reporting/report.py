@@ -241,7 +241,7 @@ def _ratings(
 ) -> tuple[Difference, Matrix | None]:
     least = float(np.nanmin(values, initial=0.0)) if least is None else least
     most = float(np.nanmax(values, initial=1.0))
-    given: dict[str, Any] = {"predicted": log.expected_quality, "judge": log.judge, "counts": log.counts}
+    given: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts}
     found, scores = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **given)
     return _clipped(found, least - most, most - least), scores
 
@@ -278,12 +278,6 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
     if np.nansum(log.costs["seconds"]) > 0.0:
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
-    has_both = np.zeros(0) if log.judge is None else ~np.isnan(log.quality + log.judge)
-    if log.judge is not None and has_both.sum() > 1:
-        with np.errstate(invalid="ignore", divide="ignore"):  # NaN if all ratings or all scores are equal
-            correlation = float(np.nan_to_num(np.corrcoef(log.quality[has_both], log.judge[has_both])[0, 1]))
-        scores = f"{int((~np.isnan(log.judge)).sum()):,} answers"
-        yield f"the judge's scores of {scores} narrow these intervals; correlation with ratings {correlation:.2f}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
     quality, cost = exploration(log, unit=unit) if len(log.arm) else (Difference(), Difference())

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ragbandit.router.reporting import estimates
-from ragbandit.shared.confidence_sequences import JudgeSlopes
 
 
 def compared(*given, **options):
@@ -42,31 +41,6 @@ def test_ratings_that_depend_on_the_arm():
     assert found.first == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
     assert found.second == pytest.approx(1.0)
     assert found.low <= -0.375 <= found.high
-
-
-def test_a_judge_narrows_the_interval():
-    """Scores of unrated answers are a control variate: the estimate is that of the formula, the interval narrower."""
-    random = np.random.default_rng(5)
-    p = random.uniform(0.1, 0.5, 6_000)
-    arm = (random.random(6_000) < p).astype(np.intp)
-    right = (random.random(6_000) < np.array([0.7, 0.6])[arm]).astype(np.float64)
-    judge = np.where(random.random(6_000) < 0.6, right, random.permutation(right))
-    value = np.where(random.random(6_000) < 0.1, right, np.nan)
-    pmf, seen, newest = np.stack([1.0 - p, p], axis=1), ~np.isnan(value), slice(None, None, -1)
-    given = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "against": 1, "least": 0.0, "most": 1.0}
-    plain, found = compared(value, **given), compared(value, **given, judge=judge)
-    earlier = {"arm": arm[newest], "value": value[newest], "judge": judge[newest]}
-    told = JudgeSlopes().before(("a", "b"), **earlier)[newest] * (judge - 0.5)
-    drawn, rated = (arm == 1) / p, (arm == 1) * seen / p
-    residual = np.where(seen, value - told, 0.0)
-    expected = (rated @ residual) / rated.sum() + (drawn @ told) / drawn.sum()
-    assert found.second == pytest.approx(expected)
-    assert found.low <= float(right.mean()) - 0.6 <= found.high
-    assert found.high - found.low < 0.93 * (plain.high - plain.low)
-    noise = compared(value, **given, judge=random.random(6_000))
-    assert noise.high - noise.low < 1.01 * (plain.high - plain.low)
-    few = compared(value, **given, judge=np.where(np.cumsum(seen) < 15, judge, np.nan))
-    assert (few.second, few.low, few.high) == pytest.approx((plain.second, plain.low, plain.high))
 
 
 @pytest.mark.parametrize("losses", [4, 20, 60, 100, 180])

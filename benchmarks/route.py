@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
 from ragbandit.router.config.loading import load
-from ragbandit.router.encoders.base import HalfPrecisionEncoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router

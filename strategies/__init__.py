@@ -6,12 +6,13 @@ Arms of your own: docs/extend.md.
 """
 
 from ragbandit.strategies.arm_parts.steps import gather, read
-from ragbandit.strategies.base import Completion, Generator, Hit, Need, OutOfBudget, Passage, Prompt, Request, Retriever
+from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
+from ragbandit.strategies.failures import OutOfBudget
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, parsed_template
 from ragbandit.strategies.registry import built_in_arms, known_arms, make_arms
 from ragbandit.strategies.run import Answer, Run, Strategy
-from ragbandit.strategies.runner import run_strategy
 
 __all__ = [
     "Answer",

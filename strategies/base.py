@@ -1,17 +1,14 @@
+"""What an arm works with: passages, prompts, requests, completions, retrievers and generators."""
+
 import asyncio
-import logging
 import math
 import time
-import traceback
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
-from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.failures import Failure, ServerFailed
-from ragbandit.shared.redaction import error_in_short, without_secrets
-from ragbandit.shared.types import Cost, Json, Message
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Json, Message
 
 Result = TypeVar("Result")
 
@@ -132,34 +129,6 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
     return [task.result() for task in tasks]
 
 
-class OutOfBudget(Exception):
-    """The run reached a cap of its budget. The runner turns this error into an outcome."""
-
-    def __init__(self, cap: str) -> None:
-        self.cap = cap
-        super().__init__(f"the budget of {cap} ran out")
-
-
-class CallBroke(ServerFailed):
-    """A failed call to a model had a cost: `spent` has the call's tokens and dollars."""
-
-    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
-        super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
-        self.spent = spent
-
-
-class PromptTooLong(ArmFailed):
-    """The prompt does not fit the model, not even without passages."""
-
-
-class QuestionTooLong(PromptTooLong):
-    """The prompt would fit without the question: the question is too long, not the arm's prompt."""
-
-
-class RequestRefused(ServerFailed):
-    """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
-
-
 @runtime_checkable
 class Retriever(Protocol):
     """Finds passages by text. All calls come from one event loop."""
@@ -196,62 +165,3 @@ class Generator(Protocol):
 
     async def close(self) -> None:
         """Release connections and threads; not called while a call runs. A second call does nothing."""
-
-
-#: note for the user -> purposes of the model calls during which this note is shown
-_PROGRESS_NOTES: Final = {
-    "writing a draft": "look_ahead write gate",
-    "writing the answer": "conclude answer read chat",
-    "writing the answer again": "read_again",
-    "taking notes": "note_first note_extend chain_of_note self_refine",
-    "checking the passages": "self_rerank grade_relevant",
-    "checking the draft": "grade_supported grade_useful",
-    "comparing the notes": "note_compare",
-    "looking for what is missing": "ask",
-    "rewording the search": "rewrite decompose disambiguate",
-    "planning the next step": "decide",
-}
-
-
-def progress_note(purpose: str) -> str:
-    return next((note for note, purposes in _PROGRESS_NOTES.items() if purpose in purposes.split()), "thinking")
-
-
-def error_text(error: BaseException) -> str:
-    if isinstance(error, RagBanditError | OutOfBudget):
-        return without_secrets(str(error))
-    if isinstance(error, asyncio.CancelledError):
-        return "cut off: the call did not return in time, or was cancelled"
-    return error_in_short(error)
-
-
-logger = logging.getLogger("ragbandit.arms")
-
-
-def _redact_traceback(record: logging.LogRecord) -> bool:
-    """Replace the traceback with text without secrets, and remove the exception, which handlers would print."""
-    if record.exc_info:
-        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
-        record.exc_info = None
-    return True
-
-
-logger.addFilter(_redact_traceback)
-
-MOST_EXCEPTIONS = 1000
-_raised: Counter[tuple[str, str, str]] = Counter()
-
-
-def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
-    """Log an exception of the user's code `of`: its traceback once, then only the count at 2, 4, 8 ... times."""
-    place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
-    key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
-    if len(_raised) >= MOST_EXCEPTIONS:
-        _raised.clear()
-    _raised[key] += 1
-    times = _raised[key]
-    extra = {"action": action, "times": times, **facts}
-    if times == 1:
-        logger.error("%s raised an exception; its question fails", of, exc_info=error, extra=extra)
-    elif times & (times - 1) == 0:
-        logger.error("%s raised the same %s %d times", of, key[1], times, extra=extra)

@@ -25,11 +25,12 @@ from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, c
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.failures import SUCCESSOR, link_of
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
+from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
-from ragbandit.strategies.run import NO_SPANS, AnswerReader, NoteCompletion, NoteHits, Spans, provider_of
-from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
+from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
+from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import LoadedArm, full_arms

@@ -18,7 +18,7 @@ from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.encoders.base import embedded
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.serving.setup.bootstrap import make_encoder

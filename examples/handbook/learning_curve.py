@@ -28,7 +28,7 @@ from ragbandit.router.comparison.assessment import Assessment, LearningCurve
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import embedded
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged

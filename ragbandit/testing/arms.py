@@ -14,12 +14,13 @@ from typing import Any, get_args
 
 from ragbandit.shared.redaction import without_credentials
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Outcome, Query, Retrieved, Round
+from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerReader
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import MAX_NOTE, AnswerReader, Strategy
-from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.run import Strategy
 from ragbandit.testing.doubles import HangingGenerator, LateGenerator, with_details
 
 MakeStrategy = Callable[[], Strategy]

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.encoders.base import CachingEncoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned

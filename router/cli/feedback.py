@@ -29,7 +29,7 @@ from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical, feedback_row
 from ragbandit.shared.errors import Conflict, InvalidInput, RagBanditError
-from ragbandit.shared.files import rereadable
+from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.plain_values import is_missing
 from ragbandit.shared.types import Feedback, FeedbackId
 

@@ -16,9 +16,10 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.base import half_hash, refuse_string
+from ragbandit.router.encoders.base import refuse_string
 from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, fitted, lexical_counts, references
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
+from ragbandit.router.encoders.half_precision import half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import cached_arrays

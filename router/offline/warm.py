@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress

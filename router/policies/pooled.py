@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.policies.base import Arrays, Facts
-from ragbandit.router.policies.posterior import RIDGE, Heads, Row, _Part
+from ragbandit.router.policies.posterior import RIDGE, Heads, JointWeights, Row
 from ragbandit.router.policies.surrogates import Scale
 from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 
@@ -58,7 +58,7 @@ class PooledHeads(Heads):
     def _is_due(self, number: int) -> bool:
         return number in _EARLY or super()._is_due(number)
 
-    def _end_block(self, part: _Part) -> None:
+    def _end_block(self, part: JointWeights) -> None:
         for arm in part.arms:
             self._read[arm] = self._pool.quality_weights(_POOL, size=self._size)
         super()._end_block(part)

@@ -114,7 +114,7 @@ class _Newest:
 
 
 @dataclass(slots=True)
-class _Part:
+class JointWeights:
     """Weights that are solved together: of one arm if arms are independent, else of all arms."""
 
     arms: list[ArmName]
@@ -160,7 +160,7 @@ class Heads:
         #: p, the length of a design row; 0 before the first row
         self._size = 0
         self._places: dict[ArmName, int] = {}
-        self._parts: dict[ArmName, _Part] = {}
+        self._parts: dict[ArmName, JointWeights] = {}
         #: `_mean`: posterior means, (2, arms, p); `_drawn`: deviations of the samples, (pairs, arms, p)
         self._mean = self._drawn = np.zeros((0, 0, 0))
 
@@ -218,7 +218,7 @@ class Heads:
         """Whether a block ends after this number of rows."""
         return number % self._block == 0
 
-    def _end_block(self, part: _Part) -> None:
+    def _end_block(self, part: JointWeights) -> None:
         self._move_to_sums(part)
         for name in part.arms:
             arm = self._arms[name]
@@ -242,7 +242,7 @@ class Heads:
             self._arms[arm].fade(share)
             self._solve(self._parts[arm])
 
-    def _add(self, part: _Part, row: _Newest) -> tuple[Vector, float]:
+    def _add(self, part: JointWeights, row: _Newest) -> tuple[Vector, float]:
         place = part.slice_of(row.arm, size=row.z.size)
         gain = part.gain(row.z, place=place)
         spread = float(gain[place] @ row.z)
@@ -258,7 +258,7 @@ class Heads:
         part.newest.append(row)
         return errors, spread
 
-    def _move_to_sums(self, part: _Part) -> None:
+    def _move_to_sums(self, part: JointWeights) -> None:
         for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
             newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
@@ -291,11 +291,11 @@ class Heads:
                 if old_part is not None:
                     self._move_to_sums(old_part)
                 gains = np.empty((self._block, len(together) * size))
-                part = _Part(together, place, np.zeros((0, 0)), gains)
+                part = JointWeights(together, place, np.zeros((0, 0)), gains)
                 self._solve(part)
             self._parts |= dict.fromkeys(together, part)
 
-    def _solve(self, part: _Part) -> None:
+    def _solve(self, part: JointWeights) -> None:
         size = self._size
         precision = np.kron(np.linalg.inv(self._kernel(part.arms, part.arms)), np.diag(1.0 / self._variances(size)))
         drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision

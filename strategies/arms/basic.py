@@ -11,7 +11,8 @@ from ragbandit.strategies.arm_parts.prompted import (
     preset_table,
 )
 from ragbandit.strategies.arm_parts.steps import Style, finished, gather, gather_once, keep_partial
-from ragbandit.strategies.base import PACKED_TOKENS, Need, Prompt, PromptTooLong
+from ragbandit.strategies.base import PACKED_TOKENS, Need, Prompt
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Answer, Run

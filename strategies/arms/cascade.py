@@ -12,21 +12,14 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.text_forms import answer_words, is_blank, words
 from ragbandit.shared.types import Round
+from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arm_parts.steps import mean_logprob, together
-from ragbandit.strategies.base import (
-    Completion,
-    Generator,
-    Passage,
-    Prompt,
-    Request,
-    Retriever,
-    error_text,
-    seconds_until,
-)
+from ragbandit.strategies.base import Completion, Generator, Passage, Prompt, Request, Retriever, seconds_until
+from ragbandit.strategies.failures import error_text
 from ragbandit.strategies.generators.response_cache import GeneratorAround
 from ragbandit.strategies.registry import generates
-from ragbandit.strategies.run import Answer, AnswerStream, Run, Strategy
+from ragbandit.strategies.run import Answer, Run, Strategy
 
 _ABSTENTION_PHRASES = (
     "i do not know;i don t know;unknown;unanswerable;no answer;not enough information;cannot be answered;"

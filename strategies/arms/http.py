@@ -25,7 +25,8 @@ from ragbandit.shared.outbound import (
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
-from ragbandit.strategies.base import OutOfBudget, error_text, seconds_until
+from ragbandit.strategies.base import seconds_until
+from ragbandit.strategies.failures import OutOfBudget, error_text
 from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal
 
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once
-from ragbandit.strategies.base import Completion, PromptTooLong
+from ragbandit.strategies.base import Completion
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer, sentences_in
 from ragbandit.strategies.run import Answer, Run
 

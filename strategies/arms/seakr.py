@@ -9,13 +9,14 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, merge_words, sentence_tokens
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
 from ragbandit.strategies.prompting.prompts import shown_prompt
-from ragbandit.strategies.run import Answer, Run, Settle
+from ragbandit.strategies.run import Answer, Run
 
 #: texts that mean "no answer"; compared in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})

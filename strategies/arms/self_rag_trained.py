@@ -10,7 +10,8 @@ from pydantic import Field
 from ragbandit.strategies.arm_parts.lookahead import detail_of
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather_once, together
-from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
+from ragbandit.strategies.base import Completion, Need, Passage
+from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.run import Answer, Run

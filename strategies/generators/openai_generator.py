@@ -19,16 +19,8 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.token_usage import TOKEN_LIMITS, Tokens, tokens_of
 from ragbandit.shared.types import Cost
-from ragbandit.strategies.base import (
-    CallBroke,
-    Completion,
-    Generator,
-    Need,
-    Prompt,
-    Request,
-    RequestRefused,
-    seconds_until,
-)
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
+from ragbandit.strategies.failures import CallBroke, RequestRefused
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles

@@ -13,18 +13,11 @@ from typing import TypedDict, Unpack
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Message
-from ragbandit.strategies.base import (
-    PACKED_TOKENS,
-    Completion,
-    Generator,
-    Need,
-    Passage,
-    Prompt,
-    PromptTooLong,
-    QuestionTooLong,
-)
+from ragbandit.strategies.answer_stream import Settle
+from ragbandit.strategies.base import PACKED_TOKENS, Completion, Generator, Need, Passage, Prompt
+from ragbandit.strategies.failures import PromptTooLong, QuestionTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, cut_words
-from ragbandit.strategies.run import Run, Settle
+from ragbandit.strategies.run import Run
 
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)

@@ -20,7 +20,7 @@ from uuid import UUID
 import yaml
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.files import lines, parsed
+from ragbandit.shared.json_lines import lines, parsed
 from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.text_forms import words
-from ragbandit.strategies.base import Hit, Passage, Retriever, at_once, log_exception
+from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
+from ragbandit.strategies.failures import log_exception
 
 
 class Reranker(Protocol):

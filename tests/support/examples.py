@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import settings
 
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.checks.questions import new_id

@@ -15,11 +15,11 @@ from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import embedded
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import new_lines
+from ragbandit.shared.json_lines import new_lines
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation import results, runs

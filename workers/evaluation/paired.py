@@ -18,7 +18,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.strategies.base import Passage, Request
-from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
 from ragbandit.workers.judge.checks import JudgeOfArm

@@ -8,7 +8,8 @@ from typing import Final
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
+from ragbandit.strategies.base import Generator, Passage, Prompt
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge import rubric
 from ragbandit.workers.setup.generators import check_generator, make_generator

@@ -11,7 +11,8 @@ from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Decision, Json, Outcome
-from ragbandit.strategies.base import CallBroke, Completion, Generator, Passage, PromptTooLong, Request, Retriever
+from ragbandit.strategies.base import Completion, Generator, Passage, Request, Retriever
+from ragbandit.strategies.failures import CallBroke, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.judge import rubric

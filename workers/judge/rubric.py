@@ -16,8 +16,9 @@ from hashlib import sha256
 from typing import Final
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.shared.files import each_key_once
-from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
+from ragbandit.shared.json_lines import each_key_once
+from ragbandit.strategies.base import Generator, Passage, Prompt
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, fit
 
 CRITERIA: Final[Mapping[str, str]] = {

@@ -15,10 +15,10 @@ from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, Check, Part
 from ragbandit.strategies.base import Generator, Need, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
-from ragbandit.strategies.runner import made_by
 from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.reward_check import CheckProcess
 from ragbandit.workers.setup import generators

@@ -24,7 +24,8 @@ from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, rea
 from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import new_file, remote_system
+from ragbandit.shared.files import remote_system
+from ragbandit.shared.json_lines import new_file
 from ragbandit.shared.redaction import without_secrets
 
 #: rows per row group of a written file; a reader holds a row group in memory

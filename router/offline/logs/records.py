@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.files import DECODER, MAX_LINE, decoded, lines, naming, open_binary, parsed
+from ragbandit.shared.json_lines import DECODER, MAX_LINE, decoded, lines, naming, open_binary, parsed
 
 Parse = Callable[[], dict[str, Any]]
 

@@ -35,7 +35,7 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import naming, rereadable
+from ragbandit.shared.json_lines import naming, rereadable
 from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,

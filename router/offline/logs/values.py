@@ -26,8 +26,8 @@ from uuid import UUID
 import numpy as np
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import each_key_once
 from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.json_lines import each_key_once
 from ragbandit.shared.plain_values import is_missing, plain, plain_tree
 from ragbandit.shared.types import Features
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder, embedded
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of

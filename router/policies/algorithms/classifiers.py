@@ -61,7 +61,7 @@ FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
 _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
-_EXAMPLE: Final = {**EXAMPLE, "learning_rate": 1e-3, "batch": 4, "epochs": 2, "validation": 0.3}
+_EXAMPLE: Final[dict[str, Json]] = EXAMPLE | {"learning_rate": 1e-3, "batch": 4, "epochs": 2, "validation": 0.3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

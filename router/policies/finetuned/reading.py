@@ -3,7 +3,6 @@
 Importing this module and the policies does not import torch. Making a policy imports it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -25,7 +24,7 @@ RIGHT: Final = 0.5
 HEAD: Final = "head/"
 MODEL: Final = "policy.params.model"
 #: params that differ from the defaults of `ReadingParams`, except the model
-EXAMPLE: Final[Mapping[str, Json]] = {
+EXAMPLE: Final[dict[str, Json]] = {
     "max_tokens": 16,
     "device": "cpu",
     "precision": "bfloat16",

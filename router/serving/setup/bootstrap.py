@@ -11,16 +11,11 @@ from sqlalchemy import inspect
 
 from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.config.sources import changed_settings
-from ragbandit.router.encoders.base import (
-    AUTO,
-    HASHING,
-    CachingEncoder,
-    Encoder,
-    HalfPrecisionEncoder,
-    HashingEncoder,
-    half_hash,
-)
+from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
-from ragbandit.router.encoders.base import AUTO, HASHING, HashingEncoder, half_hash
+from ragbandit.router.encoders.base import AUTO, HASHING
+from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand, has_stand_in
 from ragbandit.shared.errors import RESTORE, ConfigError, StoreError, missing_package, require_service
 from ragbandit.shared.files import append_private, check_root, private_folder

@@ -11,7 +11,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import prepare_data_dir
-from ragbandit.shared.files import new_lines
+from ragbandit.shared.json_lines import new_lines
 from tests.support import command
 from tests.support.servers.postgres_server import NOBODY
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.base import half_hash
 from ragbandit.router.encoders.distilbert import _RECIPE, DistilBertEncoder
 from ragbandit.router.encoders.features import references
 from ragbandit.router.encoders.forward import (
@@ -18,6 +17,7 @@ from ragbandit.router.encoders.forward import (
     processor_features,
     token_batches,
 )
+from ragbandit.router.encoders.half_precision import half_hash
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder

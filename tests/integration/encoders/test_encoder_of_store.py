@@ -10,7 +10,8 @@ from sqlalchemy import select, update
 from ragbandit import Router
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders import forward, weights
-from ragbandit.router.encoders.base import HashingEncoder, half_hash
+from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup import requirements

@@ -12,11 +12,12 @@ from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
-from ragbandit.strategies.base import OutOfBudget, Request
+from ragbandit.strategies.base import Request
+from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, wait_until
 

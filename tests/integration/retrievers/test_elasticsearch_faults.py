@@ -10,7 +10,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.testing.arms import PASSAGES
 from tests.support.servers.scripted_http import ScriptedHttp as Server, json_reply
 from tests.support.servers.tcp_proxy import TcpProxy

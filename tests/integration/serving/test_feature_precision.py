@@ -3,7 +3,8 @@
 import numpy as np
 from sqlalchemy import select
 
-from ragbandit.router.encoders.base import HashingEncoder, half_hash, rounded
+from ragbandit.router.encoders.half_precision import half_hash, rounded
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.storage.sql.tables import decisions
 
 

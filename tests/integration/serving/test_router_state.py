@@ -3,7 +3,7 @@
 import threading
 
 from ragbandit import Router
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning import snapshots
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as router_module

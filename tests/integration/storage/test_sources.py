@@ -9,9 +9,9 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.types import Budget, DecisionId, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.runner import run_strategy
 
 PASSAGES = [
     Passage(id="jaws", title="Jaws", text="The director of Jaws was Steven Spielberg. " * 9, url="https://films/jaws"),

@@ -7,10 +7,10 @@ from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query,
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.base import Generator, Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import built_in_arms, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, generator as echo_generator, outcome_of as asked
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")

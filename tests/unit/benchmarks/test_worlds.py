@@ -13,7 +13,7 @@ from benchmarks.worlds.measures import blocks_of, measured, possible_gain
 from benchmarks.worlds.passes import COLD, DEAREST, Conditions, Judged, Task, World, cut, passed
 from benchmarks.worlds.report import print_board
 from ragbandit.examples.handbook.passes import Learning
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 
 

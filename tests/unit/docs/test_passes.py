@@ -8,7 +8,7 @@ import pytest
 from ragbandit.examples.handbook.learning_curve import rows_of
 from ragbandit.examples.handbook.passes import Played, break_even, play
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 

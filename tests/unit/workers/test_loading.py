@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.setup import loading
 from ragbandit.workers.setup.generators import check_arms, hints, make_strategies, worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.encoders.base import CachingEncoder, HashingEncoder, embedded
+from ragbandit.router.encoders.feature_cache import CachingEncoder, embedded
+from ragbandit.router.encoders.hashing import HashingEncoder
 from tests.support.examples import CountingEncoder, steady
 from tests.support.waiting import at_once
 

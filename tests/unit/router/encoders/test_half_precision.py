@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.base import HalfPrecisionEncoder, HashingEncoder, half_hash, rounded
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash, rounded
+from ragbandit.router.encoders.hashing import HashingEncoder
 from tests.support.examples import steady
 
 any_rows = arrays(

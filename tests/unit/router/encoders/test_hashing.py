@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.base import LEAST, HashingEncoder
 from ragbandit.router.encoders.features import (
     KINDS,
     LENGTH,
@@ -13,6 +12,7 @@ from ragbandit.router.encoders.features import (
     references,
     style_counts,
 )
+from ragbandit.router.encoders.hashing import LEAST, HashingEncoder
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.cases import every_case
 

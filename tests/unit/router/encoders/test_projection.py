@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ragbandit.router.encoders.base import HashingEncoder
 from ragbandit.router.encoders.features import (
     KINDS,
     LEAST,
@@ -25,6 +24,7 @@ from ragbandit.router.encoders.features import (
     lexical_counts,
     references,
 )
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.testing.policies import made_text
 
 SIZE = 1200

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.encoders import weights
+from ragbandit.router.encoders import weight_formats, weights
 from ragbandit.shared.errors import ConfigError
 from tests.support.waiting import at_once
 
@@ -248,6 +248,6 @@ def test_dequantising_names_and_turns_the_parameters():
             make(numpy.array([7.0], dtype=numpy.float32), "distilbert.transformer.layer.0.q_lin.bias"),
         ],
     )
-    state = weights._dequantised(graph, onnx.numpy_helper.to_array)
+    state = weight_formats._dequantised(graph, onnx.numpy_helper.to_array)
     assert {*state} == {"transformer.layer.0.q_lin.bias", "transformer.layer.0.q_lin.weight"}
     assert state["transformer.layer.0.q_lin.weight"].tolist() == [[0, 1.5], [0.5, 2], [1, 2.5]]

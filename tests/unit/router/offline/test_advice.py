@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
 from ragbandit.router.offline.gains import unit_of
 from ragbandit.router.offline.logs import Logged

@@ -7,7 +7,8 @@ import stat
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import lines, naming, new_lines, parsed, whole_file
+from ragbandit.shared.files import whole_file
+from ragbandit.shared.json_lines import lines, naming, new_lines, parsed
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])

@@ -11,9 +11,9 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Message, Query
 from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import NoRetriever
-from ragbandit.strategies.runner import run_strategy
 
 QUESTION = "Who wrote Dracula?"
 

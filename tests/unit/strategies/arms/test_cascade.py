@@ -12,8 +12,8 @@ from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
-from ragbandit.strategies.runner import run_strategy
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN
 
 QUESTION = "Where is the maker of Jaws from?"

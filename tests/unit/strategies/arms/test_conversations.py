@@ -12,9 +12,9 @@ from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import counted_tokens, request_fields
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES, QUESTION, generator
 from tests.support.arms.arm_runs import ARMS_HERE, made
 

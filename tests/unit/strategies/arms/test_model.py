@@ -9,8 +9,8 @@ from ragbandit.shared.types import Branch, Budget, DecisionId, Query
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import run
 from ragbandit.testing.doubles import LateGenerator
 

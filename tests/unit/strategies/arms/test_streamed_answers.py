@@ -6,11 +6,12 @@ import logging
 import pytest
 
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
-from ragbandit.strategies.base import Prompt, Request, progress_note
+from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerStream, progress_note
+from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.strategies.run import MAX_NOTE, Answer, AnswerStream
-from ragbandit.strategies.runner import run_strategy
+from ragbandit.strategies.run import Answer
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 from tests.support.arms.arm_runs import CHAT, made
 

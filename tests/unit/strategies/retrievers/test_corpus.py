@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import MAX_LINE
+from ragbandit.shared.json_lines import MAX_LINE
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import corpus
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index

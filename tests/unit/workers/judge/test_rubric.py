@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.strategies.base import Passage, PromptTooLong
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.checks import judge_template
 from ragbandit.workers.judge.rubric import (

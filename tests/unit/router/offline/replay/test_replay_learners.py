@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import FLOORS
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay

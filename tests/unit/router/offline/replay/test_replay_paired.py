@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.comparison.intervals import mean_difference
-from ragbandit.router.encoders.base import HashingEncoder
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import memory_log
 from ragbandit.shared.types import IMPORTED

@@ -27,14 +27,15 @@ from ragbandit.shared.types import (
     Round,
     count_steps,
 )
-from ragbandit.strategies import base
-from ragbandit.strategies.base import Need, OutOfBudget, Passage, Prompt
+from ragbandit.strategies import failures
+from ragbandit.strategies.base import Need, Passage, Prompt
+from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.outcome import made_by, run_strategy
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
-from ragbandit.strategies.runner import made_by, run_strategy
 from tests.support.arms.arm_runs import ARMS_HERE
 
 PROMPT = Prompt(instructions="", body="b")
@@ -125,16 +126,16 @@ def test_any_exception_is_a_failed_outcome_with_its_cost(error, message):
 
 def test_the_traceback_of_a_repeated_exception_is_logged_once(caplog, monkeypatch):
     """A repeated exception of an arm is counted, at powers of two; another arm or exception has its own traceback."""
-    monkeypatch.setattr(base, "_raised", Counter())
+    monkeypatch.setattr(failures, "_raised", Counter())
     for _ in range(9):
         run(raising(ZeroDivisionError("bug")))
     run(raising(LookupError("another bug")))
     assert [record.times for record in caplog.records] == [1, 2, 4, 8, 1]
     assert [bool(record.exc_text) for record in caplog.records] == [True, False, False, False, True]
     assert "raised the same ZeroDivisionError 8 times" in caplog.text
-    monkeypatch.setattr(base, "MOST_EXCEPTIONS", 2)
+    monkeypatch.setattr(failures, "MOST_EXCEPTIONS", 2)
     run(raising(OSError("a third one")))
-    assert len(base._raised) == 1
+    assert len(failures._raised) == 1
 
 
 def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):
@@ -158,7 +159,7 @@ def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):
     assert outcome.error.startswith("ValueError: PWD=[redacted] xxx")
     assert len(outcome.error) < 330
     log = logging.Formatter().format(caplog.records[0])
-    assert "test_runner.py" in log
+    assert "test_outcome.py" in log
     assert "OSError: connect postgres://db/x" in log
     assert "s3cr3t" not in f"{failed.error} {outcome.error} {log}"
     assert caplog.records[0].exc_info is None

@@ -22,19 +22,19 @@ from ragbandit.shared.types import (
     Source,
     count_steps,
 )
-from ragbandit.strategies.base import (
-    Generator,
+from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
+from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.failures import (
     OutOfBudget,
     QuestionTooLong,
     RequestRefused,
-    Retriever,
     error_text,
     log_exception,
     logger,
 )
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
-from ragbandit.strategies.run import NO_SPANS, Answer, AnswerReader, AnswerStream, Run, Spans, Strategy
+from ragbandit.strategies.run import NO_SPANS, Answer, Run, Spans, Strategy
 
 #: seconds from the deadline to the cancellation of an arm that still runs. Meanwhile generators report their tokens
 GRACE_SECONDS = 0.25

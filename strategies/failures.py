@@ -1,0 +1,80 @@
+"""Errors that end an arm or a call, and their texts and log lines without secrets."""
+
+import asyncio
+import logging
+import traceback
+from collections import Counter
+
+from ragbandit.shared.errors import ArmFailed, RagBanditError
+from ragbandit.shared.failures import Failure, ServerFailed
+from ragbandit.shared.redaction import error_in_short, without_secrets
+from ragbandit.shared.types import Cost
+
+logger = logging.getLogger("ragbandit.arms")
+
+#: largest number of different exceptions that are counted
+MOST_EXCEPTIONS = 1000
+#: (user code, class, place) of an exception -> how often it was raised
+_raised: Counter[tuple[str, str, str]] = Counter()
+
+
+class OutOfBudget(Exception):
+    """The run reached a cap of its budget. The runner turns this error into an outcome."""
+
+    def __init__(self, cap: str) -> None:
+        self.cap = cap
+        super().__init__(f"the budget of {cap} ran out")
+
+
+class CallBroke(ServerFailed):
+    """A failed call to a model had a cost: `spent` has the call's tokens and dollars."""
+
+    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
+        super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
+        self.spent = spent
+
+
+class PromptTooLong(ArmFailed):
+    """The prompt does not fit the model, not even without passages."""
+
+
+class QuestionTooLong(PromptTooLong):
+    """The prompt would fit without the question: the question is too long, not the arm's prompt."""
+
+
+class RequestRefused(ServerFailed):
+    """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
+
+
+def error_text(error: BaseException) -> str:
+    if isinstance(error, RagBanditError | OutOfBudget):
+        return without_secrets(str(error))
+    if isinstance(error, asyncio.CancelledError):
+        return "cut off: the call did not return in time, or was cancelled"
+    return error_in_short(error)
+
+
+def _redact_traceback(record: logging.LogRecord) -> bool:
+    """Replace the traceback with text without secrets, and remove the exception, which handlers would print."""
+    if record.exc_info:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+        record.exc_info = None
+    return True
+
+
+logger.addFilter(_redact_traceback)
+
+
+def log_exception(error: BaseException, *, of: str, action: str, **facts: str) -> None:
+    """Log an exception of the user's code `of`: its traceback once, then only the count at 2, 4, 8 ... times."""
+    place = traceback.extract_tb(error.__traceback__, limit=-1)[-1]
+    key = of, type(error).__qualname__, f"{place.filename}:{place.lineno}"
+    if len(_raised) >= MOST_EXCEPTIONS:
+        _raised.clear()
+    _raised[key] += 1
+    times = _raised[key]
+    extra = {"action": action, "times": times, **facts}
+    if times == 1:
+        logger.error("%s raised an exception; its question fails", of, exc_info=error, extra=extra)
+    elif times & (times - 1) == 0:
+        logger.error("%s raised the same %s %d times", of, key[1], times, extra=extra)

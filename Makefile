@@ -1,119 +1,122 @@
-# One door: `make test` is what .ci/run calls. Everything lives in .venv and .ragbandit, both ignored by git.
+# `make help` lists the targets. .ci/run calls `make test`. All that is made lies in .venv, .ragbandit and build/, which
+# git ignores.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export HF_HUB_OFFLINE ?= 1
-# The tests start a hundred processes, and each would compile the checkout anew.
+# Python keeps compiled files: tests start many processes, and each would compile the checkout again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench boards docs release-check clean
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Processes for tests: one more than there are cores, since some tests wait. Each takes 11 s of a processor to collect.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# A file is tested by one process, since its fixtures may be expensive. One thread of BLAS and of OpenMP per process:
+# more threads on few cores would wait for each other.
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
-install: $(STAMP)
+.DEFAULT_GOAL := help
+.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients isa-matrix release-check screenshots handbook-table handbook-curve bench boards clean
 
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-16s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## .venv with all that the tests need
+
+# The last line compiles what the tests import, once: else the first processes that test would all do it at once.
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,docs,dev]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
-		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
+	$(PIP) --upgrade pip
+	$(PIP) --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,docs,dev]'
 	touch $(STAMP)
+	$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1 || true
 
-lint: install
+# --------------------------------------------------------------------------------------------------- while you work
+
+CHANGED_SINCE ?= main
+quick: install ## lint the files that differ from main (or CHANGED_SINCE), run the unit tests
+	@files=$$( { git diff --name-only --diff-filter=d $(CHANGED_SINCE) -- '*.py'; git ls-files -o --exclude-standard -- '*.py'; } | sort -u ); \
+		if [ -n "$$files" ]; then $(BIN)/ruff format --check $$files && $(BIN)/ruff check $$files; fi
+	$(MAKE) --no-print-directory unit
+
+# The linters run in the background, and their output is printed at the end. The longest tests come first, so that no
+# process waits for them at the end.
+test: install ## before you send a change: lint, types, import rules, all tests except the slow ones
+	@nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
+		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
+
+unit: install ## only the unit tests
+	$(PYTEST) tests/unit -q
+
+lint: install ## format, lint, types, import rules, links of the documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b dummy . build/links
 
-# Processes that test: two more than there are cores, since many tests wait; four at most. A file is tested by one of
-# them, since its fixtures may be expensive; the tiers begin with the longest, so that none is left waiting at the end.
-# One thread of BLAS and of OpenMP in each: threads of many processes on few cores wait for each other.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
-PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
+# A test fails if the pages are not up to date.
+docs: install ## write the generated pages, the comments of config.yaml and the blocking client; build the site
+	$(BIN)/python -m docs.generate
+	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b html . build/site
+	@echo "wrote build/site/docs/index.html"
 
-# The linters run in the background, and their output is printed at the end. One process collects before the tests
-# begin, and so compiles what is imported: else each process that tests would compile every file.
-test: install
-	@nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-		$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; \
-		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
-		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
-
-unit: install
-	$(PYTEST) tests/unit -q
-
-# What takes minutes: 20 kills of each process under load, long replays.
-test-slow: install
-	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "slow and not gpu" --timeout 900
-
-# Requests made from the OpenAPI document, others each time; a few hundred, always the same, are in `make test`.
-REQUESTS ?= 10000
-api-fuzz: install
-	API_FUZZ=$(REQUESTS) $(BIN)/python -m pytest -s --timeout 7200 tests/integration/api/test_api_properties.py
-
-# Databases, networks, clocks and disks that fail under load.
-test-faults: install
-	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
-
-# Pages of the dashboard in a real Chromium: apt-get install chromium.
-test-browser: install
-	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
-
-# The pictures of README.md and docs/dashboard.md, of a service with made-up traffic.
-screenshots: install
-	$(BIN)/python -m docs.screenshots
-
-# Unmodified clients of others, each kind in an environment of its own under .venv-clients/, against one live service.
-# ONLY="openai langchain": the folders of tests/clients/ with these words.
-clients: install
-	$(BIN)/python -m tests.clients $(if $(ONLY),--only "$(ONLY)")
-
-# For the hand: what changed since main (or CHANGED_SINCE) is linted, and the unit tests run.
-CHANGED_SINCE ?= main
-quick: install
-	@files=$$( { git diff --name-only --diff-filter=d $(CHANGED_SINCE) -- '*.py'; git ls-files -o --exclude-standard -- '*.py'; } | sort -u ); \
-		if [ -n "$$files" ]; then $(BIN)/ruff format --check $$files && $(BIN)/ruff check $$files; fi
-	$(MAKE) --no-print-directory unit
-
-# The tests that compute, under every instruction set that this processor has, with one thread and two, and when busy.
-# ONLY="AVX2 OpenBLAS": the settings with these words.
-isa-matrix: install
-	$(BIN)/python -m benchmarks.isa_matrix $(if $(ONLY),--only $(ONLY))
-
-# DETAIL=1: every table; KEEP=1: the service and its pages stay up at the end; POLICY=NAME: another policy; WORKERS=N: answer processes; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
-demo: install
+# DETAIL=1 prints every table. KEEP=1 leaves the service and its dashboard running. POLICY=NAME: another policy.
+# WORKERS=N: number of answer workers. STRATEGIES=all, or NAME,NAME...: compare the arms instead, with EACH=N questions
+# of each kind.
+demo: install ## route, answer, rate and learn on an invented handbook
 ifdef STRATEGIES
 	$(BIN)/python -m ragbandit.examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
 else
 	$(BIN)/python -m ragbandit demo $(if $(POLICY),--policy $(POLICY)) $(if $(filter command environment,$(origin WORKERS)),--workers $(WORKERS)) $(if $(KEEP),--keep) $(if $(DETAIL),--detail)
 endif
 
-# Every arm of the demo on every question of its handbook, by the default model: half an hour; goes on where it stopped.
-handbook-table: install
-	$(BIN)/python -m ragbandit.examples.handbook.recorded
+# ------------------------------------------------------------------------------------------------------- more tests
 
-# The demo's learning curve on that table, as text and as a page; `make screenshots` makes the picture of it.
-handbook-curve: install
-	$(BIN)/python -m ragbandit.examples.handbook.learning_curve --report learning-curve.html
+test-slow: install ## minutes: each process killed 20 times under load, long replays
+	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "slow and not gpu" --timeout 900
 
-bench: install
-	$(BIN)/python -m benchmarks
+test-faults: install ## databases, networks, clocks and disks that fail under load
+	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
 
-# What policies earn in many worlds, with many labels and with few. BOARD="--seeds 2 --policies mba": other arguments.
-boards: install
-	$(BIN)/python -m benchmarks.worlds $(BOARD)
+test-browser: install ## the dashboard in a real Chromium (apt-get install chromium)
+	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
 
-# The reference pages of settings, commands and alerts, from the code (a test fails if they are not up to date), and then
-# all of docs/ as a site in build/site, with a page of the HTTP interface. A broken link is an error, also in `make lint`.
-docs: install
-	$(BIN)/python -m docs.generate
-	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b html . build/site
-	@echo "wrote build/site/docs/index.html"
+REQUESTS ?= 10000
+api-fuzz: install ## REQUESTS random requests from the OpenAPI document; `make test` sends a few hundred fixed ones
+	API_FUZZ=$(REQUESTS) $(BIN)/python -m pytest -s --timeout 7200 tests/integration/api/test_api_properties.py
 
-# Before a release: wheel, sdist, their metadata, the README, licences, version and CHANGELOG, and a run of what is built.
-release-check: install
+# Each client has its own environment under .venv-clients/. ONLY="openai langchain" selects folders of tests/clients/.
+clients: install ## unmodified clients of other projects against one service
+	$(BIN)/python -m tests.clients $(if $(ONLY),--only "$(ONLY)")
+
+# ONLY="AVX2 OpenBLAS" selects settings.
+isa-matrix: install ## tests that compute, under each instruction set of this processor and one or two threads
+	$(BIN)/python -m benchmarks.isa_matrix $(if $(ONLY),--only $(ONLY))
+
+release-check: install ## before a release: wheel, sdist, metadata, licences, and a run of the built package
+	$(PIP) -e '.[release]'
 	$(BIN)/python -m tests.release
 
-clean:
-	rm -rf $(VENV) .ragbandit build/site
+# -------------------------------------------------------------------------------------------- figures and pictures
+
+bench: install ## speed, each figure with its baseline
+	$(BIN)/python -m benchmarks
+
+# BOARD="--seeds 2 --policies mba" gives other arguments.
+boards: install ## rewards of policies in many worlds, with many labels and with few
+	$(BIN)/python -m benchmarks.worlds $(BOARD)
+
+screenshots: install ## pictures of README.md and docs/dashboard.md, of a service with invented traffic
+	$(BIN)/python -m docs.screenshots
+
+# An interrupted run continues.
+handbook-table: install ## every arm on every question of the demo's handbook, half an hour
+	$(BIN)/python -m ragbandit.examples.handbook.recorded
+
+handbook-curve: install ## the demo's learning curve on that table, as text and as a page
+	$(BIN)/python -m ragbandit.examples.handbook.learning_curve --report learning-curve.html
+
+clean: ## remove what the other targets have made
+	rm -rf $(VENV) .ragbandit build

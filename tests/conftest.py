@@ -44,7 +44,11 @@ from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.statements import share_statements
 
-runpy.run_path(str(Path(__file__).parents[1] / "hatch_build.py"))["write_client"]()
+ROOT = Path(__file__).parents[1]
+CLIENT = ROOT / "ragbandit/client/client.py"
+SOURCES = (ROOT / "hatch_build.py", ROOT / "ragbandit/client/async_client.py")
+if not CLIENT.exists() or CLIENT.stat().st_mtime < max(source.stat().st_mtime for source in SOURCES):
+    runpy.run_path(str(SOURCES[0]))["write_client"]()
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

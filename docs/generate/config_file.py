@@ -25,7 +25,7 @@ _CONTINUED: Final = re.compile(rf" {{{_COLUMN}}}#.*")
 
 
 def config_file() -> str:
-    """The whole file, with its comments written anew."""
+    """The text of config.yaml with the present comments."""
     meanings = dict(_meanings())
     lines: list[str] = []
     path: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def _with_comment(entry: str, comment: str) -> Iterator[str]:
-    """The entry's line with its comment, which continues below; beside a long entry there is no room for it."""
+    """The line of an entry, and its comment in the lines from there on; the comment of a long entry starts below it."""
     parts = textwrap.wrap(comment, _WIDTH - _COLUMN - 2, break_on_hyphens=False, break_long_words=False)
     if len(entry) >= _COLUMN:
         yield entry

@@ -1,4 +1,4 @@
-"""This process: its identity, which other processes can check, its cores, and its bond to the parent."""
+"""Facts about the calling process: an identity that other processes can check, cores, ties to the parent."""
 
 import ctypes
 import hashlib

@@ -157,7 +157,7 @@ spec:
   {{- with .root.Values.serviceAccountName }}
   serviceAccountName: {{ . }}
   {{- end }}
-  # Else variables such as RAGBANDIT_PORT, of a Service of that name, would be taken for settings.
+  # otherwise Kubernetes sets variables such as RAGBANDIT_PORT, which would be read as settings
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace }}
   {{- with .root.Values.imagePullSecrets }}
@@ -193,7 +193,7 @@ spec:
         - {name: admin, containerPort: {{ include "ragbandit.adminPort" .root }}}
         {{- end }}
       lifecycle:
-        preStop: {exec: {command: [sleep, "5"]}} # until nobody sends to this pod any more
+        preStop: {exec: {command: [sleep, "5"]}} # until load balancers send no more requests to this pod
       {{- include "ragbandit.httpProbes" . | nindent 6 }}
       {{- else }}
       {{- include "ragbandit.fileProbes" . | nindent 6 }}

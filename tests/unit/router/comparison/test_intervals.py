@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
 from ragbandit.router.comparison import intervals as estimation
 from ragbandit.router.comparison.intervals import Extremes, Moments, cressie_read, extreme_rows, heavy_weight
@@ -30,6 +29,11 @@ def wide(rows):
 
 def optimum(columns, extra, *, sign, share):
     """The least (sign 1) or largest (sign -1) weighted mean score, by a numerical optimiser over all row shares."""
+    from scipy import (
+        optimize,
+        stats,
+    )  # imported here: scipy takes 3 s to load, and every process of a test run would load it
+
     table = np.column_stack([np.append(column, more) for column, more in zip(columns, extra, strict=True)])
     count, controls = len(columns[0]), len(columns) - 1
     base = np.append(np.ones(count), share) / (count + share)

@@ -1,4 +1,4 @@
-"""Reference pages, written from the code: settings, command line, alerts, and the comments of config.yaml."""
+"""Reference pages, written from the code: settings, endpoints, command line, alerts, and the comments of config.yaml."""
 
 from pathlib import Path
 from typing import Final
@@ -7,6 +7,7 @@ from docs.generate.alerts import alerts_page
 from docs.generate.command import command_page
 from docs.generate.config_file import FILE, config_file
 from docs.generate.configuration import configuration_page
+from docs.generate.endpoints import endpoints_page
 
 __all__ = ["DOCS", "pages"]
 
@@ -19,5 +20,6 @@ def pages() -> dict[Path, str]:
         DOCS / "alerts.md": alerts_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "command.md": command_page(),
+        DOCS / "endpoints.md": endpoints_page(),
         FILE: config_file(),
     }

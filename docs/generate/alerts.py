@@ -12,7 +12,7 @@ RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yam
 _HEAD: Final = """# Alerts
 
 Written by `make docs` from the rules in `deploy/prometheus/alerts.yaml`: what each alert means, what to do, and its
-expression (PromQL over `/metrics`, [metrics.md](metrics.md)). The thresholds are a starting point: adjust them to what
+expression (PromQL over [`/metrics`](telemetry.md#metrics)). The thresholds are a starting point: adjust them to what
 is slow or expensive for you. `deploy/grafana/ragbandit.json` is a dashboard of the same metrics, and `ragbandit status`
 reports most of them in a shell. To detect a missing backup, alert on the exit code of the backup job: 0 means complete
 ([operations.md](operations.md#backup)).

@@ -1,4 +1,4 @@
-"""Names of spans, attributes and events. docs/telemetry.md explains each name; a test compares the two.
+"""Names of spans, attributes and events. docs/telemetry.md explains our own names.
 
 The names were read on 2026-11-20: HTTP from semantic conventions 1.45, GenAI from semantic-conventions-genai (in
 development, so names may change), OpenInference from 0.1.42. OpenTelemetry's own GenAI constants are deprecated.

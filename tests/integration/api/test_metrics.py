@@ -17,8 +17,6 @@ from ragbandit.shared.errors import StoreError
 from tests.integration.storage.test_policy_versions import draft
 
 ROOT = Path(__file__).parents[3]
-#: in a service with default settings nothing happens that they count
-SOMETIMES = {"ragbandit_rewrite_tokens", "ragbandit_rewrites"}
 
 
 def families(service):
@@ -89,26 +87,6 @@ def used(service):
     with service.router.database.write() as connection:
         add_version(connection, draft())
     return families(service)
-
-
-def test_every_metric_is_documented(used):
-    """docs/metrics.md has the name, the type, the labels and the meaning of each metric, and no other."""
-    text = (ROOT / "docs" / "metrics.md").read_text()
-    rows = re.findall(r"^\| `(ragbandit_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", text, flags=re.M)
-    documented = {name: (kind, labels, meaning) for name, kind, labels, meaning in rows}
-    exported = {}
-    for name, family in used.items():
-        if name.startswith("ragbandit_") and not name.endswith("_created"):
-            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
-            full = f"{name}_total" if family.type == "counter" else name
-            told = ", ".join(f"`{label}`" for label in labels)
-            if not family.samples:  # its labels are not exported before the first event
-                told = documented.get(full, ("", "", ""))[1]
-            exported[full] = (family.type, told, family.documentation)
-    wrong = {name: row for name, row in exported.items() if documented.get(name) != row}
-    table = "\n".join(f"| `{name}` | {' | '.join(row)} |" for name, row in sorted(exported.items()))
-    assert not wrong, f"docs/metrics.md should have:\n{table}"
-    assert {name.removesuffix("_total") for name in documented.keys() - exported.keys()} == SOMETIMES
 
 
 def test_a_scrape_reads_no_whole_table(service, used):

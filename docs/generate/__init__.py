@@ -1,4 +1,4 @@
-"""Reference pages, written from the code: settings, endpoints, command line, alerts, and the comments of config.yaml."""
+"""Reference pages, written from the code: settings, endpoints, commands, alerts, and the comments of config.yaml."""
 
 from pathlib import Path
 from typing import Final

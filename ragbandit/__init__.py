@@ -45,16 +45,16 @@ from ragbandit.shared.types import (
     Query,
     Receipt,
 )
+from ragbandit.shared.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ragbandit.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.serving.router import Router
-
-__version__ = "1.0.0"
+    from ragbandit.workers.evaluation.advise import advise
 
 # Loaded at their first use.
-__all__ = ["AsyncClient", "Client", "Router", "open_log", "replay"]
+__all__ = ["AsyncClient", "Client", "Router", "advise", "open_log", "replay"]
 # Values.
 __all__ += ["Budget", "Cost", "Counters", "Decision", "DecisionId", "Feedback", "FeedbackId", "Message", "Outcome"]
 __all__ += ["Query", "Receipt"]
@@ -67,6 +67,7 @@ _LAZY = {
     "AsyncClient": "ragbandit.client",
     "Client": "ragbandit.client",
     "Router": "ragbandit.router.serving.router",
+    "advise": "ragbandit.workers.evaluation.advise",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",
 }

@@ -275,7 +275,11 @@ class World:
         self.settings = settings
         self.router = Router.open(settings, jobs=self.jobs)
         self.router.service.clock = self.clock
-        self.store, self.ledger, self.files = self.router.store, self.router.ledger, self.router.files
+        self.store, self.ledger, self.files = (
+            self.router.store,
+            self.router.ledger,
+            self.router.process.versions.snapshots.files,
+        )
         self.database = self.router.database
 
     def restart(self, *, arms: dict[str, Any]) -> None:

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-import ragbandit
 from ragbandit.router.cli.console import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
+from ragbandit.shared.version import __version__
 
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
@@ -94,7 +94,7 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        Console(emoji=False).print(f"ragbandit {ragbandit.__version__}", highlight=False)
+        Console(emoji=False).print(f"ragbandit {__version__}", highlight=False)
         raise typer.Exit
 
 

@@ -44,7 +44,7 @@ class InlineAnswers:
             settings=router.settings,
             store=router.store,
             ledger=router.ledger,
-            jobs=router.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
+            jobs=router.process.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
         )
         self._context.arms = self._context.loader.load(arms)
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class InlineAnswers:
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
             Routine("watch the event loop", partial(self._watch, thread=threading.get_ident()), every_s=1.0).start(),
         ]
-        self._router.run_inline(self)
+        self._router.process.run_inline(self)
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
         candidates = [
@@ -89,7 +89,7 @@ class InlineAnswers:
                 return None
         run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat)
         self._context.active_runs.begin(run)
-        waiting = self._router.answers.expect(decision)
+        waiting = self._router.process.answers.expect(decision)
         stream = ReadStream(decision.id, wake=lambda: None) if live else None
         job = AnswerJob(self._context, decision=decision, run=run)
         self._spawn(run, job=job, writer=None if stream is None else LocalWriter(stream))
@@ -160,7 +160,7 @@ class InlineAnswers:
             raise
         job.has_content = writer is not None and writer.has_content
         if outcome.status == "failed":
-            self._router.note_failure()
+            self._router.process.note_failure()
         if job.hands_over(outcome):
             following = await asyncio.to_thread(job.finish, outcome)
             await self._deliver_stored(job.decision.id)
@@ -172,16 +172,16 @@ class InlineAnswers:
         """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
         outcome = replace(outcome, answer=storable(outcome.answer))  # callers get the text that is stored
         try:
-            is_new = await asyncio.wrap_future(self._router.batchers["outcomes"].submit(outcome, admitted=True))
+            is_new = await asyncio.wrap_future(self._router.process.batchers["outcomes"].submit(outcome, admitted=True))
         except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time
             await asyncio.to_thread(job.finish, outcome)
             is_new = False
         if is_new:
-            self._router.answers.deliver({outcome.decision_id: outcome})
+            self._router.process.answers.deliver({outcome.decision_id: outcome})
             log.info("answered", extra=job.log_extra | {"status": outcome.status})
         else:
             await self._deliver_stored(outcome.decision_id)
 
     async def _deliver_stored(self, decision_id: DecisionId) -> None:
         stored = await asyncio.to_thread(self._router.store.outcomes_by_id, [decision_id])
-        self._router.answers.deliver(stored)
+        self._router.process.answers.deliver(stored)

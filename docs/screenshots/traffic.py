@@ -70,7 +70,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 60, seed: int = 7) -> 
     finally:
         rollout.close()
         router.service.clock = time.time
-        router.versions.snapshots.lags.clear()  # lags by the clock that was set
+        router.process.versions.snapshots.lags.clear()  # lags by the clock that was set
     extender = Extender(router.database, holder="screenshots", weight=0.05)
     while extender.extend(seconds=60.0):
         pass

@@ -292,7 +292,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop. Requests that wait for an answer get "pending" at once; other requests have `shutdown_s` seconds."""
-        self._app.state.router.answers.end_waits()
+        self._app.state.router.process.answers.end_waits()
         if self._operators is not None and self._thread is not None:
             self._operators.should_exit = True
             await asyncio.to_thread(self._thread.join)

@@ -208,7 +208,7 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     _check_head(exchange)
     router: Router = state.router
     if exchange.rule.queue is not None:
-        router.batchers[exchange.rule.queue].check_admission()
+        router.process.batchers[exchange.rule.queue].check_admission()
     headers = Headers(scope=exchange.scope)
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:

@@ -12,12 +12,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.types.version import LATEST_MODERN_VERSION
 
-import ragbandit
 from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.version import __version__
 
 Context = ServerRequestContext[Any, Any]
 Schema = dict[str, Any]
@@ -93,7 +93,7 @@ def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) ->
 
 
 def new_server(**handlers: Any) -> "Server[Any]":
-    version = ragbandit.__version__
+    version = __version__
     return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 

@@ -204,8 +204,10 @@ def _process(router: Router) -> Iterator[Metric]:
         yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
         yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites used.", dict(rewriter.tokens), labels=["kind"])
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
-    yield gauge("ragbandit_listener_up", text, router.listener is None or router.listener.fault() is None)
-    queues = router.queues()
+    yield gauge(
+        "ragbandit_listener_up", text, router.process.listener is None or router.process.listener.fault() is None
+    )
+    queues = router.process.queues()
     waiting = {queue: state.waiting for queue, state in queues.items()}
     yield gauge("ragbandit_queue_waiting", "Items waiting for their batch.", waiting, labels=["queue"])
     waits = {queue: state.expected_wait_s for queue, state in queues.items()}
@@ -224,12 +226,12 @@ def _process(router: Router) -> Iterator[Metric]:
 
 
 def _policy(router: Router) -> Iterator[Metric]:
-    service, snapshots = router.service, router.versions.snapshots
+    service, snapshots = router.service, router.process.versions.snapshots
     yield counter("ragbandit_policy_swaps", "Snapshots taken over.", snapshots.swaps)
     text = "Snapshots that could not be used (missing, damaged, or of another encoder)."
     yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
     text = "Notifications of workers and learner that did not reach Redis; they are repeated."
-    yield counter("ragbandit_failed_notifications", text, router.notifier.failed_notifications)
+    yield counter("ragbandit_failed_notifications", text, router.process.notifier.failed_notifications)
     text = "Questions that were offered all arms because no arm was healthy."
     yield counter("ragbandit_decisions_fail_open", text, service.step(Breaker).fail_opens)
     serving = service.serving

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
-import ragbandit
 from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.version import __version__
 
 #: seconds for which a process is listed after it has renewed its card
 KEPT_S: Final = 45.0
@@ -106,7 +106,7 @@ def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: s
         role=role,
         queues=tuple(threads or ()),
         threads=dict(threads or {}),
-        version=ragbandit.__version__,
+        version=__version__,
         packages=packages,
         retriever=retriever,
         mark=secrets.token_hex(4),

@@ -4,10 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, suppress
-from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ragbandit.router.config.loading import LoadedSettings, load
 from ragbandit.router.config.settings import Settings
@@ -16,27 +14,21 @@ from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.diagnosis import LEAST
-from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
-from ragbandit.router.serving.batching import SERVE_S, MicroBatcher, QueueState, reply_of, writes
+from ragbandit.router.queue.notifier import Jobs
+from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
-from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.deciding.steps.step import Question
-from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, RouterState, TrialWrites, state_of
-from ragbandit.router.serving.loading.snapshots import SnapshotLoader
-from ragbandit.router.serving.loading.versions import VersionLoader
-from ragbandit.router.serving.overview import Savings
-from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
-from ragbandit.router.serving.setup.bootstrap import judge_sample, make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.serving.health.readiness import RouterState
+from ragbandit.router.serving.process import RouterProcess
+from ragbandit.router.serving.setup.bootstrap import make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.storage.cancellations import Cancellation, cancel
-from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.telemetry.routines import Routine, StoreOutage
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, QueueError, RagBanditError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, StoreError
 from ragbandit.shared.types import (
     Decision,
     DecisionId,
@@ -52,9 +44,6 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.checks import Verdict
-    from ragbandit.router.offline.advice import Advice
-    from ragbandit.router.queue.listener import Listener
-    from ragbandit.router.queue.stream_reader import StreamReader
 
 #: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
 POLL_S = 1.0
@@ -71,55 +60,14 @@ class Router(AbstractContextManager["Router"]):
         #: the file of the settings; None if there is none, or if `open` was given Settings
         self.config_file: Path | None = None
         self.database, self.encoder = database, encoder
-        self.jobs, self._owns_jobs = jobs, False
-        label = PolicyLabel(settings.policy.label)
-        self.store = DecisionStore(
-            database,
-            label=label,
-            text=settings.log.text,
-            context=frozenset(settings.context),
-            judge=judge_sample(settings),
-            check=settings.reward.check is not None,
-        )
-        self.files = SnapshotFiles(settings.snapshot_root)
-        outage = StoreOutage(
-            action="poll",
-            failing="polling the database failed; trying again",
-            restored="polling the database works again",
-            log="ragbandit.snapshots",
-        )
-        #: reads snapshots, outcomes and health from the store, every POLL_S and when it is woken
-        self.poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
-        self._poll_health_at = 0.0
-        #: receives notifications; None before `start`, and without Redis
-        self.listener: Listener | None = None
-        self.notifier = Notifier(jobs)
+        self._owns_jobs = False
+        #: threads, queues and connections
+        self.process = RouterProcess(settings, encoder=encoder, database=database, jobs=jobs)
+        self.store, self.service = self.process.store, self.process.service
         self.conversations = ConversationQueries(settings, store=self.store)
-        snapshots = SnapshotLoader(database, settings=settings, files=self.files, encoder=encoder)
-        self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
-        self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
-        self.service.live = self.versions.glance
-        self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
-        make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
-        self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
-            "questions": self.service.batcher,
-            "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
-            "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
-        }
-        #: estimates the dollars that an answer saved, compared with the arm of the holdback
-        self.savings = Savings(database, policy=settings.policy)
         #: label -> learner of `learn`, and the number of decisions that these have closed since the last diagnosis
         self._learners: dict[str, Learner] = {}
         self._undiagnosed = 0
-        #: runs arms in this process; None if workers run all of them
-        self.inline: InlineRuns | None = None
-        #: reads answers while workers write them; None without Redis
-        self.streams: StreamReader | None = None
-        self.readiness = Readiness(
-            {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
-            alive=self.service.batcher.alive,
-            serving=lambda: self.service.serving,
-        )
 
     @classmethod
     def open(
@@ -149,42 +97,18 @@ class Router(AbstractContextManager["Router"]):
             raise
 
     def start(self) -> None:
-        """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
-        self.versions.start()
-        self.service.refresh_steps(more=self.versions.live.added)
-        if self.service.serving.last_seq < self.ledger.last_seq():
-            # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
-            self.notifier.notify_learner()
-        for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
-            part.start()
-        if not isinstance(self.jobs, MemoryJobs):
-            from ragbandit.router.queue.stream_reader import StreamReader
-
-            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
-        self.poll.start()
-        self.listener = self.jobs.listen(self._hear)
-
-    def run_inline(self, inline: InlineRuns) -> None:
-        """Let this process run arms itself, from the next question on."""
-        self.inline = self.service.inline = inline
-
-    def note_failure(self) -> None:
-        """Let the circuit breaker read the newest outcomes at once, because an arm failed."""
-        self._poll_health_at = 0.0
-        self.poll.wake()
+        """Load the newest snapshot and start the threads. Call it once. Raises StoreError, ConfigError, Conflict."""
+        self.process.start()
 
     def close(self) -> None:
         """Finish the submitted requests, stop all threads, close the connections."""
-        if self.inline is not None:
-            self.inline.close()
+        if self.process.inline is not None:
+            self.process.inline.close()
         with suppress(RagBanditError):  # everything is learned and stored; only `status` knows less
             self._diagnose()
-        queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
-        for part in (*queues, self.poll, self.listener, self.versions, self.streams):
-            if part is not None:
-                part.close()
+        self.process.close()
         if self._owns_jobs:
-            self.jobs.close()
+            self.process.jobs.close()
         self.database.close()
 
     def __exit__(self, *_: object) -> None:
@@ -193,7 +117,7 @@ class Router(AbstractContextManager["Router"]):
     @property
     def ledger(self) -> Ledger:
         """The ledger of the policy that decides."""
-        return self.versions.ledger
+        return self.process.ledger
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm that the caller's own stack runs. When this method returns, the decision is committed.
@@ -242,16 +166,16 @@ class Router(AbstractContextManager["Router"]):
         """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if none came in wait_s)."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
-        with self.answers.place(query):
+        with self.process.answers.place(query):
             decision = reply_of(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
-            waiting = self.answers.request(decision)
+            waiting = self.process.answers.request(decision)
         try:
             outcome = waiting.result(wait_s)
             return self.decision_of(decision, outcome), outcome
         except FutureTimeout:
             return decision, None
         finally:
-            self.answers.remove(decision.id, waiting)
+            self.process.answers.remove(decision.id, waiting)
 
     def decision_of(self, decision: Decision, outcome: Outcome) -> Decision:
         """The decision that an outcome belongs to: this one, or its replacement after a failure. Raises StoreError."""
@@ -265,9 +189,9 @@ class Router(AbstractContextManager["Router"]):
         """Stop the answer; its outcome has the cost so far. Raises NotFound, Conflict, InvalidInput."""
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = cancel(self.database, decision_id=key, now=time.time())
-        is_stopped = self.inline is not None and self.inline.stop(cancelled.decision_id)
+        is_stopped = self.process.inline is not None and self.process.inline.stop(cancelled.decision_id)
         if cancelled.status is None and not is_stopped:
-            self.notifier.cancel(cancelled.decision_id)
+            self.process.notifier.cancel(cancelled.decision_id)
         return cancelled
 
     def outcome(
@@ -300,7 +224,7 @@ class Router(AbstractContextManager["Router"]):
         if outcome.run_by != "caller":
             message, remedy = "workers write their own outcomes", 'report what your own stack ran: run_by="caller"'
             raise InvalidInput(message, field="outcome.run_by", remedy=remedy)
-        return self.batchers["outcomes"].submit(outcome)
+        return self.process.batchers["outcomes"].submit(outcome)
 
     def feedback(
         self,
@@ -332,11 +256,11 @@ class Router(AbstractContextManager["Router"]):
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self.batchers["feedback"].submit(feedback)
+        return self.process.batchers["feedback"].submit(feedback)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Submit all items or none. Raises Overloaded."""
-        return self.batchers["feedback"].submit_all(items)
+        return self.process.batchers["feedback"].submit_all(items)
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""
@@ -345,14 +269,19 @@ class Router(AbstractContextManager["Router"]):
     def status(self) -> ledger_status.Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         self._diagnose()
-        serving, rule = self.versions.snapshots.fresh, closing_rule(self.settings.learning)
+        serving, rule = self.process.versions.snapshots.fresh, closing_rule(self.settings.learning)
         return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time())
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""
         from ragbandit.router.learning.audit.verify import verify
 
-        return verify(self.ledger, files=self.files, serving=self.versions.snapshots.fresh, deep=deep)
+        return verify(
+            self.ledger,
+            files=self.process.versions.snapshots.files,
+            serving=self.process.versions.snapshots.fresh,
+            deep=deep,
+        )
 
     def learn(self) -> int:
         """Learn the judged decisions in this process, and decide with them; live versions learn in their own ledgers.
@@ -360,10 +289,10 @@ class Router(AbstractContextManager["Router"]):
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
         closed = []
-        for settings in (self.settings, *self.versions.learned()):
+        for settings in (self.settings, *self.process.versions.learned()):
             label = settings.policy.label
             if label not in self._learners or self._learners[label].settings != settings:
-                self._learners[label] = make_learner(settings, database=self.database, jobs=self.jobs)
+                self._learners[label] = make_learner(settings, database=self.database, jobs=self.process.jobs)
             closed.append(self._learners[label].drain(attended=True))
         self._undiagnosed += sum(closed)
         self._diagnose(least=LEAST)
@@ -377,73 +306,10 @@ class Router(AbstractContextManager["Router"]):
             for learner in list(self._learners.values()):
                 learner.diagnose()
 
-    def advise(
-        self,
-        pipelines: Mapping[str, Any],
-        questions: Any,
-        *,
-        budget: float | None = None,
-        family: str = "ours",
-        apply: bool = False,
-    ) -> "Advice":
-        """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
-
-        Stored answers are used again. pipelines: arm -> function of the question that returns a text, (text, cost) or
-        a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
-        `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
-        write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
-        """
-        module = import_module("ragbandit.workers.evaluation.advise")  # by name: router must not import workers
-        options: dict[str, Any] = {"router": self, "budget": budget, "family": family, "apply": apply}
-        return cast("Advice", module.advise_pipelines(pipelines, questions, **options))
-
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
-        return state_of(self)
-
-    def queues(self) -> Mapping[str, QueueState]:
-        """Name of a queue -> its state, with counts of refused and dropped items since the start."""
-        return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
+        return self.process.state(self.status())
 
     def refresh(self) -> bool:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
-        return self.versions.refresh()
-
-    def redis_fault(self) -> str | None:
-        """Why this process cannot use Redis; None if it can use Redis."""
-        listener = None if self.listener is None else self.listener.fault()
-        return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
-
-    def _check_redis(self) -> None:
-        self.jobs.ping()
-        fault = self.redis_fault()
-        if fault is not None:
-            raise NotReady(fault)
-
-    def _check_learner(self) -> None:
-        with suppress(QueueError):  # the part "redis" reports it
-            fault = self.jobs.learner_fault(PolicyLabel(self.settings.policy.label))
-            if fault is not None:
-                raise NotReady(f"learning is late, because the learner cannot use its store: {fault}")
-
-    def _hear(self, notification: str) -> None:
-        """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""
-        kind, _, key = notification.partition(":")
-        if kind == "snapshot":
-            self.poll.wake()
-        elif kind == "outcome":
-            if self.answers.is_awaited(key):
-                outcomes = self.store.outcomes_by_id([key])
-                self.answers.deliver(outcomes)
-                if any(isinstance(row, Outcome) and row.status == "failed" for row in outcomes.values()):
-                    self.note_failure()
-            else:
-                self.answers.answered([key])
-
-    def _catch_up(self) -> None:
-        if time.monotonic() >= self._poll_health_at:
-            self._poll_health_at = time.monotonic() + POLL_S
-            self.service.refresh_steps(more=self.versions.live.added)
-        self.versions.refresh()
-        self.answers.poll()
-        self.savings.refresh()
+        return self.process.versions.refresh()

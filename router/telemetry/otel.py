@@ -117,9 +117,9 @@ def _context(carrier: Mapping[str, str] | None) -> Context | None:
 
 def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
     """Make the tracing of this process. Background threads send the records; records beyond their queues are lost."""
-    import ragbandit
+    from ragbandit.shared.version import __version__
 
-    attributes: dict[str, Any] = {"service.version": ragbandit.__version__, names.PROCESS: process}
+    attributes: dict[str, Any] = {"service.version": __version__, names.PROCESS: process}
     if not os.environ.get("OTEL_SERVICE_NAME"):
         attributes["service.name"] = service
     resource = Resource.create(attributes)

@@ -18,7 +18,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.advice import Advice, Ask, advise
+from ragbandit.router.offline.advice import Advice, Ask, advise as advice_on
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
@@ -139,9 +139,22 @@ class RunOptions:
         return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
 
 
-def advise_pipelines(
-    pipelines: Pipelines, questions: Questions, *, router: Router, budget: float | None, family: str, apply: bool
+def advise(
+    router: Router,
+    pipelines: Pipelines,
+    questions: Questions,
+    *,
+    budget: float | None = None,
+    family: str = "ours",
+    apply: bool = False,
 ) -> Advice:
+    """Run your pipelines on the same questions until the verdict is known: route, fix, or not enough.
+
+    Stored answers are used again. pipelines: arm -> function of the question that returns a text, (text, cost) or
+    a mapping with `answer`, `steps` and `cost`. questions: question -> right answers, rows of `question` and
+    `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
+    write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
+    """
     checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
@@ -181,7 +194,7 @@ class _Sources:
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
-        return advise(material.rows, source=material.source, settings=self.settings, ask=ask, progress=self.progress)
+        return advice_on(material.rows, source=material.source, settings=self.settings, ask=ask, progress=self.progress)
 
     def of_table(self, path: Path, *, skip_bad: bool) -> WarmRows:
         bad: list[BadRow] = []

@@ -253,7 +253,7 @@ async def answer(
     if wait_s is None:
         wait_s = router.settings.budget.seconds + STREAM_WAIT_S if stream else router.settings.server.answer_wait_s
     query = await whole_query(request, body, key=idempotency_key, run_by="worker")
-    with router.answers.place(query):
+    with router.process.answers.place(query):
         decision, seconds = await decide(request, query, run_by="worker")
         pending = await asked(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:
@@ -268,7 +268,7 @@ async def answer(
         pending_reply = replies.pending_json(decision, seconds=seconds)
         return JsonReply(pending_reply, status_code=202, headers=replies.headers(decision))
     await pending.follow(outcome.decision_id)
-    decision, saved = pending.decision, router.savings.of(outcome.cost)
+    decision, saved = pending.decision, router.process.savings.of(outcome.cost)
     reply = replies.answer_json(decision, outcome, seconds=seconds, saved=saved)
     return JsonReply(reply, headers=replies.headers(decision))
 
@@ -294,7 +294,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
         await reads_of(request).run(charged)
     new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
     reply: reply_types.OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
-    saved = router.savings.of(outcome.cost)
+    saved = router.process.savings.of(outcome.cost)
     if saved is not None:
         reply["saved"] = saved
     return JsonReply(reply, status_code=202 if new else 200)

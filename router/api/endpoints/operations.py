@@ -80,7 +80,7 @@ async def ready(request: Request) -> Response:
     `policy`: the policy is being learned again from its ledger, and another policy decides meanwhile. `learner`: the
     learner cannot use its store (a full disk, for example); feedback is stored and learned later.
     """
-    readiness = router_of(request).readiness
+    readiness = router_of(request).process.readiness
     futures, seconds = readiness.ask()
     # The checks have their own threads, since all threads for reads may be waiting for the database.
     if futures:

@@ -91,13 +91,13 @@ class PendingAnswer:
                 yield [event]
             done = True
         finally:
-            if stream is not None and stream is not self.local and router.streams is not None:
-                router.streams.leave(stream)
+            if stream is not None and stream is not self.local and router.process.streams is not None:
+                router.process.streams.leave(stream)
             if not done and not self.waiting.done():
                 _abandon(self)
 
     async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
-        streams = router_of(self.request).streams
+        streams = router_of(self.request).process.streams
         if self.local is not None:
             self.local.attach(wake)
         elif self.live and streams is not None and not self.waiting.done():
@@ -119,23 +119,23 @@ class PendingAnswer:
 
     def forget(self) -> None:
         """Stop waiting for the outcome."""
-        router_of(self.request).answers.remove(self.decision.id, self.waiting)
+        router_of(self.request).process.answers.remove(self.decision.id, self.waiting)
 
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
     """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
-    inline = None if router.inline is None else router.inline.begin(decision, live=live)
+    inline = None if router.process.inline is None else router.process.inline.begin(decision, live=live)
     if inline is not None:
         waiting, local = inline
         return answer(waiting=waiting, local=local)
-    streams = router.streams
+    streams = router.process.streams
     if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
     # This does not end if the caller goes away: the recovery loop would ask for a stored decision's answer anyway.
     try:
-        waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
+        waiting = await asyncio.wait_for(asyncio.wrap_future(router.process.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
         message = f"no worker could be asked within {SERVE_S:g} s; the decision {decision.id} stands"
         raise NotReady(message, remedy="send the same request with this id to get its answer") from error
@@ -206,7 +206,7 @@ def _abandon(answer: PendingAnswer) -> None:
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()
-    if not answer.is_own or router.answers.is_awaited(decision.id):
+    if not answer.is_own or router.process.answers.is_awaited(decision.id):
         return
 
     async def cancel() -> None:
@@ -290,7 +290,7 @@ async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[b
                         case StatusNote(text=text):
                             yield event_of(name="status", value={"text": text})
                         case Outcome():
-                            saved = router_of(answer.request).savings.of(event.cost)
+                            saved = router_of(answer.request).process.savings.of(event.cost)
                             reply = answer_json(decision, event, seconds=seconds, saved=saved)
                             last = event_of(name="outcome", value=reply)
         yield last

@@ -174,7 +174,7 @@ class ChatExchange:
         server, budget = router.settings.server, router.settings.budget
         limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
         live = self.question.streamed
-        with router.answers.place(query):
+        with router.process.answers.place(query):
             decision, is_own = await self._decide()
             try:
                 answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
@@ -192,7 +192,7 @@ class ChatExchange:
             return self._failure(answer.decision, error)
         finally:
             answer.forget()
-        saved = router.savings.of(outcome.cost)
+        saved = router.process.savings.of(outcome.cost)
         body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=headers(answer.decision))
 
@@ -255,7 +255,7 @@ class ChatExchange:
 
     async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
         """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
-        savings, begin_at = router_of(self.request).savings, time.monotonic() + HOLD_S
+        savings, begin_at = router_of(self.request).process.savings, time.monotonic() + HOLD_S
         stream = partial(self.stream, base=str(self.request.base_url))
         reply, has_begun = stream(answer.decision), False
         try:

@@ -59,7 +59,7 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     outcome, error = record.outcome, None
     if outcome is None and record.state == "closed":
         error = {"code": "not_answered", "message": f"no arm answered: {record.reason or 'it waited too long'}"}
-    saved = None if outcome is None else router_of(request).savings.of(outcome.cost)
+    saved = None if outcome is None else router_of(request).process.savings.of(outcome.cost)
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 

@@ -6,7 +6,7 @@ Every endpoint declares its rule where it stands, as `@endpoints.get(path, rule=
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ragbandit.router.serving.router import Queue
+from ragbandit.router.serving.process import Queue
 from ragbandit.shared.types import Role
 
 MCP_PATH: Final = "/mcp"

@@ -53,8 +53,8 @@ async def queues(request: Request) -> Response:
     leases = await reads_of(request).run(lambda: held_leases(router.database))
     values: dict[str, Any] = {
         "state": state,
-        "queues": router.queues(),
-        "parts": router.readiness.states(),
+        "queues": router.process.queues(),
+        "parts": router.process.readiness.states(),
         "leases": leases,
         "most_workers": MOST_WORKERS,
         "sign": ArmSigns(router.service.arms),
@@ -178,7 +178,7 @@ async def arms(request: Request) -> Response:
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    findings = [*of_parts(router.readiness.states()), *of_settings(router.settings)]
+    findings = [*of_parts(router.process.readiness.states()), *of_settings(router.settings)]
     if state is not None:
         findings += of_ledger(state.ledger)
     return findings + of_store(router.database, settings=router.settings, now=time.time())

@@ -6,24 +6,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import QueueWork, WorkerState
-from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.serving.overview import Earned, earned
+from ragbandit.router.serving.overview import Earned
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
-from ragbandit.shared.errors import QueueError, RagBanditError, StoreError
-
-if TYPE_CHECKING:
-    from ragbandit.router.serving.router import Router
-
-Reply = TypeVar("Reply")
+from ragbandit.shared.errors import RagBanditError, StoreError
 
 OK = "ok"
 REDIS = "redis"
@@ -168,33 +161,3 @@ def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
         return LagPercentiles(p50=None, p99=None, n=0)
     p50, p99 = np.percentile(lags_s, [50, 99]) * 1000
     return LagPercentiles(p50=float(p50), p99=float(p99), n=len(lags_s))
-
-
-def state_of(router: "Router") -> RouterState:
-    serving, ledger = router.service.serving, router.status()
-    wake_ups = _from_redis(router.jobs.depth)
-    return RouterState(
-        ledger=ledger,
-        label=router.ledger.label,
-        algorithm=router.settings.policy.name,
-        serving=serving.version,
-        serving_last_seq=serving.last_seq,
-        rebuilding=serving.rebuilding,
-        arms=tuple(router.service.step(Breaker).healths(router.service.arms, now=router.service.clock())),
-        faults=router.service.faults,
-        fail_opens=router.service.step(Breaker).fail_opens,
-        failed_notifications=router.notifier.failed_notifications,
-        feedback_to_policy_ms=percentiles(tuple(router.versions.snapshots.lags)),
-        earned=earned(router.database, policy=router.ledger.label, now=time.time()),
-        jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
-        workers=_from_redis(router.jobs.workers),
-        work=_from_redis(router.jobs.work),
-        redis="Redis cannot be reached" if router.jobs.outage.lasts else router.redis_fault() or OK,
-    )
-
-
-def _from_redis(ask: Callable[[], Reply]) -> Reply | None:
-    try:
-        return ask()
-    except QueueError:
-        return None

@@ -74,7 +74,7 @@ def test_a_client_that_leaves_is_noticed(serve_on):
     link = connected(service, post("/v1/answer?wait_s=600"))
     (key,) = until(lambda: service.jobs.enqueued, seconds=10)
     link.close()
-    until(lambda: not service.router.answers.is_awaited(key), seconds=1)
+    until(lambda: not service.router.process.answers.is_awaited(key), seconds=1)
 
 
 def test_what_is_not_done_in_time_is_refused(serve_on):

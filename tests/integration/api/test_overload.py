@@ -33,7 +33,7 @@ class HeldEncoder:
 
 def depth(service):
     """How many questions, outcomes and judgements wait for their batch."""
-    return sum(each.depth() for each in service.router.batchers.values())
+    return sum(each.depth() for each in service.router.process.batchers.values())
 
 
 def asked(service, question, *, path="/v1/route"):
@@ -209,7 +209,7 @@ def test_unanswered_questions_are_bounded(serve, limit):
     def answer(tenant="acme", **more):
         return service.http.post("/v1/answer", json={"question": QUESTION, "tenant": tenant} | more)
 
-    place, question = service.router.answers.place, Query(text=QUESTION, tenant="acme")
+    place, question = service.router.process.answers.place, Query(text=QUESTION, tenant="acme")
     with place(question), place(question), pytest.raises(Overloaded), place(question):
         pass  # two that are decided at this moment
     keys = [answer(decision_id=f"q-{number}").json()["decision_id"] for number in range(2)]
@@ -224,4 +224,6 @@ def test_unanswered_questions_are_bounded(serve, limit):
     assert answer(decision_id=keys[0]).status_code == 202
     worker_answers(service, keys[0], "Bram Stoker")
     until(lambda: answer().status_code == 202)
-    assert service.router.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
+    assert (
+        service.router.process.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
+    )

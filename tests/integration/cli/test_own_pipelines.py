@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ragbandit import advise
 from ragbandit.router.config.loading import load
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -200,7 +201,7 @@ def test_the_library_gives_the_same_verdict(folder):
     }
 
     async def inside():
-        return router.advise(pipelines, questions, apply=True)
+        return advise(router, pipelines, questions, apply=True)
 
     with Router.open() as router:
         advice = asyncio.run(inside())
@@ -212,13 +213,13 @@ def test_the_library_gives_the_same_verdict(folder):
         assert decision.pmf[decision.arms.index("small")] > 0.5
         assert "policy.incumbent: big, with a holdback of 2 %, in config.yaml" in " ".join(advice.notes)
         with pytest.raises(InvalidInput, match="only small to run"):
-            router.advise({"small": pipelines["small"]}, questions)
+            advise(router, {"small": pipelines["small"]}, questions)
         with pytest.raises(InvalidInput, match="a mapping of names to functions"):
-            router.advise([pipelines["small"]], questions)
+            advise(router, [pipelines["small"]], questions)
         with pytest.raises(InvalidInput, match="budget"):
-            router.advise(pipelines, questions, budget=float("nan"))
+            advise(router, pipelines, questions, budget=float("nan"))
         with pytest.raises(ConfigError, match="not a valid name of a pipeline"):
-            router.advise({"a b": len, "big": len}, questions)
+            advise(router, {"a b": len, "big": len}, questions)
     assert_warm(learned)
 
 

@@ -419,7 +419,7 @@ def test_forged_snapshot(make_world, caplog):
     assert not world.router.verify().ok
     other = make_world()
     assert other.router.service.serving.last_seq == 0
-    assert other.router.versions.snapshots.refused == 1
+    assert other.router.process.versions.snapshots.refused == 1
     assert f"{live.version} is not the snapshot that the learner made" in caplog.records[-1].reason
     assert other.jobs.notified == 1
     assert learner.drain() == 0

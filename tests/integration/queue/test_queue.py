@@ -142,47 +142,49 @@ def test_router_without_redis(own_redis, settings):
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         receipt = router.feedback(decision.id, rating=True)
         assert (receipt.duplicate, receipt.late) == (False, False)
-        assert router.notifier.failed_notifications == 3  # one found Redis gone; it was left alone by the others
+        assert (
+            router.process.notifier.failed_notifications == 3
+        )  # one found Redis gone; it was left alone by the others
         server.start()
-        assert recover(router.database, jobs=router.jobs, settings=router.settings.judge, now=time.time()) == 1
+        assert recover(router.database, jobs=router.process.jobs, settings=router.settings.judge, now=time.time()) == 1
         assert waiting_ids(router.database, limit=9) == [asked.id]
         assert router.learn() == 1
         assert router.decision(decision.id).state == "learned"
-    router.jobs.client.close()
+    router.process.jobs.client.close()
 
 
 def test_an_outage_is_logged_once(own_redis, settings, caplog):
     """However often Redis is missed in an outage, and by however many parts, there is one line, and one at its end."""
     server, url = own_redis
     with caplog.at_level("INFO", logger="ragbandit"), Router.open(settings(redis_url=url)) as router:
-        assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
+        assert until(lambda: router.process.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         server.stop()
         decision = router.route("Who wrote Dracula?")
-        router.notifier.request_answers([decision.id])
+        router.process.notifier.request_answers([decision.id])
         for _ in range(3):
             with pytest.raises(QueueError):
-                router.jobs.depth()
+                router.process.jobs.depth()
         time.sleep(1.2)  # the listener tries once a second
         server.start()
-        assert until(lambda: not router.jobs.outage.lasts)
-        router.notifier.request_answers([decision.id])
+        assert until(lambda: not router.process.jobs.outage.lasts)
+        router.process.notifier.request_answers([decision.id])
     lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
     assert lines == [f"lost connection to Redis; {RETRYING}", "Redis is reachable again"]
-    router.jobs.client.close()
+    router.process.jobs.client.close()
 
 
 def test_router_hears_outcomes(redis_server, redis_client, settings):
     """A waiting caller gets its answer as soon as the worker's notification arrives."""
     with Router.open(settings(redis_url=redis_server)) as router:
         decision = router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(10)
-        got = router.answers.request(decision)
+        got = router.process.answers.request(decision)
         assert RedisJobs(redis_client).depth()["answer"] == 1
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
         ended = made_outcome(decision_id=decision.id, now=time.time(), answer="Bram Stoker", status="answered")
         router.store.add_outcome(replace(ended, run_by="worker"))
         RedisJobs(redis_client).publish(f"outcome:{decision.id}")
         assert got.result(5).answer == "Bram Stoker"
-    router.jobs.client.close()
+    router.process.jobs.client.close()
 
 
 def test_router_follows_the_learner(redis_server, redis_client, settings):
@@ -195,8 +197,8 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert router.learn() == 1
         assert until(lambda: other.service.serving.last_seq == 1)
         assert other.service.serving.version == router.service.serving.version
-        assert other.versions.snapshots.swaps == 1
-    router.jobs.client.close()
+        assert other.process.versions.snapshots.swaps == 1
+    router.process.jobs.client.close()
     other.jobs.client.close()
 
 

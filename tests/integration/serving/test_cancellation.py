@@ -93,7 +93,7 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
     with Router.open(settings(redis_url=redis_server)) as router:
         made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
         for decision in made[:2]:
-            router.notifier.request_answers([decision.id])
+            router.process.notifier.request_answers([decision.id])
         listener = RedisJobs(redis_client).listen(hear)
         while not heard:
             RedisJobs(redis_client).publish("hello")
@@ -102,8 +102,8 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
         assert told.wait(5)
         listener.close()
         assert waiting_ids(router.database, limit=9) == [made[1].id, made[2].id, made[0].id]
-        assert router.jobs.depth()["answer"] == 4
-    router.jobs.client.close()
+        assert router.process.jobs.depth()["answer"] == 4
+    router.process.jobs.client.close()
 
 
 def test_a_cancelled_decision_is_learned_like_any_failed_one(make_world):

@@ -13,7 +13,7 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps.breaker import Breaker, UnhealthyArms
 from ragbandit.router.serving.health import outcome_poller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-from ragbandit.router.serving.router import POLL_S
+from ragbandit.router.serving.process import POLL_S
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes

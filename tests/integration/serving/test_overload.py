@@ -32,11 +32,11 @@ def test_feedback_and_outcomes_are_bounded(make_world):
         rating = made_feedback(decision_id=decision.id, settings=router.settings, now=0, rating=1)
         ended = made_outcome(decision_id=decision.id, now=0, status="answered", answer="?")
         for submit in (lambda: router.submit_feedback(rating), lambda: router.submit_outcome(ended)):
-            waiting = sum(each.depth() for each in router.batchers.values())
+            waiting = sum(each.depth() for each in router.process.batchers.values())
             running = submit()
             give_up = time.monotonic() + 10
             while (
-                sum(each.depth() for each in router.batchers.values()) > waiting and time.monotonic() < give_up
+                sum(each.depth() for each in router.process.batchers.values()) > waiting and time.monotonic() < give_up
             ):  # until its batch has begun
                 time.sleep(0.001)
             submit()
@@ -56,4 +56,4 @@ def test_a_question_whose_time_ran_out_is_dropped(make_world):
     router.route("last")
     assert encoded == ["first", "last"]
     assert router.status().counters.decided == 2
-    assert router.queues()["questions"].dropped == {"gone": 1, "expired": 0}
+    assert router.process.queues()["questions"].dropped == {"gone": 1, "expired": 0}

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from statistics import fmean
 
-from ragbandit import Router
+from ragbandit import Router, advise
 from tests.support import two_pipelines as world
 
 README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
@@ -38,5 +38,5 @@ def test_the_loop_learns_while_it_runs(tmp_path, monkeypatch):
     assert fmean(earned(world.questions(160, seed=1))[80:]) > LEAST
     shutil.rmtree("data")
     with Router.open() as router:
-        router.advise(pipelines, world.questions(200, seed=4), apply=True)
+        advise(router, pipelines, world.questions(200, seed=4), apply=True)
     assert fmean(earned(world.questions(80, seed=3))) > LEAST  # the incumbent holds it back at first

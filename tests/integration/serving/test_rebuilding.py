@@ -33,12 +33,12 @@ def test_a_kept_snapshot_decides(make_world, database_url, monkeypatch):
     decision = world.route()
     assert decision.facts["rebuilding"] is True
     assert world.router.state().rebuilding
-    assert world.router.readiness.parts()["policy"].startswith("rebuilding: main-30-")
+    assert world.router.process.readiness.parts()["policy"].startswith("rebuilding: main-30-")
     world.learn()
     assert not world.router.service.serving.rebuilding
     assert world.router.service.serving.last_seq == 45
     assert "rebuilding" not in world.route().facts
-    assert "policy" not in world.router.readiness.parts()
+    assert "policy" not in world.router.process.readiness.parts()
     assert world.router.verify(deep=True).ok
 
 

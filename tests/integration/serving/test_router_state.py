@@ -16,7 +16,7 @@ def test_state_follows_what_happens(make_world):
     before = world.router.state()
     assert (before.serving_last_seq, before.feedback_to_policy_ms.n) == (0, 0)
     world.judged(3)
-    world.router.notifier.request_answers([world.route(ours=True).id])
+    world.router.process.notifier.request_answers([world.route(ours=True).id])
     world.learn()
     after = world.router.state()
     assert (after.serving_last_seq, after.feedback_to_policy_ms.n) == (3, 3)
@@ -32,12 +32,12 @@ def test_a_router_that_is_not_started_does_nothing(settings):
     database, threads = open_database(made), threading.active_count()
     with Router(made, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
         assert threading.active_count() == threads
-        assert (router.ledger.registered(), router.readiness.parts()["router"]) == (
+        assert (router.ledger.registered(), router.process.readiness.parts()["router"]) == (
             None,
             "its thread has ended, so no question is decided: restart the service",
         )
         router.start()
-        assert router.readiness.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
+        assert router.process.readiness.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
         assert router.route("Who wrote Dracula?").version == router.state().serving
 
 

@@ -12,7 +12,7 @@ from ragbandit.shared.errors import SnapshotError
 def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch):
     """A thread that still loads a snapshot when another takes over a newer one does not put its own in that place."""
     world = make_world()
-    load, loading, go_on = world.router.files.load, threading.Event(), threading.Event()
+    load, loading, go_on = world.files.load, threading.Event(), threading.Event()
 
     def slow(info, **facts):
         policy = load(info, **facts)
@@ -21,7 +21,7 @@ def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch
             go_on.wait(20)
         return policy
 
-    monkeypatch.setattr(world.router.files, "load", slow)
+    monkeypatch.setattr(world.files, "load", slow)
     world.judged(2)
     world.learner().drain()
     first, second = (threading.Thread(target=world.router.refresh) for _ in range(2))
@@ -58,7 +58,7 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
         learner.drain()
         found.refresh()
         found.refresh()
-    assert (found.refused, len(world.router.versions.snapshots.lags)) == (5, 0)
+    assert (found.refused, len(world.router.process.versions.snapshots.lags)) == (5, 0)
     monkeypatch.undo()
     monkeypatch.setattr(snapshot_follower, "LAGS", 2)
     read = []

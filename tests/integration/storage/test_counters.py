@@ -121,7 +121,7 @@ def test_status_reads_no_history(make_world, database_url):
     statements: list[str] = []
     event.listen(world.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     rule = ClosingRule(wait_s=0.0, expire_s=10.0)
-    status(world.ledger, serving=world.router.versions.snapshots.fresh, rule=rule, now=world.now)
+    status(world.ledger, serving=world.router.process.versions.snapshots.fresh, rule=rule, now=world.now)
     assert statements
     counting = [one for one in statements if "count(" in one.lower()]
     assert [one for one in counting if "FROM jobs" not in one] == []  # it has 10,000 rows of checks at most

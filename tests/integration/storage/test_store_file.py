@@ -62,7 +62,7 @@ def test_a_router_writes_nothing_into_a_file_that_no_path_names(tmp_path):
                     with pytest.raises(StoreError, match=r"is another file|is not there any more") as caught:
                         router.route("and now?")
                     assert caught.value.lasting
-                    state = router.readiness.parts()["database"]
+                    state = router.process.readiness.parts()["database"]
                     assert "another file" in state or "not there any more" in state
                     assert inode == (os.stat(data / "ragbandit.db").st_ino if inode else None)
                     assert (data / "ragbandit.db").exists() is (inode is not None)

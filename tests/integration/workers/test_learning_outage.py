@@ -106,8 +106,8 @@ def test_a_full_disk_is_one_line(full, caplog, monkeypatch):
 def test_ready_names_the_learner(full):
     """While the learner cannot write /ready has a part `learner` that says why; later it has none."""
     router, context, disk = full
-    router.jobs = context.jobs
-    assert "learner" not in router.readiness.parts()
+    router.process.jobs = context.jobs
+    assert "learner" not in router.process.readiness.parts()
     assert housekeeping.learn(context) == 0
     assert wait_for(router, lambda parts: "full" in parts.get("learner", ""))
     disk.empty()
@@ -126,7 +126,7 @@ def test_a_job_tries_again(full, monkeypatch):
 def wait_for(router, seen):
     pause = threading.Event()
     for _ in range(100):
-        if seen(router.readiness.parts()):
+        if seen(router.process.readiness.parts()):
             return True
         pause.wait(0.05)
     return False

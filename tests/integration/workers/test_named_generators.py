@@ -65,7 +65,7 @@ def service(tmp_path, settings, redis_server, redis_client):
     yield start
     for router in routers:
         router.close()
-        router.jobs.client.close()
+        router.process.jobs.client.close()
 
 
 def test_arms_route_between_models_and_between_indexes(service):

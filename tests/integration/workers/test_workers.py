@@ -100,7 +100,7 @@ def make_worker(settings, redis_server, redis_client):
     for worker in made:
         worker.close()
         worker.router.close()
-        worker.router.jobs.client.close()
+        worker.router.process.jobs.client.close()
 
 
 class Gathering(ScriptedGenerator):
@@ -127,7 +127,7 @@ def ask(worker, count):
         worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
     ]
     for decision in made:
-        worker.router.notifier.request_answers([decision.id])
+        worker.router.process.notifier.request_answers([decision.id])
     return [decision.id for decision in made]
 
 
@@ -230,7 +230,7 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
             (key, number, None) for key, number in zip(decided, (1, 0, 0), strict=True)
         ]
         assert router.store.outcomes_by_id(decided) == {}
-    router.jobs.client.close()
+    router.process.jobs.client.close()
 
 
 def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis_client):
@@ -246,12 +246,12 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(12)]
         for decision in decided:
             router.feedback(decision.id, rating=True)
-            router.notifier.request_answers([decision.id])
+            router.process.notifier.request_answers([decision.id])
         redis_client.flushall()  # no wake-up is left
         command.run(*burst, code=0)
         assert len(router.store.outcomes_by_id([each.id for each in decided])) == 12
         assert router.status().counters.learned == 12
-    router.jobs.client.close()
+    router.process.jobs.client.close()
 
 
 def written(made, folder):
@@ -370,6 +370,6 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
                 process.kill()
                 process.wait(10)
         found = router.store.outcomes_by_id([d.id for d in decided])
-    router.jobs.client.close()
+    router.process.jobs.client.close()
     assert found["guilty"].stop_reason == "worker_died"
     assert {found[f"beside-{n}"].status for n in (1, 2, 3)} == {"answered"}

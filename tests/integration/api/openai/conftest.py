@@ -58,7 +58,7 @@ class AnsweringWorker(threading.Thread):
                 if key not in done:
                     done.add(key)
                     self.service.router.store.add_outcome(outcome_of(key, **self.changes))
-                    self.service.router.poll.wake()  # as the line in Redis that a worker sends
+                    self.service.router.process.poll.wake()  # as the line in Redis that a worker sends
 
 
 @pytest.fixture

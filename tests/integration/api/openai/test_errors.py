@@ -192,7 +192,7 @@ def test_no_answer_in_time(service, monkeypatch):
 def test_no_worker_can_be_asked(service, monkeypatch):
     """A queue that does not take a question in time is a 503, whatever the door, and not a fault of ours."""
     monkeypatch.setattr(streaming, "SERVE_S", 0.05)
-    monkeypatch.setattr(service.router.answers, "submit", lambda decision: Future())
+    monkeypatch.setattr(service.router.process.answers, "submit", lambda decision: Future())
     for path, body in (("chat/completions", {"model": "auto", "messages": ASKED}), ("answer", {"question": "Who?"})):
         reply = service.http.post(f"/v1/{path}", json=body)
         assert (reply.status_code, "no worker could be asked" in reply.text) == (503, True)

@@ -131,8 +131,8 @@ def test_a_client_that_goes_away(http, service, monkeypatch):
     monkeypatch.setattr("ragbandit.router.api.openai.endpoints.HOLD_S", 0.2)
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         key = reply.headers["x-ragbandit-decision-id"]
-        assert service.router.answers.is_awaited(key)
-    until(lambda: not service.router.answers.is_awaited(key), seconds=20)
+        assert service.router.process.answers.is_awaited(key)
+    until(lambda: not service.router.process.answers.is_awaited(key), seconds=20)
     assert service.http.get("/health").status_code == 200
 
 

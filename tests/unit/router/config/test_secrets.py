@@ -178,9 +178,9 @@ def test_a_start_that_fails(settings, capfd, restored_log):
     logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
     with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
         decision = router.route("Who wrote Dracula?")
-        router.notifier.request_answers([decision.id])
-        parts = router.readiness.parts()
-    router.jobs.close()
+        router.process.notifier.request_answers([decision.id])
+        parts = router.process.readiness.parts()
+    router.process.jobs.close()
     told = capfd.readouterr().err
     assert "it failed" in told
     assert "Redis" in told

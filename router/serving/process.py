@@ -1,0 +1,207 @@
+"""Router process: the threads, queues and connections that one Router runs from `start` to `close`."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.status import Status
+from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
+from ragbandit.router.serving.batching import MicroBatcher, QueueState, writes
+from ragbandit.router.serving.deciding.service import RouteService
+from ragbandit.router.serving.deciding.steps.breaker import Breaker
+from ragbandit.router.serving.health.readiness import (
+    LEARNER,
+    OK,
+    REDIS,
+    Readiness,
+    RouterState,
+    TrialWrites,
+    percentiles,
+)
+from ragbandit.router.serving.loading.snapshots import SnapshotLoader
+from ragbandit.router.serving.loading.versions import VersionLoader
+from ragbandit.router.serving.overview import Savings, earned
+from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
+from ragbandit.router.serving.setup.bootstrap import judge_sample
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.telemetry.routines import Routine, StoreOutage
+from ragbandit.shared.errors import NotReady, QueueError
+from ragbandit.shared.types import Outcome, PolicyLabel
+
+if TYPE_CHECKING:
+    from ragbandit.router.queue.listener import Listener
+    from ragbandit.router.queue.stream_reader import StreamReader
+
+Queue = Literal["questions", "feedback", "outcomes"]
+Reply = TypeVar("Reply")
+
+#: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
+POLL_S = 1.0
+
+
+class RouterProcess:
+    """The running parts of a Router. Nothing is read, written or started before `start`."""
+
+    def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
+        self._policy = settings.policy
+        self.database, self.jobs = database, jobs
+        self.store = DecisionStore(
+            database,
+            label=PolicyLabel(settings.policy.label),
+            text=settings.log.text,
+            context=frozenset(settings.context),
+            judge=judge_sample(settings),
+            check=settings.reward.check is not None,
+        )
+        outage = StoreOutage(
+            action="poll",
+            failing="polling the database failed; trying again",
+            restored="polling the database works again",
+            log="ragbandit.snapshots",
+        )
+        #: reads snapshots, outcomes and health from the store, every POLL_S and when it is woken
+        self.poll = Routine("follow", self._catch_up, every_s=POLL_S, at_once=False, outage=outage)
+        self._poll_health_at = 0.0
+        #: receives notifications; None before `start`, and without Redis
+        self.listener: Listener | None = None
+        self.notifier = Notifier(jobs)
+        files = SnapshotFiles(settings.snapshot_root)
+        snapshots = SnapshotLoader(database, settings=settings, files=files, encoder=encoder)
+        self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
+        self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
+        self.service.live = self.versions.glance
+        self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
+        make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
+        self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
+            "questions": self.service.batcher,
+            "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
+            "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
+        }
+        #: estimates the dollars that an answer saved, compared with the arm of the holdback
+        self.savings = Savings(database, policy=settings.policy)
+        #: runs arms in this process; None if workers run all of them
+        self.inline: InlineRuns | None = None
+        #: reads answers while workers write them; None without Redis
+        self.streams: StreamReader | None = None
+        self.readiness = Readiness(
+            {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
+            alive=self.service.batcher.alive,
+            serving=lambda: self.service.serving,
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the policy that decides."""
+        return self.versions.ledger
+
+    def start(self) -> None:
+        """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
+        self.versions.start()
+        self.service.refresh_steps(more=self.versions.live.added)
+        if self.service.serving.last_seq < self.ledger.last_seq():
+            # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
+            self.notifier.notify_learner()
+        for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
+            part.start()
+        if not isinstance(self.jobs, MemoryJobs):
+            from ragbandit.router.queue.stream_reader import StreamReader
+
+            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
+        self.poll.start()
+        self.listener = self.jobs.listen(self._hear)
+
+    def close(self) -> None:
+        """Finish the submitted requests, and stop all threads."""
+        queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
+        for part in (*queues, self.poll, self.listener, self.versions, self.streams):
+            if part is not None:
+                part.close()
+
+    def run_inline(self, inline: InlineRuns) -> None:
+        """Let this process run arms itself, from the next question on."""
+        self.inline = self.service.inline = inline
+
+    def note_failure(self) -> None:
+        """Let the circuit breaker read the newest outcomes at once, because an arm failed."""
+        self._poll_health_at = 0.0
+        self.poll.wake()
+
+    def state(self, ledger: Status) -> RouterState:
+        """State of this process, with the state of its ledger. Raises StoreError."""
+        service, serving, breaker = self.service, self.service.serving, self.service.step(Breaker)
+        wake_ups = _from_redis(self.jobs.depth)
+        return RouterState(
+            ledger=ledger,
+            label=self.ledger.label,
+            algorithm=self._policy.name,
+            serving=serving.version,
+            serving_last_seq=serving.last_seq,
+            rebuilding=serving.rebuilding,
+            arms=tuple(breaker.healths(service.arms, now=service.clock())),
+            faults=service.faults,
+            fail_opens=breaker.fail_opens,
+            failed_notifications=self.notifier.failed_notifications,
+            feedback_to_policy_ms=percentiles(tuple(self.versions.snapshots.lags)),
+            earned=earned(self.database, policy=self.ledger.label, now=time.time()),
+            jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
+            workers=_from_redis(self.jobs.workers),
+            work=_from_redis(self.jobs.work),
+            redis="Redis cannot be reached" if self.jobs.outage.lasts else self._redis_fault() or OK,
+        )
+
+    def queues(self) -> Mapping[str, QueueState]:
+        """Name of a queue -> its state, with counts of refused and dropped items since the start."""
+        return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
+
+    def _redis_fault(self) -> str | None:
+        """Why this process cannot use Redis; None if it can use Redis."""
+        listener = None if self.listener is None else self.listener.fault()
+        return "; ".join(fault for fault in (listener, self.notifier.fault()) if fault) or None
+
+    def _check_redis(self) -> None:
+        self.jobs.ping()
+        fault = self._redis_fault()
+        if fault is not None:
+            raise NotReady(fault)
+
+    def _check_learner(self) -> None:
+        with suppress(QueueError):  # the part "redis" reports it
+            fault = self.jobs.learner_fault(PolicyLabel(self._policy.label))
+            if fault is not None:
+                raise NotReady(f"learning is late, because the learner cannot use its store: {fault}")
+
+    def _hear(self, notification: str) -> None:
+        """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""
+        kind, _, key = notification.partition(":")
+        if kind == "snapshot":
+            self.poll.wake()
+        elif kind == "outcome":
+            if self.answers.is_awaited(key):
+                outcomes = self.store.outcomes_by_id([key])
+                self.answers.deliver(outcomes)
+                if any(isinstance(row, Outcome) and row.status == "failed" for row in outcomes.values()):
+                    self.note_failure()
+            else:
+                self.answers.answered([key])
+
+    def _catch_up(self) -> None:
+        if time.monotonic() >= self._poll_health_at:
+            self._poll_health_at = time.monotonic() + POLL_S
+            self.service.refresh_steps(more=self.versions.live.added)
+        self.versions.refresh()
+        self.answers.poll()
+        self.savings.refresh()
+
+
+def _from_redis(ask: Callable[[], Reply]) -> Reply | None:
+    try:
+        return ask()
+    except QueueError:
+        return None

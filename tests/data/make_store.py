@@ -115,7 +115,7 @@ def _free(service: Service) -> None:
     service.ask("longer prompt", session="chat", cost_weight=100.0)
     for number in range(3):
         service.end(service.ask(f"fails {number}", arms=("dear",)), status="failed", answer=None, stop_reason="error")
-    service.router.service.poll_outcomes()
+    service.router.service.refresh_steps()
     service.teach("without dear", 3)
     database, base = service.router.database, PolicyLabel("free")
     verbs.add(database, base=base, name="v1", changes={"policy": {"name": "linucb"}}, now=EPOCH, **ACTOR)

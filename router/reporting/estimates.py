@@ -40,7 +40,7 @@ def compared(
     arm: Choices,
     pmf: Matrix,
     predicted: Matrix,
-    against: int | Choices,
+    against: int,
     least: float,
     most: float,
     counts: Vector | None = None,
@@ -54,7 +54,7 @@ def compared(
     arm: index of the drawn arm, shape (n,)
     pmf: probabilities of the K arms at the draw, shape (n, K); above 0 for `against` in every row
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
-    against: index of the arm to compare with, or one index for each row, shape (n,)
+    against: index of the arm to compare with
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
     """
@@ -69,8 +69,7 @@ def compared(
     first = float(served.mean())
     if not (is_drawn & is_seen).any():
         return Difference(first=first), None
-    at_arm = np.arange(n), np.broadcast_to(against, n)
-    inverse, rated = 1.0 / pmf[at_arm], float(seen_share[at_arm[1]].min())
+    inverse, rated = 1.0 / pmf[:, against], float(seen_share[against])
     weight = np.where(is_drawn & is_seen, inverse * seen_weight, 0.0)
     effective = min(
         _effective(weight),
@@ -80,7 +79,7 @@ def compared(
     )
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
         return Difference(first=first, effective_rows=effective), None
-    model = _fitted(value, weight=weight, predicted=predicted[at_arm])
+    model = _fitted(value, weight=weight, predicted=predicted[:, against])
     always = model + np.where(weight > 0.0, value - model, 0.0) * weight * (n / weight.sum())
     least_share = 0.0 if is_seen.all() else float(seen_share[arm[is_seen]].min())
     heavy = _heavy(inverse, is_drawn=is_drawn, counts=counts, rated=rated, least_share=least_share)

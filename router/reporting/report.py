@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare, words as comparison_words
+from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
@@ -236,17 +236,15 @@ def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, ar
     )
 
 
-def _ratings(
-    log: ReportRows, values: Vector, *, against: int | Choices, least: float | None = None
-) -> tuple[Difference, Matrix | None]:
-    least = float(np.nanmin(values, initial=0.0)) if least is None else least
+def _ratings(log: ReportRows, values: Vector, *, against: int) -> tuple[Difference, Matrix | None]:
+    least = float(np.nanmin(values, initial=0.0))
     most = float(np.nanmax(values, initial=1.0))
     given: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts}
     found, scores = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **given)
     return _clipped(found, least - most, most - least), scores
 
 
-def _costs(log: ReportRows, unit: Unit, *, against: int | Choices) -> Difference:
+def _costs(log: ReportRows, unit: Unit, *, against: int) -> Difference:
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
     predicted = log.expected_cost
@@ -280,12 +278,6 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
-    quality, cost = exploration(log, unit=unit) if len(log.arm) else (Difference(), Difference())
-    if quality.is_known and cost.is_known:
-        yield (
-            "exploration: against always the likeliest arm of each question, quality "
-            f"{comparison_words.difference(quality)}, cost {comparison_words.difference(cost)} {unit} a question"
-        )
 
 
 def _arm_shares(log: ReportRows) -> Iterator[str]:
@@ -294,9 +286,3 @@ def _arm_shares(log: ReportRows) -> Iterator[str]:
         known = seconds[~np.isnan(seconds)]
         mean = f"{number(float(known.mean()))} s" if len(known) else NOTHING
         yield f"{log.arms[place]} {percent(round(len(seconds) / len(log.arm), 3))}, {mean}"
-
-
-def exploration(log: ReportRows, *, unit: Unit) -> tuple[Difference, Difference]:
-    """What was served minus always using each question's likeliest arm. Returns (quality, cost)."""
-    likeliest = log.pmf.argmax(axis=1)
-    return _ratings(log, log.quality, against=likeliest, least=0.0)[0], _costs(log, unit, against=likeliest)

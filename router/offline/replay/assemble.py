@@ -25,13 +25,13 @@ from ragbandit.router.offline.replay.plan import (
     deciders,
     side,
 )
-from ragbandit.router.offline.replay.sums import Evidence, LogSummary, ranked
+from ragbandit.router.offline.replay.sums import Evidence, LogSummary
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
 from ragbandit.shared.formats import one_line, percent
 from ragbandit.shared.types import ArmName, Vector
 
-#: largest number of versions, and of unusable rows, that the result names
-MOST_VERSIONS, MOST_NAMED = 4, 20
+#: largest number of unusable rows that the result names
+MOST_NAMED = 20
 _SAME: Final = "nothing: both are the same policy, which differ in what they have learned"
 
 
@@ -49,8 +49,6 @@ class ResultAssembler:
         versions: Mapping[str, int] = summary.fields.get("version", {})
         policies = deciders(logged, versions)
         against = self._against(candidate_pmfs, logged=policies, learning=len([name for name in versions if name]) > 1)
-        default = summary.marked["defaulted"]
-        sources = {"explicit": summary.rows - default, "default": default}
         reward, quality, cost = (self._shown(self.evidence, self.baseline, target=target) for target in range(3))
         begin, end = self._times or (None, None)
         return ReplayResult(
@@ -67,8 +65,6 @@ class ResultAssembler:
             baseline_cost=cost,
             comparisons=self._comparisons,
             arms=self._arms(),
-            sources={name: count for name, count in sources.items() if count},
-            versions=others_largest({name: rows for name, rows in versions.items() if name}),
             logged=policies,
             candidates=tuple(
                 self._candidate(index, described=pmf, logged=policies, against=against)
@@ -345,12 +341,3 @@ class ResultAssembler:
 
 def _without_interval(measured: Difference) -> Difference:
     return replace(measured, low=None, high=None)
-
-
-def others_largest(counts: Mapping[str, int]) -> dict[str, int]:
-    names = ranked(counts)
-    others = names[MOST_VERSIONS:]
-    largest = {name: counts[name] for name in names[:MOST_VERSIONS]}
-    if others:
-        largest[f"by {len(others)} others"] = sum(counts[name] for name in others)
-    return largest

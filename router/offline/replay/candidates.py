@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.config.settings import FLOORS, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Flags, Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
@@ -78,8 +78,6 @@ def prepare(
             pmf = array_pmf(spec, log=rows, named=lambda row: row_named(rows.batch, row, place=log.place))
             candidate = CandidatePmf(described=described(spec), pmf=pmf)
         pmfs.append(replace(candidate, pmf=candidate.pmf[judged]))
-    if served or snapshots:
-        notes.append(service_note(settings))
     return PreparedLog(log=replace(log, log=rows.part(judged)), candidate_pmfs=pmfs, notes=notes)
 
 
@@ -119,19 +117,6 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
     if settings.policy.incumbent not in arms:
         changes["incumbent"] = None
     return settings.model_copy(update={"policy": settings.policy.model_copy(update=changes)})
-
-
-def service_note(settings: Settings) -> str:
-    policy = settings.policy
-    floor = f"{FLOORS:g} / arms" if policy.floor is None else f"{policy.floor:g}"
-    note = f"policies and snapshots are judged as they would be served: floor {floor}"
-    if policy.cold_start_floor > 0.0 and policy.cold_start_outcomes:
-        note += f", {policy.cold_start_floor:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
-    if policy.incumbent is not None:
-        note += f"; policies by name are held back to {policy.incumbent} (harm {policy.harm:g})"
-    if policy.holdback is not None:
-        note += f"; {policy.holdback.arm} has a holdback of {policy.holdback.share:g}"
-    return note
 
 
 def current_settings(log: MemoryLog, *, plan: Plan, settings: Settings) -> Settings | None:

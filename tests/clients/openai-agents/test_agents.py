@@ -36,20 +36,6 @@ def test_a_run(service):
     assert {"role": "system", "content": "Answer in one sentence."} in decision["messages"]
 
 
-def test_a_run_in_pieces(service):
-    """The pieces of a streamed run are its output."""
-
-    async def ask(agent):
-        result = Runner.run_streamed(agent, QUESTION)
-        events = [event async for event in result.stream_events()]
-        raw = [event.data for event in events if event.type == "raw_response_event"]
-        return "".join(each.delta for each in raw if each.type == "response.output_text.delta"), result
-
-    text, result = asked(service, ask)
-    assert text == result.final_output == service.answer
-    assert service.decision(result.last_response_id)["outcome"]["answer"] == service.answer
-
-
 def test_a_second_turn(service):
     """A run continues the previous response, by its id and by the list of its items."""
 

@@ -51,13 +51,6 @@ def test_parsed_outputs(client, gateway):
     assert reply.output_parsed == City(name="Paris", people=2100000)
 
 
-def test_images(client, gateway):
-    """A message with an image goes to the model that takes images."""
-    content = [IMAGE, {"type": "text", "text": "Where is this?"}]
-    reply = client.chat.completions.create(model="auto", messages=[{"role": "user", "content": content}])
-    assert (reply.choices[0].message.content, reply.model) == (gateway.answer, "ragbandit/large")
-
-
 def test_functions_of_responses(client, gateway):
     """A function is called and its output sent on, by the id of the response; events tell of its arguments."""
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}

@@ -41,16 +41,3 @@ def test_stream(client, service):
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == service.answer
     assert events[-1].response.output_text == service.answer
     assert [event.sequence_number for event in events] == list(range(len(events)))
-
-
-def test_a_conversation(client, service):
-    """A second response goes on from the first, by its id or by its items."""
-    first = client.responses.create(model="auto", input=QUESTION)
-    second = client.responses.create(model="auto", input="And its river?", previous_response_id=first.id)
-    assert second.previous_response_id == first.id
-    turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": service.answer}]
-    decision = service.decision(second.id)
-    assert (decision["messages"], decision["session_id"]) == (turns, first.id)
-    items = [{"role": "user", "content": QUESTION}, *first.output, {"role": "user", "content": "And its river?"}]
-    third = client.responses.create(model="auto", input=items)
-    assert service.decision(third.id)["messages"] == turns

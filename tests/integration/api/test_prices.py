@@ -1,13 +1,8 @@
 """HTTP: a question has its own weight of cost, by a number, a name or a default, and every reply names it."""
 
-from functools import partial
-
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
 PRICES = {"economy": 0.2, "balanced": 0.05, "quality": 0.01}
@@ -84,33 +79,3 @@ def test_what_is_refused(dial, sent, field, words):
     (item,) = dial.http.post("/v1/route/batch", json={"items": [{"question": QUESTION} | sent]}).json()["items"]
     assert item["error"]["field"] == field
     assert dial.router.status().counters.decided == decided
-
-
-def test_one_policy_serves_every_price(serve, tmp_path):
-    """A policy that learned at mixed prices prefers the expensive arm if cost has a low weight, else the cheap arm."""
-    service = serve(arms=ARMS, policy={"name": "mba"}, cost_weights=PRICES, reward={"minimum": -2.0})
-    asked, told = [], []
-    for number in range(60):
-        price, arm = list(PRICES)[number % 3], list(ARMS)[number % 2]
-        asked.append({"question": f"question {number}?", "cost_weight": price, "arms": [arm]})
-    for number, made in enumerate(service.http.post("/v1/route/batch", json={"items": asked}).json()["items"]):
-        decision_id, is_cheap = made["decision_id"], made["arm"] == "cheap"
-        service.http.post("/v1/outcomes", json={"decision_id": decision_id, "steps": 1 if is_cheap else 6})
-        told.append({"decision_id": decision_id, "rating": number % 10 < 6 if is_cheap else True})
-    assert service.http.post("/v1/feedback/batch", json={"items": told}).status_code == 202
-    while service.router.learn():
-        pass
-    record = service.router.decision(decision_id)
-    assert record.reward.weight == PRICES[price]
-    assert record.reward.value == pytest.approx(record.reward.quality - PRICES[price] * record.reward.cost)
-    service.router.refresh()
-    likeliest = {}
-    for price in PRICES:
-        reply = routed(service.http, question="question 61?", cost_weight=price)
-        likeliest[price] = max(reply["pmf"], key=reply["pmf"].get)
-    assert (likeliest["economy"], likeliest["quality"]) == ("cheap", "dear")
-    assert service.router.verify(deep=True).ok
-    for name in ("log.jsonl", "log.parquet"):  # the same rows again, in every column
-        assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
-        counts = take_in(service.router.ledger, partial(read_rows, tmp_path / name), origin="jsonl")
-        assert (counts.added, counts.known) == (0, 60)

@@ -130,25 +130,6 @@ def test_metadata_that_is_declared(serve, answering):
     assert query.request["metadata"] == {"other": "x"}
 
 
-def test_orders_of_roles(http, service, answers):
-    """Whatever stands around it, the last message of the user that says something is the question."""
-    answers()
-    for messages in (
-        [{"role": "system", "content": "Be brief."}, *ASKED],
-        [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": QUESTION}]},
-        ],
-        [*ASKED, {"role": "assistant", "content": None, "tool_calls": []}],
-        [{"role": "assistant", "content": "Hello"}, {"role": "tool", "tool_call_id": "t", "content": "4"}, *ASKED],
-        [{"role": "user", "content": ""}, *ASKED, {"role": "user", "content": " "}],
-    ):
-        reply = posted(http, messages=messages)
-        assert reply.status_code == 200, reply.text
-        decision = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision
-        assert (decision.query.asked or decision.query.text) == QUESTION, messages
-
-
 def test_a_conversation(http, service, answers):
     """The question is the last message, the turns before it are kept for the arm, and both decide on the repetition."""
     answers()

@@ -18,8 +18,6 @@ from tests.support.servers.http_service import QUESTION
 ASKED = [{"role": "user", "content": QUESTION}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}
-SOUND = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
-FILE = {"type": "file", "file": {"file_id": "f1"}}
 
 
 def error_of(reply) -> dict:
@@ -39,10 +37,8 @@ def said(*parts) -> list[dict]:
 #: further fields of the request, the parameter that is refused
 REFUSED = [
     ({"n": 2}, "n"),
-    ({"n": 0}, "n"),
     ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
-    ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
     ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, "function_call"),
     ({"logprobs": True}, "logprobs"),
@@ -50,30 +46,17 @@ REFUSED = [
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "system", "content": "Be brief."}]}, "messages"),
-    ({"messages": [{"role": "user", "content": " \n"}]}, "messages"),
     ({"messages": [*ASKED, {"role": "robot", "content": "?"}]}, "messages[1].role"),
-    ({"messages": [*ASKED, {"content": "?"}]}, "messages[1].role"),
     ({"messages": [*ASKED, "?"]}, "messages[1]"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": said({"type": "text", "text": "?"}, IMAGE)}, "messages"),
-    ({"messages": said(SOUND)}, "messages"),
-    ({"messages": said(FILE)}, "messages"),
-    ({"messages": said({"type": "image_url", "image_url": {}})}, "messages"),
     ({"messages": said({"type": "video"})}, "messages[0].content[0].type"),
-    ({"messages": said(5)}, "messages[0].content[0].text"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -2}, "max_tokens"),
-    ({"max_tokens": "12"}, "max_tokens"),
-    ({"max_tokens": True}, "max_tokens"),
-    ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
-    ({"messages": said({"type": "text"})}, "messages[0].content[0].text"),
     ({"messages": "?"}, "messages"),
     ({"messages": [{"role": "user", "content": "x" * 100_001}]}, "messages"),
     ({"model": None}, "model"),
-    ({"model": 5}, "model"),
     ({"stream": "yes"}, "stream"),
     ({"metadata": "a"}, "metadata"),
     ({"user": "\x00"}, "user"),

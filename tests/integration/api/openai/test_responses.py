@@ -13,7 +13,7 @@ from ragbandit.router.api.openai.stored_responses import conversation_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import DeltaPiece, Message, StatusNote, TextPiece
+from ragbandit.shared.types import DeltaPiece, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
@@ -250,21 +250,6 @@ def test_a_conversation(http, service, answers, decided):
     assert decided() == 3
 
 
-def test_a_long_conversation_stays_whole(http, service, answers):
-    """A response that goes on from another has all its messages, however many and long; refusals are among them."""
-    answers(answer="", reply={"message": {"refusal": "I cannot say."}, "finish_reason": "stop"})
-    items = [{"role": "developer", "content": "Be brief."}]
-    for number in range(12):
-        items += [{"role": "user", "content": f"{number} {'x' * 9000}"}, {"role": "assistant", "content": "Yes."}]
-    first = posted(http, instructions="Be kind.", input=[*items, {"role": "user", "content": QUESTION}]).json()
-    second = posted(http, input="Why?", previous_response_id=first["id"]).json()
-    third = posted(http, input="When?", previous_response_id=second["id"]).json()
-    said = said_by(service, third)
-    assert said[:-6] == items
-    refused = "I cannot say."
-    assert [each["content"] for each in said[-6:]] == [QUESTION, refused, "Why?", refused, "When?", refused]
-
-
 def test_a_chain_stores_each_message_once(http, service, answers):
     """The rows of 40 turns of 4 kB take the words and a bounded history; the last turn goes on from all of them."""
     answers()
@@ -334,31 +319,6 @@ def test_reasoning_goes_back(http, service, answers, streamed, fields):
     for items in (made["output"], references):
         on = posted(http, input=[*items, {"role": "user", "content": "Why?"}]).json()
         assert said_by(service, on)[0] == wanted
-
-
-def test_a_conversation_in_items(http, service, answers):
-    """Items are messages of all roles, of text or of parts, and messages of an earlier output."""
-    answers()
-    earlier = posted(http).json()
-    items = [
-        {"role": "developer", "content": "Be brief."},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
-        *earlier["output"],
-        {"type": "message", "role": "user", "content": "And who filmed it?", "status": "completed"},
-    ]
-    headers = {"X-RagBandit-Session-Id": "talk-1"}
-    made = posted(http, headers=headers, input=items).json()
-    query = service.router.decision(made["id"]).decision.query
-    system = Message(role="system", text="Be brief.")
-    assert query.messages == (
-        system,
-        Message(role="user", text=QUESTION),
-        Message(role="assistant", text="Bram Stoker"),
-    )
-    assert (query.session, made["instructions"]) == ("talk-1", None)
-    on = posted(http, input="When?", previous_response_id=made["id"]).json()
-    query = service.router.decision(on["id"]).decision.query
-    assert (query.messages[0], query.session) == (system, "talk-1")
 
 
 def test_responses_that_are_not_stored(http, service, answers):

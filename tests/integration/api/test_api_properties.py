@@ -22,7 +22,6 @@ from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.support.servers.http_service import Service, worker_answers
 
 #: requests in all; 0: the hundred of `make test`
@@ -185,22 +184,3 @@ def test_lone_surrogates(answering, operations):
                 broken.append(f"{path} {json.dumps(other)[:300]} {reply.text[:300]}")
     assert sent > 100
     assert not broken, "\n".join(broken)
-
-
-def test_without_a_key_nothing_is_done(serve, operations):
-    """From the first key on, whatever fits the document is refused without one, on every endpoint but the probes."""
-    service = serve()
-    KeyStore(service.router.database).create(name="test", role="admin", now=time.time(), actor="cli:test")
-    service.app.state.gate.ring.known = None
-    seen = Counter()
-
-    def check(case):
-        reply = case.call(base_url=service.url, timeout=30)
-        seen[case.operation.label, reply.status_code] += 1
-
-    for operation in operations:
-        run(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), check, examples=1)
-    let_in = {label for label, status in seen if status < 400}
-    assert let_in == {"GET /health", "GET /ready"}
-    assert len(seen) >= 12
-    assert service.router.status().counters.decided == 0

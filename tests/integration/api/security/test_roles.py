@@ -11,11 +11,13 @@ VALUES = {"path:path": "swagger-ui.css", "model:path": "arm/single_step", "verb"
 
 
 def test_a_role_may_call_its_own_endpoints_only(keyed):
-    """Every endpoint replies 403 to roles that its rule does not have, and something else to the others."""
+    """Every endpoint replies 401 without a key, 403 to roles that its rule does not have, and else neither."""
     world = keyed()
     clients = {role: world.client(role) for role in ROLES}
     for endpoint in ENDPOINTS:
         method, path = endpoint.method, re.sub(r"{([^}]*)}", lambda name: VALUES.get(name[1], "d1"), endpoint.path)
+        without_key = world.service.http.request(method, path, json={} if method == "POST" else None).status_code
+        assert (without_key == 401) == (endpoint.rule.roles is not None), (path, without_key)
         for role, client in clients.items():
             status = client.request(method, path, json={} if method == "POST" else None).status_code
             allowed = endpoint.rule.roles

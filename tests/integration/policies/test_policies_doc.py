@@ -11,13 +11,10 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.policies import GROUP, make_policy
-from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.router import Router
-from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_query, made_updates, taught
+from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.policies import POLICIES, maker
 from tests.support.tiny_models import tiny_encoder, tiny_trained
@@ -34,14 +31,9 @@ NEEDED = "needed"
 
 def section(name):
     """The text under the heading that holds a policy's name, and all the names in that heading."""
-    found = []
-    for part in DOC.split("\n## ")[1:]:
-        heading, _, body = part.partition("\n")
-        names = re.findall(r"`(\w+)`", heading)
-        if name in names:
-            found.append((body, names))
-    assert len(found) == 1, f"{name} has {len(found)} sections"
-    return found[0]
+    parts = [part.partition("\n") for part in DOC.split("\n## ")[1:]]
+    ((heading, _, body),) = (part for part in parts if f"`{name}`" in part[0])
+    return body, re.findall(r"`(\w+)`", heading)
 
 
 def rows(text):
@@ -54,20 +46,8 @@ def documented(name):
     """Param -> default as the policy's section has it, NEEDED where there is none."""
     body, names = section(name)
     shared = len(names) > 1
-    found = {}
-    for cells in rows(body):
-        assert len(cells) == (4 if shared else 3), cells
-        if not shared or cells[2] in ("all", "both", f"`{name}`"):
-            found[cells[0].strip("`")] = cells[1] if cells[1] == NEEDED else yaml.safe_load(cells[1])
-    return found
-
-
-def glance(name):
-    """(needs, learns from, quality and cost apart) of the table at the top."""
-    part = DOC.partition("## At a glance")[2].partition("\n## ")[0]
-    found = [cells for cells in rows(part) if cells[0].startswith(f"[`{name}`]")]
-    assert len(found) == 1, f"{name} stands {len(found)} times in the table at the top"
-    return found[0][2:]
+    own = [cells for cells in rows(body) if not shared or cells[2] in ("all", "both", f"`{name}`")]
+    return {cells[0].strip("`"): cells[1] if cells[1] == NEEDED else yaml.safe_load(cells[1]) for cells in own}
 
 
 def params_of(name):
@@ -99,68 +79,12 @@ def setting(tmp_path, monkeypatch):
     return read
 
 
-@pytest.fixture
-def shown(setting):
-    """A function from a name to a maker of that policy as its section shows it; least: with no more than it needs."""
-
-    def make(name, *, least=False):
-        body, _ = section(name)
-        found = [setting(snippet).policy for snippet in re.findall(r"```yaml\n(.*?)```", body, flags=re.S)]
-        found = [policy for policy in found if policy.name == name]
-        assert len(found) == 1, f"{name} has {len(found)} snippets"
-        kept = {key for key, default in documented(name).items() if not least or default == NEEDED} | {"trained"}
-        return lambda: make_policy(name, params={key: found[0].params[key] for key in found[0].params if key in kept})
-
-    return make
-
-
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_param_stands_there_with_its_default(name):
     """A policy's section names exactly its constructor's parameters, each with its default."""
     assert documented(name) == {
         each.name: NEEDED if each.default is MISSING else each.default for each in params_of(name)
     }
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_table_says_what_a_policy_needs(name, shown):
-    """Its "needs" are those of the policy."""
-    policy, said = shown(name)(), glance(name)[0]
-    if said == "as the policy inside":
-        assert policy.needs == policy.inner.needs
-    else:
-        assert policy.needs == (frozenset() if said == "nothing" else frozenset({said}))
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_table_says_what_a_policy_learns_from(name, shown):
-    """It is the ledger where updates leave more than counts, a table where the policy is fitted, else nothing."""
-    policy = taught(shown(name), made_updates(10))
-    arrays, facts = policy.state()
-    learned = bool(arrays) or facts.keys() - {"trained"} != counted_state(policy.seen)[1].keys()
-    tables = isinstance(policy, TableTrained)
-    assert glance(name)[1] == ("a table" if tables else "the ledger" if learned else "nothing")
-
-
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_table_says_who_keeps_quality_and_cost_apart(name, shown):
-    """Those apart that log quality, cost and weight, made as they are shown, and no others, are said to."""
-    policy = taught(shown(name), made_updates(10))
-    arms = ARMS if policy.deterministic else ARMS[:1]  # with one arm there is nothing to ask a model
-    facts = pmf_of_one(policy, made_query(3), features=made_features(3), arms=arms).facts
-    assert glance(name)[2].startswith("yes" if {"quality", "cost", "weight"} <= facts.keys() else "no")
-
-
-@pytest.mark.parametrize("least", [False, True], ids=["as shown", "by default"])
-@pytest.mark.parametrize("name", sorted(POLICIES))
-def test_logged_facts_are_named(name, least, shown):
-    """The section of a policy describes its logged facts; only wrappers describe the facts of other policies."""
-    body, _ = section(name)
-    policy = taught(shown(name, least=least), made_updates(10))
-    arms = ARMS if policy.deterministic else ARMS[:1]
-    facts = pmf_of_one(policy, made_query(3), features=made_features(3), arms=arms).facts
-    theirs = {"quality", "cost", "weight", "epsilon"} if name == "conservative" else set()
-    assert {fact for fact in facts if f"`{fact}`" not in body} <= theirs
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda text: " ".join(text.split())[:40])
@@ -189,10 +113,9 @@ def my_policies(tmp_path, monkeypatch):
 @pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
 def test_the_policy_of_your_own_keeps_the_contract(check, my_policies):
     """The class on the page passes every check, by the page's own test."""
-    found = {}
-    exec(next(code for code in PYTHON if "POLICY_CHECKS" in code), found)
-    assert found["POLICY_CHECKS"] is POLICY_CHECKS
-    found["test_mean_reward"](check)
+    names = {}
+    exec(next(code for code in PYTHON if "POLICY_CHECKS" in code), names)
+    names["test_mean_reward"](check)
 
 
 @pytest.mark.parametrize("way", ["class path", "entry point"])
@@ -211,26 +134,3 @@ def test_the_policy_of_your_own_serves(way, my_policies, install, make_world):  
     assert (serving.policy.algorithm, serving.last_seq, sum(serving.policy.seen.values())) == (name, 12, 12)
     assert world.router.verify(deep=True).ok
     assert world.ledger.registered()["algorithm"] == name
-
-
-def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, tmp_path):
-    """After a change of params a router starts with the previous policy, and uses the new one after the replay."""
-    world = make_world()
-    world.judged(12)
-    world.learn()
-    world.close()
-    changed = world.settings.model_dump() | {"policy": {"params": {"ridge": 2.0}}}
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(yaml.safe_dump(changed))
-
-    def begins_with():
-        with Router.open(load(environ={}).settings, jobs=MemoryJobs()) as router:
-            serving = router.service.serving
-            assert (serving.last_seq, sum(serving.policy.seen.values())) == (12, 12)
-            return serving.rebuilding, serving.policy.params["ridge"]
-
-    assert begins_with() == (True, 3.3)
-    exec(compile(PYTHON[0], FILE.name, "exec"), {})
-    assert begins_with() == (False, 2.0)
-    Path("config.yaml").write_text(yaml.safe_dump(world.settings.model_dump()))
-    assert begins_with() == (False, 3.3)

@@ -4,10 +4,9 @@ Facts that only one step reads are in the file of that step (router/serving/deci
 also read by storage, audits, reports and replay.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from functools import cache
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
 from ragbandit.shared.types.names import ArmName, DecisionId, Json
 
@@ -15,7 +14,8 @@ from ragbandit.shared.types.names import ArmName, DecisionId, Json
 class Fact:
     """A frozen dataclass with a key. A fact with one field is stored as the value of this field, others as objects.
 
-    A field with a default is stored only if it differs from the default.
+    A field with a default is stored only if it differs from the default. Fields are texts, numbers, flags, tuples and
+    mappings.
     """
 
     __slots__ = ()
@@ -29,39 +29,48 @@ class Fact:
     @classmethod
     def read(cls, value: Json) -> Self | None:
         """The fact from its stored value. A damaged field that is optional gets its default, or None."""
-        kinds = _kinds(cls)  # type: ignore[arg-type] # a class is hashable
-        if len(kinds) == 1:
-            value = dict.fromkeys(kinds, value)
+        known = fields(cls)  # type: ignore[arg-type] # every fact is a dataclass
+        if len(known) == 1:
+            value = {known[0].name: value}
         if not isinstance(value, Mapping):
             return None
         values: dict[str, Any] = {}
-        for name, (kind, default) in kinds.items():
-            values[name] = _READERS[kind](value.get(name))
-            if values[name] is None:
-                if default is MISSING and not _is_optional(kind):
-                    return None
-                values[name] = None if default is MISSING else default
+        for field in known:
+            item = _fitting(value.get(field.name), kind=field.type)
+            if item is None and field.default is not MISSING:
+                item = field.default
+            if item is None and type(None) not in get_args(field.type):
+                return None
+            values[field.name] = item
         return cls(**values)
 
     @property
     def stored(self) -> Json:
         """The value as JSON, to store under `key`."""
-        kinds = _kinds(type(self))  # type: ignore[arg-type] # a class is hashable
-        values = {name: _plain(getattr(self, name)) for name in kinds}
-        if len(values) == 1:
-            return next(iter(values.values()))
-        defaults = {name: _plain(default) for name, (_, default) in kinds.items()}
-        return {name: value for name, value in values.items() if value != defaults[name]}
+        known = fields(self)  # type: ignore[arg-type] # every fact is a dataclass
+        values = {field.name: getattr(self, field.name) for field in known}
+        if len(known) == 1:
+            return _plain(values[known[0].name])
+        return {field.name: _plain(values[field.name]) for field in known if values[field.name] != field.default}
 
 
-@cache
-def _kinds(fact: Any) -> dict[str, tuple[Any, Any]]:
-    """Field of a class of facts -> (its type, its default or MISSING)."""
-    return {field.name: (field.type, field.default) for field in fields(fact)}
-
-
-def _is_optional(kind: object) -> bool:
-    return type(None) in getattr(kind, "__args__", ())
+def _fitting(value: Any, *, kind: Any) -> Any:
+    """The value if it has the type of its field, with tuples instead of lists; otherwise None."""
+    if type(None) in get_args(kind):
+        kind = get_args(kind)[0]
+    kind = getattr(kind, "__supertype__", kind)  # ArmName is stored as a str
+    if get_origin(kind) is tuple:
+        items = (
+            [_fitting(item, kind=get_args(kind)[0]) for item in value] if isinstance(value, list | tuple) else [None]
+        )
+        return None if None in items else tuple(items)
+    if get_origin(kind) is Mapping:
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        fitting = {key: _fitting(item, kind=get_args(kind)[1]) for key, item in pairs}
+        return {key: item for key, item in fitting.items() if item is not None} or None
+    if isinstance(value, bool) != (kind is bool):
+        return None
+    return value if isinstance(value, int | float if kind is float else kind) else None
 
 
 def _plain(value: Any) -> Any:
@@ -69,56 +78,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Json) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _flag(value: Json) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
-def _number(value: Json) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _count(value: Json) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _names(value: Json) -> tuple[str, ...] | None:
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else None
-
-
-def _numbers(value: Json) -> tuple[float, ...] | None:
-    numbers = [_number(item) for item in value] if isinstance(value, list | tuple) else [None]
-    return None if None in numbers else tuple(float(number) for number in numbers if number is not None)
-
-
-def _shares(value: Json) -> dict[str, float] | None:
-    pairs = value.items() if isinstance(value, Mapping) else ()
-    return {key: number for key, item in pairs if (number := _number(item)) is not None} or None
-
-
-def _lists(value: Json) -> dict[str, tuple[str, ...]] | None:
-    return {key: _names(item) or () for key, item in value.items()} if isinstance(value, Mapping) else None
-
-
-#: type of a field -> function that returns a stored value, or None if it has another type
-_READERS: dict[Any, Callable[[Json], Any]] = {
-    str: _text,
-    ArmName: _text,
-    DecisionId: _text,
-    bool: _flag,
-    int: _count,
-    float: _number,
-    tuple[ArmName, ...]: _names,
-    tuple[float, ...]: _numbers,
-    Mapping[ArmName, float]: _shares,
-    Mapping[ArmName, tuple[str, ...]]: _lists,
-}
-_READERS |= {kind | None: reader for kind, reader in _READERS.items() if not isinstance(kind, str)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -199,7 +199,7 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert other.service.serving.version == router.service.serving.version
         assert other.process.versions.snapshots.swaps == 1
     router.process.jobs.client.close()
-    other.jobs.client.close()
+    other.process.jobs.client.close()
 
 
 def test_one_server_per_folder(own_redis):

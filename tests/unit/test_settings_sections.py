@@ -6,28 +6,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: folders whose task is the whole tree: configuration, commands and the setting up of parts
-ALLOWED = ("router/config", "router/cli", "router/serving/setup", "workers/setup", "workers/verbs")
-#: folder -> number of parameters with the whole tree that are left there. Lower a number when you take some away; a
-#: folder without a number has none
+ALLOWED = ("router/config/", "router/cli/", "router/serving/setup/", "workers/setup/", "workers/verbs/")
+#: room (or file of `workers`) -> number of parameters with the whole tree that are left there. Lower a number
+#: when you take some away; a room without a number has none
 LEFT = {
-    "router/api": 15,
-    "router/api/schemas": 1,
-    "router/api/security": 4,
-    "router/learning": 6,
-    "router/learning/monitoring": 4,
-    "router/offline": 13,
-    "router/offline/logs": 1,
-    "router/offline/replay": 11,
-    "router/policies": 8,
+    "router/api": 5,
+    "router/learning": 9,
+    "router/offline": 21,
+    "router/policies": 6,
     "router/queue": 2,
     "router/rollouts": 3,
-    "router/serving": 10,
-    "router/serving/checks": 2,
-    "router/serving/deciding": 6,
-    "router/serving/following": 1,
-    "workers": 2,  # run_worker and the draft of `ragbandit init`, which are entry points
+    "router/serving": 9,
+    "workers/draft.py": 1,
     "workers/evaluation": 11,
     "workers/judge": 2,
+    "workers/worker.py": 1,
 }
 
 
@@ -45,12 +38,12 @@ def whole_trees(file: Path) -> int:
     return sum("Settings" in annotation for annotation in names)
 
 
-def test_no_folder_has_more_parameters_with_the_whole_tree_of_settings():
+def test_no_room_has_more_parameters_with_the_whole_tree_of_settings():
     """Outside set-up, commands and entry points, the number of parameters annotated with `Settings` only falls."""
     counts = Counter[str]()
     for room in ("router", "workers", "strategies", "ragbandit/shared", "ragbandit/client"):
         for file in (ROOT / room).rglob("*.py"):
-            folder = str(file.parent.relative_to(ROOT))
-            if folder not in ALLOWED:
-                counts[folder] += whole_trees(file)
-    assert {folder: count for folder, count in counts.items() if count > LEFT.get(folder, 0)} == {}
+            parts = file.relative_to(ROOT).parts
+            if not "/".join(parts).startswith(ALLOWED):
+                counts["/".join(parts[:2])] += whole_trees(file)
+    assert {name: count for name, count in counts.items() if count > LEFT.get(name, 0)} == {}

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from ragbandit.router.cli.console import LazyGroup, VerbGroup, Verbs
+from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.version import __version__
 

@@ -25,7 +25,7 @@ from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import LONG, WORLDS
 from benchmarks.worlds.passes import MODES, QUESTIONS, Conditions
 from benchmarks.worlds.report import print_board
-from ragbandit.router.cli.console import bars
+from ragbandit.router.cli.progress import bars
 from ragbandit.shared.this_process import cores
 
 ROOT = Path(__file__).parents[2]

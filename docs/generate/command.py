@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from ragbandit.router.cli.console import LazyGroup
+from ragbandit.router.cli.lazy_verbs import LazyGroup
 from ragbandit.workers.cli import app
 
 _HEAD = """# The command line

@@ -33,7 +33,7 @@ from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environm
 from ragbandit.examples.handbook.held_out import recorded, split, warmed
 from ragbandit.examples.handbook.policies import prepared
 from ragbandit.examples.handbook.report import headline, live, show, summarise
-from ragbandit.router.cli.console import bars
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment

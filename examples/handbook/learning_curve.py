@@ -22,7 +22,8 @@ from rich.console import Console
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.examples.handbook.passes import EPOCH, Places, Played, break_even, play
 from ragbandit.examples.handbook.side_by_side import rewards_of
-from ragbandit.router.cli.console import bars, errors
+from ragbandit.router.cli.console import errors
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.comparison import NOT_KNOWN
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve
 from ragbandit.router.comparison.page import write_page

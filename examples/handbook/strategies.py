@@ -27,7 +27,7 @@ from ragbandit.examples.handbook.side_by_side import (
     print_wide,
     sampled,
 )
-from ragbandit.router.cli.console import bars
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table

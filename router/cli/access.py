@@ -12,8 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show, show_list
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
+from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared.errors import InvalidInput

@@ -10,16 +10,9 @@ from rich.markup import escape
 
 from ragbandit.client import Client
 from ragbandit.client.replies.decisions import AnswerReply, PendingReply
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    IdOption,
-    JsonOption,
-    KeyOption,
-    UrlOption,
-    console,
-    print_json,
-    show,
-)
+from ragbandit.router.cli.console import console, print_json
+from ragbandit.router.cli.options import ConfigOption, IdOption, JsonOption, KeyOption, UrlOption
+from ragbandit.router.cli.tables import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.formats import number_or_name, one_line

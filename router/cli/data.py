@@ -14,8 +14,11 @@ from sqlalchemy import func, select
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, print_json, show
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
+from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles

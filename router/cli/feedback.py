@@ -14,8 +14,11 @@ import typer
 
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, show, show_list
+from ragbandit.router.cli.console import errors
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status

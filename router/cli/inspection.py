@@ -11,20 +11,11 @@ import typer
 from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budgets import budget_lines
-from ragbandit.router.cli.console import (
-    AllOption,
-    ConfigOption,
-    JsonOption,
-    LabelOption,
-    bars,
-    console,
-    errors,
-    in_words,
-    print_json,
-    show,
-    show_screen,
-)
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, parse_time, registered_policy
+from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
@@ -63,9 +54,7 @@ _MEANINGS: Final = {
 }
 
 
-def status(
-    label: LabelOption = None, show_all: AllOption = False, config: ConfigOption = None, as_json: JsonOption = False
-) -> None:
+def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Print what routing earned, counts, learning lag, the health of each arm, and each problem with its remedy.
 
     Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
@@ -102,10 +91,9 @@ def status(
             origin = origin_in(ledger.database, label=ledger.label)
             if origin is not None:
                 sections["encoder"] = _encoder(origin)
-            if show_all:
-                show(first | sections, as_json=False)
-            else:
-                show_screen(first, sections, more="--all prints everything", whole=("routing",))
+            show(first, as_json=False)
+            console.print()
+            show(sections, as_json=False)
         if checks.is_problem(findings):
             raise typer.Exit(1)
 
@@ -144,7 +132,7 @@ def _judge(state: Status) -> str:
     return f"{state.judge.waiting} wait; today {', '.join(today)}" if today else f"{state.judge.waiting} wait"
 
 
-#: fields of a verdict that its sentence contains; --all prints them too
+#: fields of a verdict that its sentence contains
 _IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", "live_sha256", "live_version"})
 
 
@@ -155,7 +143,6 @@ def verify(
     recount: Annotated[
         bool, typer.Option("--recount", help="only correct counters; writes wait 1 s per 10^6 rows")
     ] = False,
-    show_all: AllOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat the draws of decisions and the learning of the ledger; exit code 1 if a result is not the stored one.
@@ -181,7 +168,6 @@ def verify(
         facts = asdict(verdict) | {"ok": verdict.ok}
         if not as_json:
             console.say(verdict.sentence)
-        if not (as_json or show_all):
             facts = {name: value for name, value in facts.items() if value and name not in _IN_SENTENCE}
         show(facts, as_json=as_json)
         if not verdict.ok:
@@ -209,22 +195,17 @@ def explain(
     decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
     config: ConfigOption = None,
-    every: Annotated[bool, typer.Option("--all", help="also facts, probabilities, steps and each judgement")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why an arm was drawn for a decision, and what came of it: answer, feedback, reward, place in the ledger.
 
-    --json prints the reply of /v1/decisions/ID/explanation.
+    --json prints the reply of /v1/decisions/ID/explanation, with facts, steps of the arm and each judgement.
     """
     with opened(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
     reply: dict[str, Any] = plain(explanation_json(explained))
-    if as_json or every:
-        key = {"key": explained.record.decision.query.api_key}
-        show(reply if as_json else _in_full(reply) | key, as_json=as_json)
-        return
-    show_screen(_in_short(reply), more="--all prints facts, probabilities, steps and each judgement")
+    show(reply if as_json else _in_short(reply), as_json=as_json)
 
 
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,21 +229,6 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
         "reward": earned,
         "progress": reply["progress"],
         f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
-    }
-
-
-def _in_full(reply: Mapping[str, Any]) -> dict[str, Any]:
-    record = reply["record"]
-    return {
-        **_in_short(reply),
-        **{name: record[name] for name in ("asked", "messages", "context", "tenant", "session_id", "run_by")},
-        f"Why {record['arm']}": reply["reasons"],
-        "Policy": {name: record[name] for name in ("policy", "version", "facts")},
-        "Draw": {name: record[name] for name in ("seed", "floor")} | reply["draw"],
-        "Arms": reply["arms"],
-        "Steps": None if record["outcome"] is None else record["outcome"]["trace"],
-        "Feedback": record["feedback"],
-        "Reward": record["reward"],
     }
 
 

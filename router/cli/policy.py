@@ -9,8 +9,11 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show, show_rows
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, parse_pairs
+from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview

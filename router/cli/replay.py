@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment

@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import JsonOption, bars, console, errors, show
+from ragbandit.router.cli.console import console, errors
+from ragbandit.router.cli.options import JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_policies
+from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_questions, read_table, train
 

@@ -39,9 +39,9 @@ def scripted(folder, script):
 #: the demo's verbs run in its process, which has imported them, and signs of life come soon
 IN_PROCESS = """
 from ragbandit.examples.handbook import demo
-from ragbandit.router.cli import console
+from ragbandit.router.cli import progress
 from tests.support import command
-console.LINE_S = 0.2
+progress.LINE_S = 0.2
 demo.ragbandit = lambda arguments, *, environment: command.run(*arguments, env=environment).stdout
 """
 #: a sign of life ends with the seconds so far

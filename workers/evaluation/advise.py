@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
+from ragbandit.router.cli.console import errors
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page

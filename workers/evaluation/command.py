@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, interruptible, print_json
+from ragbandit.router.cli.console import console, errors, interruptible, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment

@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible, show, show_list
+from ragbandit.router.cli.console import errors, interruptible
+from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus

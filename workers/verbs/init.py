@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.prompt import InvalidResponse, Prompt, PromptBase
 
-from ragbandit.router.cli.console import ConfigOption, console
+from ragbandit.router.cli.console import console
+from ragbandit.router.cli.options import ConfigOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError

@@ -11,7 +11,9 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import ping
-from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, bars, console, errors, listen_on
+from ragbandit.router.cli.console import console, errors
+from ragbandit.router.cli.options import ConfigOption, HostOption, PortOption, listen_on
+from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import NewStoreOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings

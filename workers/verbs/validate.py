@@ -13,7 +13,8 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import Finding, month_report, of_disk, of_report, of_settings, of_store, ping, tried
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
+from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from ragbandit.router.cli.console import LazyGroup
+from ragbandit.router.cli.lazy_verbs import LazyGroup
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.workers.cli import app

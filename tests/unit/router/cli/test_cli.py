@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.service_process import free_port
-from ragbandit.router.cli import console
+from ragbandit.router.cli import progress as progress_module
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app
@@ -39,9 +39,9 @@ def test_progress(monkeypatch, terminal):
 
     Between two steps, and during one that cannot count, its name is the sign of life.
     """
-    monkeypatch.setattr(console, "LINE_S", 0.01)
+    monkeypatch.setattr(progress_module, "LINE_S", 0.01)
     shown = io.StringIO()
-    with console.bars(Console(file=shown, force_terminal=terminal, width=100)) as progress:
+    with progress_module.bars(Console(file=shown, force_terminal=terminal, width=100)) as progress:
         for step, expected in (
             (("rows", 1000, 3000), "1,000 of 3,000"),
             (("rows", 3000, 3000), "working"),

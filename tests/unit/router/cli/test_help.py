@@ -6,7 +6,7 @@ import sys
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import LazyGroup
+from ragbandit.router.cli.lazy_verbs import LazyGroup
 from ragbandit.workers.cli import VERBS, app
 from tests.support.cases import every_case
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.api.findings import of_ledger
-from ragbandit.router.cli.console import show_screen
 from ragbandit.router.cli.inspection import _facts
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
@@ -57,17 +56,3 @@ def test_what_is_not_ordinary_is_said(found, rebuilding, words):
     """Every note is one sentence with the problem and the remedy."""
     (one,) = of_ledger(found, rebuilding=rebuilding)
     assert all(word in one.line for word in words)
-
-
-def test_a_screen_has_its_parts_in_order(capsys):
-    """The lists of the first part are printed before the texts of the second; at most 24 lines are, cut after words."""
-    long = {"judge": "seventy " * 60, "search": "\u5b57" * 250}
-    first = {"routing": "it earned $2", "findings": ["problem disk: full", "warning clocks: apart"], **long}
-    show_screen(first, {f"count {number}": number for number in range(30)}, more="--all prints everything")
-    text = capsys.readouterr().out
-    lines = text.splitlines()
-    assert lines[0] == "routing  it earned $2"
-    assert 0 < text.find("problem disk: full") < text.find("count 0")
-    assert (len(lines), lines[-1]) == (23, "--all prints everything")
-    assert text.count("seventy") == 25
-    assert [line[-13:] for line in lines if "[...]" in line] == ["seventy [...]", "\u5b57" * 7 + " [...]"]

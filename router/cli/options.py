@@ -1,0 +1,31 @@
+"""Options that several verbs share."""
+
+import os
+from typing import Annotated
+
+import typer
+
+ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
+
+AllOption = Annotated[bool, typer.Option("--all", help="print every table and note")]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
+
+KeyOption = Annotated[str | None, typer.Option("--key-env", help="variable with the key; default: RAGBANDIT_API_KEY")]
+
+LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
+
+HostOption = Annotated[str | None, typer.Option("--host", help="address to listen on; default: server.host")]
+
+PortOption = Annotated[int | None, typer.Option("--port", help="port to listen on; default: server.port")]
+
+IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
+
+
+def listen_on(*, host: str | None, port: int | None) -> None:
+    """Take --host and --port as the settings server.host and server.port, in this process and its children."""
+    for name, value in (("HOST", host), ("PORT", port)):
+        if value is not None:
+            os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)

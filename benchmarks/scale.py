@@ -34,7 +34,8 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.sql.counters import recount
-from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
 

@@ -1,4 +1,4 @@
-"""Entry point of Alembic: runs the migrations on the connection of `router.storage.sql.database.upgrade`."""
+"""Entry point of Alembic: runs the migrations on the connection of `router.storage.sql.schema.upgrade`."""
 
 from alembic import context
 

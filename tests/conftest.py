@@ -34,7 +34,8 @@ from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import leases, service_secrets, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates

@@ -162,7 +162,7 @@ def of_store(database: "Database", *, settings: "Settings", now: float) -> list[
 
 
 def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
-    from ragbandit.router.storage.sql.database import revision_of
+    from ragbandit.router.storage.sql.schema import revision_of
     from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
     with database.read() as connection:

@@ -29,7 +29,8 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql import database as databases
+from ragbandit.router.storage.sql import schema
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import closures, waiting
@@ -70,10 +71,10 @@ def migrate(
         return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
-        migrated = partial(databases.migrate, pre=pre)
+        migrated = partial(schema.migrate, pre=pre)
     else:
-        database = databases.Database(settings.database, make=False)
-        migrated = partial(databases.wait_for_schema, seconds=wait)
+        database = Database(settings.database, make=False)
+        migrated = partial(schema.wait_for_schema, seconds=wait)
     with contextlib.closing(database):
         revision = migrated(database)
         url = database.url.render_as_string(hide_password=True)
@@ -94,8 +95,8 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())
-        source = stack.enter_context(contextlib.closing(databases.Database(url, make=False, read_only=True)))
-        target = stack.enter_context(contextlib.closing(databases.Database(settings.database)))
+        source = stack.enter_context(contextlib.closing(Database(url, make=False, read_only=True)))
+        target = stack.enter_context(contextlib.closing(Database(settings.database)))
         rows = move(source, target, progress=partial(stack.enter_context(bars(errors)), "rows"))
         newest = Ledger(target, label=PolicyLabel(settings.policy.label)).latest_snapshots(limit=1)
     moved = {"rows": rows, "seconds": round(time.monotonic() - began, 1)}
@@ -182,7 +183,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 
 @contextlib.contextmanager
-def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
+def alone(database: Database) -> Iterator[Callable[[], None]]:
     """Hold the lease of erasures. Yields a function that the block calls regularly to prolong it. Raises NotReady."""
     lease, holder = Lease(database=database, name="erase"), lease_holder("erase")
 

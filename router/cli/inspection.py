@@ -22,7 +22,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
 from ragbandit.router.learning.examples import closing_rule, policy_of
-from ragbandit.router.learning.snapshots import SnapshotFiles, needs_rebuild
+from ragbandit.router.learning.interim import needs_rebuild
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting import words

@@ -14,7 +14,8 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
-from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
+from ragbandit.router.learning.publishing import Publisher
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import LedgerBatch

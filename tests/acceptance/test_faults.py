@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.schema import migrate
 from tests.conftest import PostgresServer
 
 from .conftest import Load, System

@@ -12,11 +12,9 @@ from benchmarks.service_process import free_port
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.redis_server import redis_url
-from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import feedback, jobs
-from ragbandit.shared.types import Query
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
 from tests.support.waiting import runs
@@ -125,20 +123,3 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
     assert today["scored"] == 24
     assert today["begun"] >= 24 + len(died)
     assert today["given_up"] == 0
-
-
-def test_a_burst_judges_what_is_due(make_system):
-    """`ragbandit worker --queue judge --burst` scores all due answers and ends; without a judge it is refused."""
-    system = make_system(apis=0, queues=(), judge=judging())
-    with Router.open(system.settings) as router:
-        ids = [router.submit(Query(text="Capital of France?"), run_by="worker").result(20).id for _ in range(5)]
-    for queue in ("answer", "judge"):
-        done = system.ragbandit("worker", "--queue", queue, "--burst")
-        assert done.exit_code == 0, done.output
-    assert scored(system.settings)[0] == dict.fromkeys(ids, 1)
-    tree = yaml.safe_load(system.config.read_text())
-    del tree["judge"]
-    system.config.write_text(yaml.safe_dump(tree))
-    refused = system.ragbandit("worker", "--queue", "judge", "--burst")
-    assert refused.exit_code == 2
-    assert "judge.generator" in refused.stderr

@@ -23,7 +23,8 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.shared_secrets import DRAWS
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.database import Database, migrate
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import service_secrets
 from ragbandit.shared.types import Decision, DecisionId, FeedbackId, PolicyLabel, Query
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.storage.sql import database as database_module
+from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
 ROOT = Path(__file__).parents[2]
@@ -60,11 +60,11 @@ def become_next_release(tmp_path, monkeypatch):
         scripts = tmp_path / "migrations"
         shutil.copytree(ROOT / "migrations", scripts, ignore=shutil.ignore_patterns("__pycache__"))
         write_migration(scripts / "versions", oldest_code=oldest_code)
-        monkeypatch.setattr(database_module, "SCRIPTS", str(scripts))
-        monkeypatch.setattr(database_module, "SCHEMA_REVISION", NEXT)
-        monkeypatch.setattr(database_module, "OLDEST_REVISION", needs)
-        database_module.steps.cache_clear()
+        monkeypatch.setattr(schema, "SCRIPTS", str(scripts))
+        monkeypatch.setattr(schema, "SCHEMA_REVISION", NEXT)
+        monkeypatch.setattr(schema, "OLDEST_REVISION", needs)
+        schema.steps.cache_clear()
 
     yield become
     monkeypatch.undo()
-    database_module.steps.cache_clear()
+    schema.steps.cache_clear()

@@ -15,8 +15,9 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
+from ragbandit.router.learning.audit.differences import difference
 from ragbandit.router.learning.examples import is_erased_for, lessons
-from ragbandit.router.learning.snapshots import SnapshotFiles, difference
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import FACTS, make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM

@@ -20,8 +20,9 @@ from ragbandit.router.learning.audit.checks import (
     pages,
     seed_fault,
 )
+from ragbandit.router.learning.audit.differences import difference
 from ragbandit.router.learning.examples import is_erased_for
-from ragbandit.router.learning.snapshots import SnapshotFiles, difference, sha256_after
+from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret

@@ -32,7 +32,8 @@ from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.database import Database, check_schema
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.schema import check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
 from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import PolicyLabel

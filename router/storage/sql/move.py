@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, inspect, literal, select, text
 
-from ragbandit.router.storage.sql import database as databases
-from ragbandit.router.storage.sql.database import MOVING, RUN_ALONE, Database
+from ragbandit.router.storage.sql import schema
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, held_leases, holder_alive
+from ragbandit.router.storage.sql.schema import MOVING, RUN_ALONE
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, counters, leases, metadata
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
 
@@ -32,7 +33,7 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
     Raises NotReady if the source is in use, Conflict if it has changed or the target has rows, and StoreError.
     """
     with source.read() as connection:
-        _check_source(source, revision=databases.revision_of(connection))
+        _check_source(source, revision=schema.revision_of(connection))
         driver: Any = connection.connection.driver_connection
         # PostgreSQL refuses these characters.
         driver.text_factory = lambda value: value.decode("utf-8", "replace").replace("\0", "\ufffd")
@@ -54,7 +55,7 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
         if _state(later) != (rows, state) or _counts(connection) != rows:
             message = "another process wrote to the SQLite store or to PostgreSQL during the move"
             raise Conflict(message, field="from", remedy=f"{_STOP}; {_EMPTY}")
-        databases.store_revision(connection, SCHEMA_REVISION)
+        schema.store_revision(connection, SCHEMA_REVISION)
         connection.execute(text("ANALYZE"))
     return sum(rows.values())
 
@@ -83,7 +84,7 @@ def _state(connection: Connection) -> tuple[dict[str, int], str]:
 def _begin(target: Database, *, state: str) -> None:
     """Create the schema in a database without rows and mark it as MOVING, unless this move has begun before."""
     with target.read() as connection:
-        version, begun = databases.version_of(connection)
+        version, begun = schema.version_of(connection)
         names = inspect(connection).get_table_names()
         present = [table for table in metadata.sorted_tables if table.name in names and table is not counters]
         first = {table.name: select(literal(1)).select_from(table).limit(1) for table in present}
@@ -94,10 +95,10 @@ def _begin(target: Database, *, state: str) -> None:
         message = "DATABASE_URL has rows of another store or release, or of this store before it changed"
         raise Conflict(f"{message}: {', '.join(filled)}", field="database_url", remedy=f"{_STOP}; {_EMPTY}")
     if version != MOVING:
-        databases.migrate(target)
+        schema.migrate(target)
     with target.write() as connection:
         connection.execute(counters.delete())  # zeros that a migration inserted
-        databases.store_revision(connection, MOVING, code_from=state)
+        schema.store_revision(connection, MOVING, code_from=state)
 
 
 def _copy_batch(target: Database, table: Table, *, names: str, rows: Iterator[tuple[Any, ...]], copied: int) -> int:

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from sqlalchemy import update
 
 from ragbandit.router.cli import policy
 from ragbandit.router.storage.sql.leases import lease_holder
-from ragbandit.router.storage.sql.tables import counters
 from tests.support.command import run
 
 
@@ -64,14 +62,3 @@ def test_a_ledger_whose_learner_runs_is_not_retired(make_world, monkeypatch):
     assert "stop that learner" in refused.stderr
     other.ledger.release(holder=holder)
     run("policy", "retire", "--label", "second", code=0)
-
-
-def test_recount(world):
-    """A counter that is wrong is named and corrected; the second time every counter is right."""
-    assert run("verify", code=0).stdout.splitlines()[0].startswith("all good: ")
-    assert "archived" not in run("verify").stdout
-    world.write(update(counters).where(counters.c.name == "learned").values(value=8))
-    assert "1 wrong counter (" in run("verify", code=1).stdout
-    assert json.loads(run("verify", "--recount", "--json").stdout) == {"main learned": {"kept": 8, "counted": 3}}
-    assert "every counter is right" in run("verify", "--recount").stdout
-    assert world.counters().learned == 3

@@ -15,8 +15,9 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.requirements import hold_store
-from ragbandit.router.storage.sql.database import Database, check_schema, version_of
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
+from ragbandit.router.storage.sql.schema import check_schema, version_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
 from tests.support.command import run
 from tests.support.logs.log_rows import plain_rows

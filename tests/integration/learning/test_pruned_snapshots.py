@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.learning import snapshots as publishing
+from ragbandit.router.learning import publishing
 from ragbandit.router.learning.audit import checks
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.rows.conversion import snapshot_row

@@ -195,6 +195,7 @@ def test_arms_are_passed_over(store, make_decision, queue):
     made = [make_decision(id=DecisionId(key), run_by="worker", made_at=time.time()) for key in ("a", "b", "c", "d")]
     store.add_decisions([replace(each, arm=arm) for each, arm in zip(made, ("s", "s", "t", "s"), strict=True)])
     assert queue.claim(without=["s", "t"]) is None
+    assert queue.claim(within=["another"]) is None
     claimed = queue.claim(without=["s"])
     assert (claimed.decision_id, claimed.arm) == ("c", "t")
     assert queue.claim(without=["s"]) is None
@@ -243,10 +244,3 @@ def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decisi
     assert queue.free_lost(held=["waits"]) == ["here"]
     again = queue.claim(within=["a", "b", made[0].arm])
     assert (again.decision_id, again.tries) == ("here", 1)
-
-
-def test_decisions_of_other_arms_are_not_claimed(ask, queue):
-    """A process that runs some arms only leaves the decisions of other arms."""
-    ask("d1")
-
-    assert queue.claim(within=["another"]) is None

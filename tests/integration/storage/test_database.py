@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import event, func, select
-from sqlalchemy.exc import OperationalError
 
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.rows.conversion import decision_row
@@ -20,12 +19,6 @@ from tests.conftest import on_sqlite
 
 def kept(connection) -> int:
     return connection.execute(select(func.count()).select_from(decisions)).scalar_one()
-
-
-def test_a_driver_that_says_nothing(database):
-    """An error without a message is reported by its name."""
-    with pytest.raises(StoreError, match="the database failed: OperationalError"), database.read():
-        raise OperationalError("SELECT 1", {}, sqlite3.OperationalError(""))
 
 
 def test_reader_sees_one_state(database, database_url, make_decision):
@@ -84,34 +77,6 @@ def test_who_finds_sqlite_taken_tries_again_soon(tmp_path, monkeypatch, new):
     assert slept == [database_module.LOCK_RETRY_S]
     other.close()
     database.close()
-
-
-def test_a_writer_of_sqlite_waits_no_longer_than_said(tmp_path, monkeypatch):
-    """A writer that never gets its turn raises an error after LOCK_WAIT_S."""
-    monkeypatch.setattr(database_module, "LOCK_WAIT_S", 0.05)
-    database = Database(f"sqlite:///{tmp_path}/x.db")
-    with database.read():  # the journal is set up
-        pass
-    other = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="locked"), database.write():
-        pass
-    other.close()
-    database.close()
-
-
-def test_foreign_keys_are_switched_only_on_change(tmp_path):
-    """SQLite prepares all statements again after the PRAGMA, so a write runs it only if its connection needs it."""
-    database, switched = Database(f"sqlite:///{tmp_path}/x.db"), []
-    with database.look() as connection:
-        driver = connection.connection.driver_connection
-    driver.set_trace_callback(lambda sql: switched.append(sql) if sql.startswith("PRAGMA foreign_keys=") else None)
-    for checked in (True, True, False, False, True):
-        with database.write(foreign_keys=checked) as connection:
-            assert connection.connection.driver_connection is driver
-            assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == checked
-    database.close()
-    assert switched == [f"PRAGMA foreign_keys={state}" for state in ("ON", "OFF", "ON")]
 
 
 @on_sqlite  # PostgreSQL's plans for few rows depend on chance

@@ -145,17 +145,6 @@ def test_outcome_results_in_one_group(store, database, make_decision):
     assert [row[1] for row in flags(database)] == [True, True, True]
 
 
-def test_concurrent_outcomes(store, make_decision):
-    """If eight workers store an outcome at once, it is new for exactly one of them."""
-    decision = make_decision("d1", run_by="worker")
-    store.add_decisions([decision])
-    brought = [an_outcome(decision, run_by="worker", answer=f"answer {n}") for n in range(THREADS)]
-    with ThreadPoolExecutor(THREADS) as pool:
-        told = list(pool.map(store.add_outcome, brought))
-    assert sum(told) == 1
-    assert store.outcomes_by_id(["d1"])["d1"].answer == f"answer {told.index(True)}"
-
-
 def test_newest_outcomes(store, database, make_decision):
     """The list is newest first, without unreadable decisions; a read by ids returns the error of such a decision."""
     for at, key in enumerate(("d1", "d2", "d3")):

@@ -149,35 +149,6 @@ def test_no_more_wait_than_there_is_room_for(database, answered):
     check_counted(database)
 
 
-def test_a_score_ends_the_wait(database, answered):
-    """A score is stored as feedback with its rater and facts, the decision waits no more, and its cost is counted."""
-    (key,) = answered()
-    found = judgements(database)
-    claim = found.claim(now=EPOCH)
-    assert claim == ScoreJob(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
-    assert found.keep(claim, feedback=score(key, share=1.0), spent=COST)
-    (kept_score,) = found.store.record(key).feedback
-    assert (kept_score.source, kept_score.rater, kept_score.value) == ("judge", "a-model", 0.75)
-    assert waits(database) == {}
-    assert day(database) == {"begun": 1, "scored": 1, "prompt_tokens": 100, "completion_tokens": 10, "dollars": 0.25}
-    check_counted(database)
-
-
-def test_one_judge_claims(database_url, database, answered):
-    """One of several judges gets a decision if all want it at once."""
-    (key,) = answered()
-    told = []
-
-    def claim():
-        own = Database(database_url)
-        told.append(judgements(own).claim(now=EPOCH))
-        own.close()
-
-    at_once(*[claim] * 4)
-    assert [one.decision_id for one in told if one] == [key]
-    assert day(database)["begun"] == 1
-
-
 def test_a_dead_judge_is_late_no_more(database, answered):
     """Its claim is taken away: another judge takes the decision, the try counts, and the score comes once."""
     (key,) = answered()
@@ -208,19 +179,6 @@ def test_a_judge_claims_nothing_of_a_check(database, make_store, make_decision):
     assert check.claims.free_lost(held=[]) == [decision.id]
     assert check.claim(now=EPOCH).attempt == 2
     check_counted(database)
-
-
-def test_a_decision_that_kills_its_judges_is_given_up(database, answered):
-    """After so many claims without an end a decision is given up, and counted."""
-    (key,) = answered()
-    found = judgements(database, attempts=2)
-    for _ in range(2):
-        assert isinstance(killed(database, attempts=2).claim(now=EPOCH), ScoreJob)
-        found.claims.free_lost(held=[])
-    assert found.claim(now=EPOCH) == refused(key, "given_up")
-    assert waits(database) == {}
-    assert day(database) == {"begun": 2, "given_up": 1}
-    assert found.claim(now=EPOCH + 600) is None
 
 
 def test_a_try_that_fails_is_tried_again_later_and_given_up_at_last(database, answered):

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries, record
-from ragbandit.shared.errors import Conflict, NotFound
+from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel, PolicyVersion
 
 BASE = PolicyLabel("main")
@@ -55,29 +55,6 @@ def test_the_first_version_brings_the_configuration(database):
     assert v1 == draft()
     with pytest.raises(Conflict, match="v1"):
         add(database, draft())
-
-
-def test_one_of_two_wins(database):
-    """One of two changes of the same revision succeeds; the error of the second change has the new state."""
-    seen = add(database, draft())
-
-    def tried(state):
-        try:
-            return move(database, seen, state).state
-        except Conflict as error:
-            return error
-
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(tried, ["shadow", "retired"]))
-    (won,) = [one for one in results if isinstance(one, str)]
-    (lost,) = [one for one in results if isinstance(one, Conflict)]
-    assert f"it is {won} now" in str(lost)
-    with database.read() as connection:
-        assert store.version_named(connection, "v1", base=BASE).state == won
-        with pytest.raises(NotFound):
-            store.version_named(connection, "v1", base=PolicyLabel("other"))
-    moved = [entry for entry in entries(database) if entry.action == "policy.move"]
-    assert [(entry.target, entry.facts["to"]) for entry in moved] == [("policy:v1", [won, 0.0])]
 
 
 def test_the_switch_raises_the_revision(database):

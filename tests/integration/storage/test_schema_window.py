@@ -11,8 +11,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
-from ragbandit.router.storage.sql import database as database_module
-from ragbandit.router.storage.sql.database import SESSION, Database, check_schema, migrate, revision_of, steps
+from ragbandit.router.storage.sql import schema
+from ragbandit.router.storage.sql.database import SESSION, Database
+from ragbandit.router.storage.sql.schema import check_schema, migrate, revision_of, steps
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import StoreError
 from tests.support.next_release import NEXT, become_next_release
@@ -51,7 +52,7 @@ def test_steps_that_keep_the_mark_only_add(become_next_release, empty):
     """They drop, rename and demand nothing: no column of a table that was there must be filled by a writer."""
     become_next_release()
     for revision in (revision for revision, oldest in steps().items() if oldest < revision):
-        (source,) = Path(database_module.SCRIPTS, "versions").glob(f"{revision}_*.py")
+        (source,) = Path(schema.SCRIPTS, "versions").glob(f"{revision}_*.py")
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":
                 assert node.attr in ADDS, f"{revision}: op.{node.attr}"

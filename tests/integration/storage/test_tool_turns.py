@@ -1,7 +1,6 @@
 """Tool turns in the store: their share in the decision, look-up, counting once, and erasure."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from ragbandit.router.storage.rows.conversion import CHAT_HASH
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
-from ragbandit.shared.types import Cost, Decision, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.shared.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for
 
 NOW = time.time()
@@ -144,25 +143,6 @@ def test_results_are_taken_once(store):
     store.add_outcome(replace(outcome("t1", "c2"), status="failed", answer=None))
     assert found(store, "s", "c1", chat="chat t1") is None
     assert found(store, "t1", "c2").number == 3
-
-
-def test_many_processes_take_results_once(store):
-    """If eight writers store turns of the same four loops at once, each turn is stored once; the others are refused."""
-    for number in range(4):
-        store.add_decisions([decision(f"d{number}")])
-        store.add_outcome(outcome(f"d{number}", "c1"))
-
-    def write(writer):
-        order = range(4) if writer % 2 else range(3, -1, -1)
-        turns = [decision(f"t{writer}-{number}", first=f"d{number}", turn=2) for number in order]
-        return [one.id for one in store.add_decisions(turns) if isinstance(one, Decision)]
-
-    with ThreadPoolExecutor(8) as pool:
-        stored = [key for keys in pool.map(write, range(8)) for key in keys]
-    assert sorted(key[-1] for key in stored) == ["0", "1", "2", "3"]
-    with store.database.read() as connection:
-        assert set(connection.execute(select(outcomes.c.taken_by)).scalars()) == {*stored}
-        assert kept(connection, label="main") == counted(connection, label="main")
 
 
 def test_a_loop_without_stored_texts(database):

@@ -146,15 +146,3 @@ def test_who_lost_the_lease_writes_nothing(world):
     before = totals(world)
     assert not slow._write("arm_hours", deltas, position=to)
     assert totals(world) == before
-
-
-def test_one_process_at_a_time(world):
-    """While a writer holds the lease, another one reads nothing."""
-    lived(world, 2)
-    other = Extender(world.database, holder="other", weight=0.05)
-    other._lease.acquire(holder="other", lease_s=60.0)
-    extend(world)
-    assert totals(world) == {}
-    other.release()
-    extend(world)
-    assert sum_of(totals(world).values()).decided == 2

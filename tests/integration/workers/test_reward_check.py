@@ -229,15 +229,3 @@ def test_a_worker_that_learns_checks_answers(bench):
     child = next(iter(Path(f"/proc/{os.getpid()}/task/{routine._thread.native_id}/children").read_text().split()))
     routine.close()
     assert not runs(child)
-
-
-def test_a_claim_is_one_workers(bench):
-    """Two workers never check the same answer at once; one that was killed leaves a claim that is taken away."""
-    it = bench()
-    key = it.answered("say 1")
-    assert isinstance(it.killed(), ScoreJob)
-    it.run()
-    assert it.score(key) == []
-    keep_claims(it.context)
-    it.run()
-    assert len(it.score(key)) == 1

@@ -1,4 +1,4 @@
-"""LlamaIndex: a selector for RouterQueryEngine and RouterRetriever, and the whole service as a query engine.
+"""LlamaIndex: a selector for RouterQueryEngine and RouterRetriever.
 
     selector = BanditSelector(client)
     engine = RouterQueryEngine(selector=selector, query_engine_tools=[fast, deep], llm=llm)
@@ -16,16 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
-from llama_index.core.base.response.schema import Response
-from llama_index.core.query_engine import CustomQueryEngine
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import QueryBundle
 from llama_index.core.tools import ToolMetadata
-from pydantic import ConfigDict, Field
 
 from ragbandit.client import Client
 from ragbandit.client.arms import ReportedRun
 from ragbandit.client.replies.decisions import ClientRouteReply
-from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.errors import InvalidInput
 
 
 class BanditSelector(BaseSelector):
@@ -86,38 +83,6 @@ class Reporting(ReportedRun):
     def _fields(self, error: BaseException | None) -> Mapping[str, object]:
         answer = {} if error is not None or self.response is None else {"answer": str(self.response)}
         return {**answer, **self.fields}
-
-
-class ServiceQueryEngine(CustomQueryEngine):
-    """The service as a query engine: its workers answer. The metadata of a response contains decision_id and arm.
-
-    wait_s: longest wait for an answer, seconds. A query raises NotReady if the wait is over or the answer failed
-    """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    client: Client
-    wait_s: float = 60.0
-    #: further options of `Client.answer`: context, tenant, budget
-    more: dict[str, Any] = Field(default_factory=dict)
-
-    def custom_query(self, query_str: str) -> Response:
-        """Get an answer from the service."""
-        reply = self.client.answer(query_str, wait_s=self.wait_s, **self.more)
-        if reply["answer"] is None:
-            message = f"decision {reply['decision_id']} has no answer: {reply.get('error') or reply['status']}"
-            raise NotReady(message, remedy="raise wait_s, or see ragbandit status")
-        nodes = []
-        for source in reply.get("sources") or []:
-            metadata = {"title": source["title"], "url": source["url"]}
-            node = TextNode(id_=source["id"], text=source["text"], metadata=metadata)
-            nodes.append(NodeWithScore(node=node, score=source["score"]))
-        decision = {"decision_id": reply["decision_id"], "arm": reply["arm"]}
-        return Response(response=reply["answer"], source_nodes=nodes, metadata=decision)
-
-    async def acustom_query(self, query_str: str) -> Response:
-        """Get an answer from the service; the request runs in a thread."""
-        return await asyncio.to_thread(self.custom_query, query_str)
 
 
 def _names(choices: Sequence[ToolMetadata]) -> list[str]:

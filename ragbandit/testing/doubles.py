@@ -10,6 +10,7 @@ from typing import Final, get_args
 import numpy as np
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.arms.self_rag_trained import GATE, RELEVANCE, SUPPORT, UTILITY
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Attention, Token
@@ -41,13 +42,9 @@ class LateGenerator(ScriptedGenerator):
         return replace(completion, finish="deadline") if len(self.requests) == self._calls else completion
 
 
-_GROUPS: Final = [
-    ["[Retrieval]", "[No Retrieval]"],
-    ["[Relevant]", "[Irrelevant]"],
-    ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"],
-    [f"[Utility:{level}]" for level in range(1, 6)],
-]
-_TRAINED: Final = {name: -1.0 - number for group in _GROUPS for number, name in enumerate(group)}
+_TRAINED: Final = {
+    name: -1.0 - number for group in (GATE, RELEVANCE, SUPPORT, UTILITY) for number, name in enumerate(group)
+}
 
 
 def with_details(prompt: Prompt, *, text: str) -> Scripted:

@@ -13,6 +13,7 @@ from ragbandit.strategies.prompting.passages import PassagePool, clean_query, fi
 from ragbandit.strategies.run import Run
 
 _LETTER = re.compile(r"\w")
+_QUERY_WORDS = 64  #: maximum number of words of a query. The first words of a longer query are dropped
 
 
 def masked_query(tokens: Iterable[Token], *, beta: float) -> str:
@@ -30,7 +31,6 @@ class FlareParams(LookaheadParams):
     beta: Share = 0.2  #: the query leaves out tokens with a probability of at most this
     second_call: bool = False  #: whether every sentence is written again, even if all its tokens are probable
     rounds: Count = 3  #: maximum number of searches, including the first one with the question
-    query_words: Count = 64  #: maximum number of words of a query. The first words of a longer query are dropped
     sentence_tokens: Count = 40
     presets: ClassVar = preset_table(
         "sentences theta beta second_call rounds sentence_tokens",
@@ -60,7 +60,6 @@ class Flare(LookaheadArm[FlareParams]):
         "sentences": 2,
         "passages": 1,
         "passage_words": 5,
-        "query_words": 4,
         "sentence_tokens": 30,
         "max_tokens": 20,
     }
@@ -79,7 +78,7 @@ class Flare(LookaheadArm[FlareParams]):
             query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
             if not query and done.text.strip():
                 run.note_branch("query_fallback", "every token is masked: the question is searched")
-            query = " ".join(query.split()[-self._params.query_words :])
+            query = " ".join(query.split()[-_QUERY_WORDS:])
             searched = await self._search(query or question, run=run, pool=pool)
         if searched or self._params.second_call:
             done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")

@@ -11,7 +11,7 @@ from pydantic import Field
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, merge_words, sentence_tokens
-from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, Whole, preset_table
+from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Whole, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
@@ -20,6 +20,12 @@ from ragbandit.strategies.run import Answer, Run
 
 #: texts that mean "no answer"; compared in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
+#: number added to every eigenvalue in `uncertainty`, which would otherwise be minus infinity for equal samples
+_ALPHA = 1e-3
+#: samples are drawn from the most probable tokens: at most _TOP_K, with a total probability of at least _TOP_P
+_TOP_P, _TOP_K = 0.9, 50
+#: a proposed word enters the query from this probability on, or if the question or the last sentence contains it
+_SURE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,21 +37,13 @@ class SeakrParams(PassageParams):
     #: the arm searches if the uncertainty is above this. A good value depends on the model, the layer and `samples`;
     #: the default is not tuned: it separated a few well-known questions from obscure ones on a model of 135M parameters
     delta: float = 7.5
-    #: number added to every eigenvalue in `uncertainty`, which would otherwise be minus infinity for equal samples
-    alpha: Annotated[float, Field(gt=0.0)] = 1e-3
     #: layer whose hidden states are compared; 0 for the embedding, None for the middle layer
     layer: Whole | None = None
     samples: Annotated[int, Field(ge=2)] = 4
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
-    top_k: Whole = 50  #: number of most probable tokens to sample from; 0 for all
-    seed: Whole = 0  #: seed of the first sample; it grows by 1 with each sample
     passages: Count = 3  #: passages per search; the model reads each passage in a call of its own
     kept_passages: Count = 3  #: maximum number of passages kept with the chain's sentences; only for `hops: multi`
     sentences: Count = 3
-    #: a proposed word enters the query from this probability on, or if the question or the last sentence contains it;
-    #: only for `hops: multi`
-    sure: Share = 0.9
     sentence_tokens: Count = 40
     sample_tokens: Count = 24
     max_tokens: Count = 24
@@ -88,17 +86,12 @@ class Seakr(PromptedArm[SeakrParams]):
         "preset": "single_hop",
         "hops": "multi",
         "delta": -5.0,
-        "alpha": 0.01,
         "layer": 2,
         "samples": 2,
         "temperature": 0.7,
-        "top_p": 0.8,
-        "top_k": 5,
-        "seed": 3,
         "passages": 2,
         "kept_passages": 1,
         "sentences": 2,
-        "sure": 0.5,
         "passage_words": 5,
         "sentence_tokens": 30,
         "sample_tokens": 7,
@@ -207,7 +200,7 @@ class Seakr(PromptedArm[SeakrParams]):
         for span in merge_words([token.text for token in tokens]):
             likelihood = min(math.exp(tokens[number].logprob) for number in span.tokens)
             term = span.text.strip(".,;:!?\"'")
-            if is_content(term) and (likelihood >= self._params.sure or term.lower() in context):
+            if is_content(term) and (likelihood >= _SURE or term.lower() in context):
                 chosen.append(term)
         if not chosen:
             run.note_branch("query_fallback", "no word is sure: the question is searched")
@@ -254,12 +247,7 @@ class Seakr(PromptedArm[SeakrParams]):
             max_tokens=self._params.sample_tokens,
             stop=("\n",),
             want=frozenset({"hidden_states"}),
-            sampling=Sampling(
-                temperature=self._params.temperature,
-                seed=self._params.seed + number,
-                top_p=self._params.top_p,
-                top_k=self._params.top_k,
-            ),
+            sampling=Sampling(temperature=self._params.temperature, seed=number, top_p=_TOP_P, top_k=_TOP_K),
         )
 
     def _doubt(self, samples: Sequence[Completion], *, purpose: str, run: Run) -> float:
@@ -268,7 +256,7 @@ class Seakr(PromptedArm[SeakrParams]):
             run.note_branch("samples_dropped", f"{len(samples) - len(written)} of {len(samples)} are empty")
         if len(written) < 2:
             return math.inf
-        doubt = uncertainty(np.stack([self._state(sample, run=run) for sample in written]), alpha=self._params.alpha)
+        doubt = uncertainty(np.stack([self._state(sample, run=run) for sample in written]), alpha=_ALPHA)
         run.note_branch("uncertainty", f"{purpose}: {doubt:.4f}")
         return doubt
 

@@ -1,8 +1,7 @@
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -19,10 +18,17 @@ from ragbandit.strategies.run import Answer, Run
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
 #: for each written token a mapping: trained token -> its log-probability at this place
 Trained = Sequence[Mapping[str, float]]
-_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the five `utility_tokens`
+_UTILITY_SCORES = (-1.0, -0.5, 0.0, 0.5, 1.0)  #: scores of the tokens in UTILITY
 
 
-_Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+#: reflection tokens of the paper's model: passages are needed, or not
+GATE = ("[Retrieval]", "[No Retrieval]")
+#: the passage is relevant, or not
+RELEVANCE = ("[Relevant]", "[Irrelevant]")
+#: the passage supports the answer fully, in part, or not at all
+SUPPORT = ("[Fully supported]", "[Partially supported]", "[No support / Contradictory]")
+#: usefulness of the answer, from the least to the most useful
+UTILITY = tuple(f"[Utility:{level}]" for level in range(1, 6))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,18 +41,6 @@ class SelfRagTrainedParams(PassageParams):
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
-    #: tokens for "passages are needed" and "no passages are needed". All default tokens are those of the paper's model
-    gate_tokens: _Pair = field(default_factory=lambda: ["[Retrieval]", "[No Retrieval]"])
-    #: tokens for a relevant and an irrelevant passage
-    relevance_tokens: _Pair = field(default_factory=lambda: ["[Relevant]", "[Irrelevant]"])
-    #: tokens for a passage that supports the answer fully, in part, and not at all
-    support_tokens: Annotated[list[str], Field(min_length=3, max_length=3)] = field(
-        default_factory=lambda: ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"]
-    )
-    #: tokens for the usefulness of the answer, from the least to the most useful
-    utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
-        default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
-    )
 
     presets: ClassVar = preset_table("max_tokens passages", paper=(100, 10))
 
@@ -82,10 +76,6 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         "relevance_weight": 0.5,
         "support_weight": 0.5,
         "utility_weight": 1.0,
-        "gate_tokens": ["[Search]", "[No Retrieval]"],
-        "relevance_tokens": ["[Relevant]", "[Off]"],
-        "utility_tokens": ["[U1]", "[U2]", "[U3]", "[U4]", "[U5]"],
-        "support_tokens": ["[Fully supported]", "[Partially supported]", "[Unsupported]"],
     }
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
     kind = SelfRagTrainedParams
@@ -93,12 +83,12 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         try:
-            fields = {"question": self._without_tokens(question)}
+            fields = {"question": _without_tokens(question)}
             first = await self._ask("gate", fields, run=run, max_tokens=self._params.max_tokens, want=_WANT)
         except OutOfBudget:
-            run.draft = self._text(run.partial) or None
+            run.draft = _text(run.partial) or None
             raise
-        direct = self._text(first.text)
+        direct = _text(first.text)
         run.draft = direct or run.draft
         if not self._wants_passages(first, run=run):
             return finished(direct, "no_retrieval_wanted")
@@ -111,23 +101,22 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
         run.note_branch("scores", ", ".join(f"{passage.id}: {score:.4f}" for passage, score in scored))
-        answer = self._text(readings[scores.index(max(scores))].text)
+        answer = _text(readings[scores.index(max(scores))].text)
         run.draft = answer or run.draft
         return finished(answer, "best_passage")
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
-        names = self._params.gate_tokens
         trained: Trained = detail_of(first, need="trained_tokens", run=run)
-        shares = _noted_share(trained[0], names=names, run=run) if trained else [0.0, 0.0]
+        shares = _noted_share(trained[0], names=GATE, run=run) if trained else [0.0, 0.0]
         if not any(shares):
-            run.note_branch("parse_failed", f"the gate has neither {names[0]} nor {names[1]}")
+            run.note_branch("parse_failed", f"the gate has neither {GATE[0]} nor {GATE[1]}")
             return True
         run.note_branch("gate", f"{shares[0]:.4f}")
         return shares[0] > self._params.threshold
 
     async def _read_passage(self, question: str, *, passage: Passage, run: Run) -> Completion:
-        fields = {"question": self._without_tokens(question), "retrieval": self._params.gate_tokens[0]}
-        title, text = self._without_tokens(passage.title), self._without_tokens(passage.text)
+        fields = {"question": _without_tokens(question), "retrieval": GATE[0]}
+        title, text = _without_tokens(passage.title), _without_tokens(passage.text)
         plain = [replace(passage, title=title, text=text)]
         return await self._ask("read", fields, run=run, max_tokens=self._params.max_tokens, passages=plain, want=_WANT)
 
@@ -138,9 +127,9 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         if not trained or not tokens:
             return -math.inf
         settings = self._params
-        relevance = _noted_share(trained[0], names=settings.relevance_tokens, run=run)
-        full, some, _ = _share_where_written(tokens, trained=trained, names=settings.support_tokens, run=run)
-        utility = _share_where_written(tokens, trained=trained, names=settings.utility_tokens, run=run)
+        relevance = _noted_share(trained[0], names=RELEVANCE, run=run)
+        full, some, _ = _share_where_written(tokens, trained=trained, names=SUPPORT, run=run)
+        utility = _share_where_written(tokens, trained=trained, names=UTILITY, run=run)
         return (
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
@@ -148,16 +137,16 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
             + settings.utility_weight * sum(score * part for score, part in zip(_UTILITY_SCORES, utility, strict=True))
         )
 
-    def _text(self, text: str) -> str:
-        return extract_answer(" ".join(self._without_tokens(text).split()))
 
-    def _without_tokens(self, text: str) -> str:
-        """Remove the reflection tokens: only the model may write them, not a passage or a question."""
-        settings = self._params
-        groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
-        for name in chain.from_iterable(groups):
-            text = text.replace(name, " ")
-        return text
+def _text(text: str) -> str:
+    return extract_answer(" ".join(_without_tokens(text).split()))
+
+
+def _without_tokens(text: str) -> str:
+    """Remove the reflection tokens: only the model may write them, not a passage or a question."""
+    for name in (*GATE, *RELEVANCE, *SUPPORT, *UTILITY):
+        text = text.replace(name, " ")
+    return text
 
 
 def share(logprobs: Mapping[str, float], *, names: Sequence[str]) -> list[float]:

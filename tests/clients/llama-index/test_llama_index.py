@@ -11,7 +11,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
 from ragbandit import Client
-from ragbandit.integrations.llama_index import BanditSelector, ServiceQueryEngine
+from ragbandit.integrations.llama_index import BanditSelector
 
 QUESTION = "Who wrote Dracula?"
 
@@ -90,13 +90,3 @@ def test_router_retriever(client):
         (node,) = retriever.retrieve(QUESTION)
         run.fields = {"answer": node.text, "cost": {"retriever_calls": 1}}
     assert node.text == run.arm == client.decision(run.decision_id)["outcome"]["answer"]
-
-
-def test_the_service_as_an_engine(client, service):
-    """The service's workers answer; metadata has decision and arm; async too."""
-    engine = ServiceQueryEngine(client=client, more={"arms": ["no_retrieval"]})
-    response = engine.query(QUESTION)
-    assert str(response) == service.answer
-    assert response.metadata["arm"] == "no_retrieval"
-    assert client.decision(response.metadata["decision_id"])["outcome"]["answer"] == str(response)
-    assert str(asyncio.run(engine.aquery(QUESTION))) == service.answer

@@ -1,6 +1,6 @@
 """Access rules of endpoints: who may call them, the limit of the body, the queue of the requests.
 
-Every endpoint declares its rule where it stands, as `@endpoints.get(path, rule=READ)`; `docs/security.md` lists them.
+Every endpoint declares its rule where it stands, as `@endpoints.get(path, rule=READ)`; `docs/endpoints.md` lists them.
 """
 
 from dataclasses import dataclass

@@ -5,10 +5,7 @@ and url. Further arguments come from `reward.check_params`. See docs/feedback.md
 """
 
 import json
-import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -44,30 +41,6 @@ def cites_source(*, answer: str, question: str, sources: Sequence[Mapping[str, A
         (bool(source["url"]) and source["url"] in answer) or not sequences.isdisjoint(_word_sequences(source["text"]))
         for source in sources
     )
-
-
-def tests_pass(*, answer: str, question: str, sources: Sequence[Mapping[str, Any]], command: Sequence[str]) -> bool:
-    """Whether `command` accepts the code of the answer: True for exit status 0, False for 1.
-
-    The code is the first code fence of the answer, or the whole answer if it has none. The command reads the code from
-    standard input. The command runs without a shell, in an empty folder, with PATH as its only environment variable. It
-    must isolate the code itself, for example in a container without a network. Raises RuntimeError for other statuses.
-    """
-    del question, sources
-    fenced = _FENCE.search(answer)
-    with tempfile.TemporaryDirectory(prefix="ragbandit-check-") as folder:
-        done = subprocess.run(  # noqa: S603 - the operator's command
-            list(command),
-            input=(fenced[1] if fenced else answer).encode("utf-8", "replace"),
-            cwd=folder,
-            env={"PATH": os.defpath},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{command[0]} ended with status {done.returncode}")
-    return done.returncode == 0
 
 
 def _word_sequences(text: str) -> set[tuple[str, ...]]:

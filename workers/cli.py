@@ -46,7 +46,6 @@ PANELS: Final[Mapping[str, Verbs]] = {
             "Judge decisions, import and exclude feedback.",
             {
                 "send": f"{_CLI}.calls:feedback",
-                "label": f"{_CLI}.calls:label",
                 "import": f"{_CLI}.feedback:import_",
                 **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
             },

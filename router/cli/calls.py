@@ -1,4 +1,4 @@
-"""Verbs `route`, `answer`, `cancel`, `mcp`, `feedback send` and `feedback label`: calls to a running service."""
+"""Verbs `route`, `answer`, `cancel`, `mcp` and `feedback send`: calls to a running service."""
 
 import asyncio
 import os
@@ -6,7 +6,6 @@ import shlex
 from typing import Annotated, Any, Final
 
 import typer
-from rich.markup import escape
 
 from ragbandit.client import Client
 from ragbandit.client.replies.decisions import AnswerReply, PendingReply
@@ -149,38 +148,6 @@ def feedback(
             **{name: value for name, value in optional.items() if value is not None},  # older services refuse them
         )
         show(reply, as_json=as_json)
-
-
-def label(
-    url: UrlOption = None,
-    key_env: KeyOption = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=100, help="answers at most")] = 20,
-    rater: Annotated[str | None, typer.Option(help="who you are, an id")] = None,
-    config: ConfigOption = None,
-) -> None:
-    """Label the answers from which the policy would learn most, with one keystroke per answer.
-
-    The service selects answers if learning.labels_per_day is set. The arm is not shown.
-    """
-    labelled = 0
-    with client_of(url, config=config, key_env=key_env) as client:
-        tasks = client.label_queue(count)["items"]
-        for number, task in enumerate(tasks, start=1):
-            titles = ", ".join(source["title"] or source["id"] for source in task["sources"])
-            console.rule(f"{number} of {len(tasks)}")
-            for name, text in (("question", task["question"]), ("answer", task["answer"])):
-                console.print(f"[bold]{name}[/bold]  {escape(text)}", highlight=False)
-            if titles:
-                console.print(f"[bold]sources[/bold]  {escape(titles)}", highlight=False)
-            answer = ""
-            while answer not in ("r", "w", "s", "q"):
-                answer = typer.prompt("right (r), wrong (w), skip (s) or quit (q)", default="s").strip().lower()
-            if answer == "q":
-                break
-            if answer != "s":
-                client.feedback(task["decision_id"], rating=answer == "r", source="label", rater=rater)
-                labelled += 1
-    console.print(f"{labelled} labelled" if tasks else "no answer waits for a label")
 
 
 def _rating(text: str | None) -> bool | float | None:

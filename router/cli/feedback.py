@@ -3,8 +3,8 @@
 import contextlib
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -23,25 +23,23 @@ from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, relearn, selected
-from ragbandit.router.learning.sources import IMPORTED_RATER, SUPERSEDES, lifted, quarantines_of
+from ragbandit.router.learning.sources import IMPORTED_RATER, lifted, quarantines_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.logs.values import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.conversion import canonical, feedback_row
-from ragbandit.shared.errors import Conflict, InvalidInput, RagBanditError
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.plain_values import is_missing
-from ragbandit.shared.types import Feedback, FeedbackId
+from ragbandit.shared.types import Feedback
 
 #: lines that are stored in one transaction
 _PAGE: Final = 500
 #: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
-#: longest feedback id to which the suffix of a newer version can be added, characters
-_LONGEST_KEY: Final = 58
 _GOOD: Final = (
     "true yes y up upvote thumbsup thumbup like liked good great positive helpful correct right pass passed 👍"
 )
@@ -145,7 +143,6 @@ def import_(
     key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
     source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
     scale: Annotated[str, typer.Option(help="LOW-HIGH of numbers; default 0-1, or -1-1 if all are -1 or 1")] = "",
-    supersede: Annotated[bool, typer.Option("--replace", help="supersede earlier imports on these decisions")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,7 +151,7 @@ def import_(
     Each row judges one decision by a rating, label, reward or event. A file with a rating off the scale, or a reward
     out of its bounds, is refused before anything is stored. Unusable lines are counted and listed, the other lines are
     stored, and the exit code is then 1. A line that is imported twice is stored once. To correct a file, import it
-    again, with --replace if earlier judgements were wrong.
+    again: a later judgement of the same rater replaces the earlier one.
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
     fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}
@@ -163,8 +160,7 @@ def import_(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )
         importer = _Importer(store, settings=settings, fields=fields, source=source, scale=scale)
-        ids = importer.check(readable, file=file)
-        importer.replacing = ids if supersede else None
+        importer.check(readable, file=file)
         try:
             with bars(errors) as progress:
                 rows = records(readable, keys=importer.keys)
@@ -202,12 +198,9 @@ class _Importer:
         self.counts = {"imported": 0, "known": 0, "late": 0}
         #: descriptions of the first unusable lines: number, field, message and remedy
         self.faults: list[str] = []
-        #: all feedback ids of the file if --replace is given, else None
-        self.replacing: set[str] | None = None
 
-    def check(self, readable: Path, *, file: Path) -> set[str]:
-        """Read all feedback ids of the file. Raises InvalidInput if a rating or reward is out of its bounds."""
-        ids: set[str] = set()
+    def check(self, readable: Path, *, file: Path) -> None:
+        """Read the whole file. Raises InvalidInput if a rating or reward is out of its bounds."""
         #: field -> (smallest, largest) number, each with its line
         extremes: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
         are_thumbs = self._guesses
@@ -221,13 +214,11 @@ class _Importer:
                     are_thumbs &= name != "rating" or amount in (-1, 1)
                     found = (*extremes.get(name, ()), (amount, number))
                     extremes[name] = min(found), max(found)
-                ids.add(self._feedback(entry, now=0.0).id)
         rewards, ratings = self._settings.reward, extremes.get("rating")
         if are_thumbs and ratings is not None and ratings[0][0] == -1:
             self._scale = "-1-1"
         self._check_bounds(ratings, "rating", bounds=bounds_of(self._scale), file=file)
         self._check_bounds(extremes.get("reward"), "reward", bounds=(rewards.minimum, rewards.maximum), file=file)
-        return ids
 
     def _check_bounds(
         self, found: Sequence[tuple[float, int]] | None, name: str, *, bounds: tuple[float, float], file: Path
@@ -257,8 +248,6 @@ class _Importer:
                 items.append((number, self._feedback(parse(), now=now + 1e-6 * order)))
             except InvalidInput as error:
                 faults[number] = error
-        if self.replacing is not None:
-            items = self._superseding(items, ids=self.replacing)
         replies = self._store.add_feedback([item for _, item in items]) if items else []
         for (number, _), reply in zip(items, replies, strict=True):
             if isinstance(reply, RagBanditError):
@@ -270,25 +259,6 @@ class _Importer:
                 self.counts["late"] += reply.late
         for number, fault in sorted(faults.items()):
             self._fault(number, fault)
-
-    def _superseding(
-        self, items: Sequence[tuple[int, Feedback]], *, ids: Collection[str]
-    ) -> list[tuple[int, Feedback]]:
-        """Give new ids to items that differ from the stored version; retract stored items whose id is not in `ids`."""
-        chains: dict[str, list[Feedback]] = {}
-        for stored in self._store.imported_feedback([item for _, item in items]):
-            chains.setdefault(stored.id.partition(SUPERSEDES)[0], []).append(stored)
-        superseding = []
-        for number, item in items:
-            chain = chains.pop(item.id, [])
-            is_same = bool(chain) and feedback_row(chain[-1])["body_hash"] == feedback_row(item)["body_hash"]
-            superseding.append((number, replace(item, id=chain[-1].id if is_same else _next_id(item.id, chain))))
-        for key, chain in chains.items():
-            if key not in ids and chain[-1].value is not None:
-                now = superseding[-1][1].received_at
-                retraction = replace(chain[-1], id=_next_id(key, chain), value=None, received_at=now)
-                superseding.append((superseding[-1][0], retraction))
-        return superseding
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
         cells = {name: _cell(entry, path) for name, path in self._fields.items()}
@@ -317,14 +287,8 @@ class _Importer:
         self.bad += 1
         if len(self.faults) < _MOST_FAULTS:
             path = self._fields.get(error.field or "", error.field)
-            more = ", or give --replace to correct an earlier import" if isinstance(error, Conflict) else ""
-            field, remedy = f" {path}:" if path else "", f" ({error.remedy}{more})" if error.remedy else ""
+            field, remedy = f" {path}:" if path else "", f" ({error.remedy})" if error.remedy else ""
             self.faults.append(f"{number}{field} {error.message}{remedy}")
-
-
-def _next_id(key: str, chain: Sequence[Feedback]) -> FeedbackId:
-    """The id of the next version of the feedback `key`. chain: its stored versions; if it is empty, the id is `key`."""
-    return FeedbackId(f"{key}{SUPERSEDES}{len(chain)}" if chain and len(key) <= _LONGEST_KEY else key)
 
 
 def _cell(entry: Mapping[str, Any], path: str) -> Any:

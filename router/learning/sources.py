@@ -146,8 +146,6 @@ KINDS: Final = ("rater", "import", "key", "role", "tenant")
 LEAST_LABELLED: Final = 0.2
 #: prefix of the rater of feedback that was imported from another system
 IMPORTED_RATER: Final = "import:"
-#: feedback that replaces the feedback ID has the id ID~1, then ID~2 and so on; callers' ids must not contain this mark
-SUPERSEDES: Final = "~"
 
 
 class KeyDirectory:
@@ -223,8 +221,7 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements in force, in the order received. A rater's later judgement of a kind replaces the earlier one.
 
     A retraction removes the earlier judgement. Raters of the same name are different raters if their API keys differ.
-    Feedback with a key and no rater belongs to the key. Feedback with neither replaces only feedback whose id it
-    continues (SUPERSEDES).
+    Feedback with a key and no rater belongs to the key. Feedback with neither replaces no other.
     """
     last = {_rater_and_kind(item): item.id for item in feedback}
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
@@ -237,7 +234,7 @@ def is_retraction(item: Feedback) -> bool:
 
 def _rater_and_kind(item: Feedback) -> tuple[str, ...]:
     if item.rater is None and item.api_key is None:
-        return (item.id.partition(SUPERSEDES)[0],)
+        return (item.id,)
     return (item.source, item.api_key or "", item.rater or "", item.kind, item.event or "")
 
 

@@ -1,9 +1,5 @@
 """The checks that ship: what they take for JSON, for a citation, and for tests that pass."""
 
-import sys
-
-import pytest
-
 from ragbandit import checks
 from tests.support.cases import every_case
 
@@ -46,19 +42,3 @@ def test_cites_source():
             with case(answer):
                 assert checks.cites_source(answer=answer, question="", sources=SOURCES) is wanted
     assert checks.cites_source(answer="Stoker did [1].", question="", sources=[]) is None
-
-
-def test_tests_pass(monkeypatch):
-    """The code of the first fence, or all of the answer, on standard input; no secret of ours; 0 and 1 alone say."""
-    monkeypatch.setenv("RAGBANDIT_API_KEY", "secret")
-
-    def passes(answer, *command):
-        return checks.tests_pass(answer=answer, question="", sources=[], command=command or (sys.executable, "-I", "-"))
-
-    assert passes("So:\n```python\nimport os\nassert 'RAGBANDIT_API_KEY' not in os.environ\n```\nand\n```\n1/0\n```")
-    assert passes("import os; assert not os.listdir()")
-    assert not passes("assert False")
-    with pytest.raises(RuntimeError, match="ended with status 3"):
-        passes("raise SystemExit(3)")
-    with pytest.raises(OSError, match="no-such-program"):
-        passes("", "/no-such-program")

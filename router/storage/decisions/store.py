@@ -13,7 +13,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, or_, select
+from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
@@ -304,15 +304,6 @@ class DecisionStore:
             if also is not None:
                 also(connection, moves)
         return replies
-
-    def imported_feedback(self, group: Sequence[Feedback]) -> list[Feedback]:
-        """Stored feedback on the decisions of `group`, oldest first: imported, or with the id of an item of `group`."""
-        imported = [feedback.c.id.like(like) for like in ("import-%", "%~%")]
-        from_files = or_(*imported, feedback.c.rater.like("import:%"), feedback.c.id.in_([item.id for item in group]))
-        query = select(feedback).where(feedback.c.decision_id.in_({item.decision_id for item in group}), from_files)
-        query = query.where(feedback.c.api_key.is_(None)).order_by(feedback.c.received_at, feedback.c.id)
-        with self.database.read() as connection:
-            return [feedback_value(row) for row in connection.execute(query).mappings()]
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
         """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""

@@ -181,27 +181,3 @@ def test_exports_of_other_tools(there):
     assert (code, "unknown source 'me'" in out) == (1, True)
     kept = [world.router.decision(each.id).feedback[0] for each in (one, two, three)]
     assert [(each.value, each.source) for each in kept] == [(0.875, "human"), (0.0, "judge"), (0.0, "human")]
-
-
-def test_a_mended_file_supersedes_an_earlier_one(there):
-    """--replace supersedes or takes back the feedback of earlier imports on the same decisions, once."""
-    world, take = there
-    one, two = decided(world, 2)
-    wrong = [
-        {"decision_id": one.id, "rating": 1},
-        {"decision_id": two.id, "rating": 1, "feedback_id": "k1"},
-        {"decision_id": two.id, "rating": "\U0001f44e"},
-    ]
-    assert take(wrong)[0] == 0
-    mended = [wrong[0], {**wrong[1], "rating": 3}]
-    code, out, _ = take(mended, "--scale", "1-5")
-    assert code == 1  # the ids stand for something else
-    assert "give --replace" in json.loads(out)["faults"][0]
-    for counted in (3, 0):
-        code, out, _ = take(mended, "--scale", "1-5", "--replace")
-        assert (code, json.loads(out)["imported"]) == (0, counted)
-    for each in (one, two):
-        world.router.outcome(each.id, answer="x", steps=1)
-    world.router.learn()
-    assert [world.router.decision(each.id).reward.quality for each in (one, two)] == [0.0, 0.5]
-    assert world.counters().balanced

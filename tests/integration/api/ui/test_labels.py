@@ -4,7 +4,6 @@ import pytest
 
 from ragbandit.shared.types import LabelRequest
 from tests.integration.api.ui.conftest import answered
-from tests.support import command
 from tests.support.servers.http_service import refused
 
 HOSTILE = "<script>alert(1)</script>"
@@ -82,16 +81,3 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     other.log_in(reader)
     assert "Wrong" not in other.page("/ui/labels")
     assert asking.http.get("/v1/label-queue", headers={"authorization": f"Bearer {reader}"}).status_code == 403
-
-
-def test_the_verb(asking):
-    """`feedback label` asks for one key each, until q."""
-    keys = [answered(asking, f"question {number}?") for number in range(4)]
-    arguments = ["feedback", "label", "--url", asking.url, "--rater", "ann"]
-    done = command.run(*arguments, input="r\ns\nperhaps\nw\nq\n", code=0)
-    assert "2 labelled" in done.output
-    assert "Bram Stoker" in done.output
-    assert waiting(asking) == [keys[2], keys[0]]
-    nothing = command.run(*arguments, input="r\nr\n")
-    assert nothing.exit_code == 0, nothing.output
-    assert "no answer waits" in command.run(*arguments).output

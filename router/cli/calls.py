@@ -19,7 +19,9 @@ from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
 PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
-AimOption = Annotated[str | None, typer.Option("--aim", help="instead: quality=0.9, steps=1.8 or dollars=0.004")]
+AimOption = Annotated[
+    str | None, typer.Option("--aim", help="in place of --cost-weight: quality=0.9, steps=1.8 or dollars=0.004")
+]
 
 
 #: fields of an answer that are printed after its text and sources; --json prints all
@@ -127,11 +129,11 @@ def feedback(
     feedback_id: IdOption = None,
     label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
-    scale: Annotated[str, typer.Option(help="LOW-HIGH of a rating that is a number: 1-5, 0-100, ...")] = "0-1",
-    reward: Annotated[float | None, typer.Option(help="the reward itself, cost included")] = None,
+    scale: Annotated[str, typer.Option(help="scale of a number as rating, LOW-HIGH: 1-5, 0-100, ...")] = "0-1",
+    reward: Annotated[float | None, typer.Option(help="the final reward, with the cost already subtracted")] = None,
     event: Annotated[str | None, typer.Option(help="what the user did, by the setting feedback_events")] = None,
     source: Annotated[str | None, typer.Option(help="who judged: human (the default), label, judge or code")] = None,
-    rater: Annotated[str | None, typer.Option(help="which one of the source judged, an id")] = None,
+    rater: Annotated[str | None, typer.Option(help="id of the rater: a person, or a judge")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -46,14 +46,17 @@ ERASE_LEASE_S: Final = 300.0
 
 def migrate(
     config: ConfigOption = None,
-    pre: Annotated[bool, typer.Option("--pre", help="Only compatible steps, before a rolling upgrade.")] = False,
+    pre: Annotated[
+        bool, typer.Option("--pre", help="only the steps that the former release can run on, before a rolling upgrade")
+    ] = False,
     wait: Annotated[
-        float | None, typer.Option(min=0, help="Only wait up to SECONDS until another process did it.")
+        float | None,
+        typer.Option(min=0, help="wait at most SECONDS until another process has migrated; migrate nothing"),
     ] = None,
     new_store: NewStoreOption = False,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SQLITE_URL", help="Move this SQLite store into an empty PostgreSQL database."),
+        typer.Option("--from", metavar="SQLITE_URL", help="SQLite store to move into an empty PostgreSQL database"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,7 +116,7 @@ def erase(
     before: Annotated[str | None, typer.Option(help="made before a date (2026-08-01), a time, or an age (90d)")] = None,
     features: Annotated[bool, typer.Option("--features", help="also the features that policies learned from")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be erased")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="erase; without it nothing is done")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="confirm: without this option nothing is erased")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -212,7 +215,9 @@ _MEANINGS = {
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="the end of its name is the format: .jsonl, .jsonl.gz or .parquet")],
+    file: Annotated[
+        Path, typer.Argument(help="file to write; its ending sets the format: .jsonl, .jsonl.gz or .parquet")
+    ],
     *,
     since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
     before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,

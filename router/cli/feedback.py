@@ -80,7 +80,9 @@ def exclude(
     since: Annotated[str | None, typer.Option(help="only feedback since a date, a time, or an age (7d)")] = None,
     until: Annotated[str | None, typer.Option(help="only feedback before then; times are UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say how much it is, and change nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print how much feedback would be excluded; change nothing")
+    ] = False,
     end: Annotated[int | None, typer.Option(help="number of an exclusion to end: the source is learned again")] = None,
     label: LabelOption = None,
     config: ConfigOption = None,
@@ -132,16 +134,16 @@ def import_(
     file: Annotated[Path, typer.Argument(help="JSON Lines, a JSON list, CSV or Parquet: one judgement a row")],
     *,
     id_field: Annotated[
-        str, typer.Option(help="the decision's id; user.id, scores.0.id: id in user, ...")
+        str, typer.Option(help="the decision's id; a dot reads a part: user.id, scores.0.id")
     ] = "decision_id",
     rating_field: Annotated[str, typer.Option(help="true, false, or a number on the scale")] = "rating",
     label_field: Annotated[str, typer.Option(help="a gold answer, or a list of them")] = "label",
-    reward_field: Annotated[str, typer.Option(help="the reward itself, cost included")] = "reward",
+    reward_field: Annotated[str, typer.Option(help="the final reward, with the cost already subtracted")] = "reward",
     event_field: Annotated[str, typer.Option(help="a name of the setting feedback_events")] = "event",
     source_field: Annotated[str, typer.Option(help="who judged: human, label, judge or code")] = "source",
-    rater_field: Annotated[str, typer.Option(help="which one of the source judged, an id")] = "rater",
+    rater_field: Annotated[str, typer.Option(help="id of the rater: a person, or a judge")] = "rater",
     key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
-    source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
+    source: Annotated[str | None, typer.Option(help="source of every line; replaces the lines' own")] = None,
     scale: Annotated[str, typer.Option(help="LOW-HIGH of numbers; default 0-1, or -1-1 if all are -1 or 1")] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -140,7 +140,7 @@ _IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", 
 def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
-    deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
+    deep: Annotated[bool, typer.Option(help="also compute the probabilities of every decision again")] = False,
     recount: Annotated[
         bool, typer.Option("--recount", help="only correct counters; writes wait 1 s per 10^6 rows")
     ] = False,
@@ -238,7 +238,7 @@ def report(
     until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
     tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
     against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write it as one page that can be sent")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write the report as one HTML file")] = None,
     show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,

@@ -11,7 +11,10 @@ AllOption = Annotated[bool, typer.Option("--all", help="print every table and no
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
-UrlOption = Annotated[str | None, typer.Option("--url", envvar="RAGBANDIT_URL", help="service; default: configured")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", envvar="RAGBANDIT_URL", help="address of the service; default: the configured one"),
+]
 
 KeyOption = Annotated[str | None, typer.Option("--key-env", help="variable with the key; default: RAGBANDIT_API_KEY")]
 
@@ -21,7 +24,9 @@ HostOption = Annotated[str | None, typer.Option("--host", help="address to liste
 
 PortOption = Annotated[int | None, typer.Option("--port", help="port to listen on; default: server.port")]
 
-IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
+IdOption = Annotated[
+    str | None, typer.Option("--id", help="your id of the decision; a repeated call returns the stored decision")
+]
 
 
 def listen_on(*, host: str | None, port: int | None) -> None:

@@ -130,7 +130,7 @@ def rollback(
 
 def retire(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version")] = None,
-    label: Annotated[str | None, typer.Option(help="instead of a version, a ledger that no service uses")] = None,
+    label: Annotated[str | None, typer.Option(help="a ledger that no service uses, in place of a version")] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -185,7 +185,7 @@ def canary(
 
 def promote(
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="whatever the evidence says; it is marked")] = False,
+    force: Annotated[bool, typer.Option("--force", help="promote without evidence; the record says so")] = False,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -202,7 +202,7 @@ def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json:
 
 def kill(
     arm: Annotated[
-        str | None, typer.Argument(metavar="[ARM]", help="decides every question; default: the champion")
+        str | None, typer.Argument(metavar="[ARM]", help="arm for every question; default: the champion decides")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
@@ -245,7 +245,7 @@ def _changes(texts: Sequence[str]) -> dict[str, Any]:
 def restart(
     name: Annotated[str, typer.Argument(metavar="NAME", help="the arm")],
     reason: ReasonOption = _BY_HAND,
-    label: Annotated[str | None, typer.Option(help="for this ledger alone, such as that of a version: main.v1")] = None,
+    label: Annotated[str | None, typer.Option(help="only this ledger, for example of a version: main.v1")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,7 +20,9 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import IMPORTED, Json, PolicyLabel
 
-NewStoreOption = Annotated[bool, typer.Option("--new-store", help="Begin a new SQLite store despite files of another.")]
+NewStoreOption = Annotated[
+    bool, typer.Option("--new-store", help="begin a new SQLite store, although data_dir has files of another store")
+]
 
 
 @contextmanager

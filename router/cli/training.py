@@ -19,9 +19,11 @@ def train_verb(
     *,
     policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
     table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
-    out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
+    out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
     questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE, as multi_label.seed=1; repeat it")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.seed=1; repeat it")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -55,7 +55,7 @@ def build_index(settings: Settings, *, corpus: Path) -> Facts:
 def search(
     query: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="default: only describe the index")] = None,
     *,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="that many passages at most")] = 5,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="maximum number of passages")] = 5,
     retriever: RetrieverOption = None,
     index_name: IndexOption = None,
     config: ConfigOption = None,

@@ -26,8 +26,10 @@ def init(
     *,
     url: Annotated[str | None, typer.Option(help="model server; default: OPENAI_BASE_URL, OpenAI, usual ports")] = None,
     key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
-    model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
-    documents: Annotated[Path | None, typer.Option(help="to index; default: docs, documents or corpus.jsonl")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="model to use; repeat for a second, larger one")] = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="documents to index; default: docs, documents or corpus.jsonl")
+    ] = None,
     pipeline: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object")
     ] = None,

@@ -33,8 +33,10 @@ CONNECT_S: Final = 2.0
 
 def validate(
     config: ConfigOption = None,
-    every: Annotated[bool, typer.Option("--all", help="print every setting, not only what is not the default")] = False,
-    settings_only: Annotated[bool, typer.Option("--settings-only", help="try no folder, port or server")] = False,
+    every: Annotated[bool, typer.Option("--all", help="print every setting, also those with default values")] = False,
+    settings_only: Annotated[
+        bool, typer.Option("--settings-only", help="only check the settings; try no folder, port or server")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check the configuration and the packages that it needs, and try data_dir, port, Redis, database, model servers.

@@ -47,7 +47,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
             {
                 "send": f"{_CLI}.calls:feedback",
                 "import": f"{_CLI}.feedback:import_",
-                **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude")},
+                **{verb: f"{_CLI}.feedback:{verb}" for verb in ("quarantined", "exclude")},
             },
         ),
         "policy": VerbGroup(

@@ -107,7 +107,7 @@ def _judged(
     """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
     query, queue = record.decision.query, judging.queue
     database = context.store.database
-    stopped = stopped_until(query, settings=context.settings, database=database, now=time.time())
+    stopped = stopped_until(query, tenants=context.settings.tenants, database=database, now=time.time())
     if stopped is not None:
         extra = {"action": "judge", "decision": job.decision_id}
         log.info("a dollar budget is spent; the answer is judged later", extra=extra)

@@ -168,7 +168,7 @@ class AnswerJob:
         decision, now = self.decision, time.time()
         settings, database = self.context.settings, self.context.store.database
         try:
-            if stopped_until(decision.query, settings=settings, database=database, now=now) is not None:
+            if stopped_until(decision.query, tenants=settings.tenants, database=database, now=now) is not None:
                 return None
             scopes = {} if decision.query.api_key is None else KeyStore(database).scopes(decision.query.api_key)
             allowed = scopes.get("arms")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from docs.screenshots.traffic import fill, settings_of
-from ragbandit.router.api.app import create_app, make_server
+from ragbandit.router.api.app import create_app
+from ragbandit.router.api.server import make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.router import Router

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import PART, CallerGone
-from ragbandit.router.api.openai.replies import is_openai_path, openai_error
+from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate

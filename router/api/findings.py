@@ -92,7 +92,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
-        what = "none is set, and the database is PostgreSQL: workers of other hosts hear of questions by their sweep"
+        what = "it is not set, and the database is PostgreSQL: workers on other hosts find questions only by polling"
         yield Finding("warning", "redis_url", what, "set REDIS_URL to one Redis for all hosts")
     if redis_url is None and not server.open_metrics:
         return
@@ -145,8 +145,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         yield Finding("warning", "policy", what, "check that a learner runs; nothing else to do")
     for count, about, what, remedy in (
         (state.missing_outcome, "outcomes", "decisions have feedback and no outcome: unlearned", "report each outcome"),
-        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),
-        (counts.unseen, "learner", "decisions have no place in this ledger", "its learner gives it, or it is retired"),
+        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback quarantined` says why"),
+        (counts.unseen, "learner", "decisions have no place in this ledger", "start its learner, or retire it"),
         (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),
         (today.get("skipped"), "judge", "answers were not judged today: too many waited", "see docs/judge.md"),
         (today.get("suspicious"), "judge", "answers have texts that address the judge", "see docs/judge.md"),
@@ -204,15 +204,16 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
 
 
 def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.api.security.budgets import bounds, budget_states, raised_in_words, state_in_words
+    from ragbandit.router.api.security.budget_words import raised_in_words, state_in_words
+    from ragbandit.router.api.security.budgets import bounds, budget_states
 
-    for budget, sums in budget_states(database, settings=settings, now=now):
+    for budget, sums in budget_states(database, tenants=settings.tenants, now=now):
         if budget.spent_of(sums) >= budget.dollars:
             effect = "are refused (429)" if budget.stop else "go to the cheapest arm"
             _, end = bounds(budget.period, now=now)
             what = f"{state_in_words(budget, sums, now=now)}: its questions {effect} until {moment(end)}"
         else:
-            what = raised_in_words(budget, sums, database=database, settings=settings, now=now, least=NOTICED)
+            what = raised_in_words(budget, sums, database=database, policy=settings.policy, now=now, least=NOTICED)
         if what:
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
 
@@ -295,8 +296,8 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
         yield Finding("warning", "Redis", what, "start it")
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
-        what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it throws jobs and rates away"
-        yield Finding("warning", "Redis", what, "set noeviction, or use a Redis that caches share no memory with")
+        what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it deletes jobs and rates"
+        yield Finding("warning", "Redis", what, "set noeviction, or use a Redis only for RagBandit")
     yield from _missing(cards, settings=settings)
     yield from _differing(cards, settings=settings)
 
@@ -309,7 +310,7 @@ def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterato
         yield Finding("warning", "processes", what, "start `ragbandit up`; it is listed within seconds")
     for queue, is_needed in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
         if is_needed and queue not in served:
-            remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
+            remedy = f"start `ragbandit worker --queue {queue}`, or see its log"
             yield Finding("problem", "processes", f"no worker for the queue {queue} runs", remedy)
 
 
@@ -327,7 +328,9 @@ def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Itera
     hosts_by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
     if len(hosts_by) > 1:
         remedy = "copy one index to every host, or build it again from the same corpus; then restart the workers"
-        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_listed(hosts_by)}", remedy)
+        yield Finding(
+            "problem", "indexes", f"workers find different passages for one question: {_listed(hosts_by)}", remedy
+        )
     hosts = {card.host for card in cards}
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
         what = f"{len(hosts)} hosts, but only one has {settings.snapshot_root}: an old policy decides on the others"

@@ -1,4 +1,4 @@
-"""Verbs of `feedback`: rejected decisions, excluded sources, and imports of judgements from a file."""
+"""Verbs of `feedback`: quarantined decisions, excluded sources, and imports of judgements from a file."""
 
 import contextlib
 import re
@@ -63,7 +63,7 @@ _ID_NAMES: Final = ("decisionid", "decision", "queryid", "requestid", "traceid",
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
 
-def rejected(
+def quarantined(
     limit: Annotated[int, typer.Option(min=1, help="most decisions to list, the newest first")] = 100,
     label: LabelOption = None,
     config: ConfigOption = None,

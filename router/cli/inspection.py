@@ -10,7 +10,7 @@ import typer
 
 from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
-from ragbandit.router.api.security.budgets import budget_lines
+from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
@@ -84,7 +84,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         else:
             first: dict[str, object] = {"routing": month.sentence}
             first["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
-            first["budgets"] = budget_lines(ledger.database, settings, now=now)
+            first["budgets"] = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
             sections: dict[str, object] = {"policy": ledger.label} | _champion(ledger, settings=settings)
             if state.learning is not None:
                 sections["learning"] = state.learning.line
@@ -266,7 +266,7 @@ def report(
         )
         serving, rule = _serving(ledger, settings=settings), closing_rule(settings.learning)
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
-        budgets = budget_lines(ledger.database, settings, now=now)
+        budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
     result = replace(result, learning=None if state is None else state.line)
     shown = words.assessment(result, now=now, kinds=mapped.kinds)
     shown = replace(shown, notes=(*budgets, *shown.notes))

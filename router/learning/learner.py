@@ -239,7 +239,7 @@ class Learner:
         for closure in batch.closed:
             if closure.state == "quarantined":
                 log.error(
-                    "a decision cannot be learned and is set apart; see `ragbandit feedback rejected`",
+                    "a decision cannot be learned and is set apart; see `ragbandit feedback quarantined`",
                     extra={"action": "quarantine", "decision": closure.decision_id},
                 )
         return True

@@ -56,7 +56,8 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
 
 def _serve(settings: Settings) -> None:
     # Imported after the checks of `serve`, because the import takes a second.
-    from ragbandit.router.api.app import create_app, make_server
+    from ragbandit.router.api.app import create_app
+    from ragbandit.router.api.server import make_server
 
     # `make_server` configures logging, so it is called before the router starts threads. The router is opened before
     # the server runs, so that a failure ends the process with one line instead of the server's traceback.

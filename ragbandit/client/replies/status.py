@@ -85,7 +85,7 @@ class CountersReply(TypedDict):
     closed: int
     """Closed with nothing to learn."""
     quarantined: int
-    """Cannot be learned; `ragbandit feedback rejected` names the reason."""
+    """Cannot be learned; `ragbandit feedback quarantined` names the reason."""
     feedback: int
     """Stored judgements."""
     late_feedback: int

@@ -36,7 +36,7 @@ def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float
     """A shared read of dollar budgets: (kind of spender, name of spender, period) -> share that is spent."""
 
     def read() -> Mapping[tuple[str, str, str], float]:
-        states = budget_states(router.database, settings=router.settings, now=time.time())
+        states = budget_states(router.database, tenants=router.settings.tenants, now=time.time())
         shares = {
             (budget.spender.kind, budget.spender.name, budget.period): budget.spent_of(sums) / budget.dollars
             for budget, sums in states

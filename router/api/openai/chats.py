@@ -1,22 +1,20 @@
-"""Chats: read the messages and parameters of a chat completion, and convert the items of a response to messages."""
+"""Chats: the messages and parameters of a chat completion are read, and the question in them is found."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
-from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.steps.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.message_parts import listed, words_of
 from ragbandit.shared.token_usage import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
@@ -44,9 +42,21 @@ _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "function": None,
 }
 #: types of text parts; each has its text in the field of the same name
-_TEXTS: Final = ("text", "refusal")
+TEXT_PARTS: Final = ("text", "refusal")
 #: type of another part -> (text that replaces it in the question, ability that an arm needs to read it)
-_OTHERS: Final = {"image_url": ("[image]", "images"), "input_audio": ("[audio]", "audio"), "file": ("[file]", "files")}
+OTHER_PARTS: Final = {
+    "image_url": ("[image]", "images"),
+    "input_audio": ("[audio]", "audio"),
+    "file": ("[file]", "files"),
+}
+#: type of a part in responses -> its type in chat completions
+CHAT_PARTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "input_image": "image_url",
+    "input_file": "file",
+}
 MESSAGE: Final = message_schema(roles=list(_ROLES), texts=["text"])
 
 
@@ -143,28 +153,6 @@ def token_limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-#: key of a query's `request`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
-#: their size
-SAID: Final = "said"
-#: largest size of messages that are stored under SAID, characters of JSON
-MOST_SAID: Final = 262_144
-
-
-def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Returns {SAID: ...} for the query's `request`; {} if the query's text is the only message."""
-    match messages:
-        case [{"role": "user", "content": str(text), **more}] if not more and text.strip() and len(text) <= MAX_TEXT:
-            return {}
-    size = len(json.dumps(messages, ensure_ascii=False))
-    return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
-
-
-def _is_text(content: object) -> bool:
-    if not isinstance(content, list):
-        return isinstance(content, str)
-    return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
-
-
 def _needs(passed: Mapping[str, Any]) -> set[str]:
     """Abilities that an arm needs for these parameters. Optional tools need no ability: a model may ignore them."""
     form = passed.get("response_format")
@@ -238,212 +226,22 @@ class _Reader:
         """The part as text. asks: True in a user's message; in others a part without text is "", not a fault."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
-        kind = part.get("type") or next((name for name in _OTHERS if name in part), "text")
-        kind = _PARTS.get(kind, kind) if isinstance(kind, str) else repr(kind)
-        if kind in _OTHERS:
-            placeholder, need = _OTHERS[kind]
+        kind = part.get("type") or next((name for name in OTHER_PARTS if name in part), "text")
+        kind = CHAT_PARTS.get(kind, kind) if isinstance(kind, str) else repr(kind)
+        if kind in OTHER_PARTS:
+            placeholder, need = OTHER_PARTS[kind]
             self._needs.add(need)
             return placeholder
-        key = kind if kind in _TEXTS else "text"
+        key = kind if kind in TEXT_PARTS else "text"
         text = part.get(key)
         if isinstance(text, str):
             return text
         if not asks:
             return ""
         error = InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
-        if kind not in _TEXTS:
-            message = f"parts of messages are {', '.join([*_TEXTS, *_OTHERS])}, not {kind:.40}"
+        if kind not in TEXT_PARTS:
+            message = f"parts of messages are {', '.join([*TEXT_PARTS, *OTHER_PARTS])}, not {kind:.40}"
             remedy = "send its text as a part of the type text"
             error = Unsupported(message, field=f"{at}.type", remedy=remedy)
         self.faults.append(error)
         return f"[{kind:.40}]"
-
-
-_ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
-#: type of a part in responses -> its type in chat completions
-_PARTS: Final = {
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-    "input_image": "image_url",
-    "input_file": "file",
-}
-CALL, _REASONING = "function_call", "reasoning"
-ITEM: Final[dict[str, Any]] = {
-    "anyOf": [
-        message_schema(roles=_ITEM_ROLES, texts=("input_text", "output_text"), type={"const": "message"}),
-        {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
-    ]
-}
-#: fields of an item that belong neither to the arguments of a call nor to its result
-_HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
-
-
-def is_reference(item: Mapping[str, Any]) -> bool:
-    return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
-
-
-def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions. Returns
-    None, or the type of the item if it was left out because no chat model can read it.
-    """
-    kind, role = str(item.get("type") or "message"), item.get("role")
-    call_id = item.get("call_id") or (item.get("id") if kind.endswith((CALL, "shell_call", "_output")) else None)
-    if kind == "message":
-        if role not in _ITEM_ROLES:
-            remedy = f"use {', '.join(_ITEM_ROLES)}"
-            raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-        content = item.get("content")
-        if isinstance(content, list):
-            content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
-            if role == "assistant" and _is_text(content):  # many model servers accept only text
-                content = "".join(str(part["text"]) for part in content)
-        if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
-            messages[-1]["content"] = content  # a tool's results must follow the message with its call
-        else:
-            messages.append({"role": role, "content": content, **reasoning_in(item)})
-    elif kind.endswith("_call") and call_id:
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
-        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind), **reasoning_in(item)}
-        messages[-1].setdefault("tool_calls", []).append(call)
-    elif kind.endswith("_output") and call_id:
-        output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
-        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
-    else:
-        return None if kind == _REASONING else kind
-    return None
-
-
-def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, else
-    the one before it. Returns the types of the items that were left out.
-    """
-    ignored, waiting = list[str](), list[dict[str, Any]]()
-    for index, item in enumerate(items):
-        if item.get("type") == _REASONING:
-            waiting.append(_reasoning_fields(item))
-            continue
-        before = messages[-1:]
-        kind = add_item(messages, item, at=f"input.{index}")
-        if kind is not None:
-            ignored.append(f"input.{kind}")
-            continue
-        replies = [message for message in (messages[-1], *before) if message["role"] == "assistant"]
-        for fields in waiting if replies else ():
-            texts = [part["reasoning_content"] for part in (replies[0], fields) if part.get("reasoning_content")]
-            replies[0].update(fields)
-            if texts:
-                replies[0]["reasoning_content"] = "\n\n".join(dict.fromkeys(texts))
-        waiting = []
-    return ignored
-
-
-def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
-    names = ("reasoning", "thinking", "extra_content")
-    return {name: value for name, value in fields.items() if value and name.startswith(names)}
-
-
-def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a chat message for a reasoning item. The `encrypted_content` of our own items is JSON."""
-    fields = reasoning_in(item)
-    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        fields |= reasoning_in(json.loads(item["encrypted_content"]))
-    for parts in (item.get("content"), item.get("summary")):
-        with suppress(RecursionError):
-            text = "\n\n".join(filter(None, map(words_of, parts if isinstance(parts, list) else [parts])))
-            if text:
-                return {"reasoning_content": text, **fields}
-    return fields
-
-
-def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
-    name = str(item.get("name") or kind.removesuffix("_call"))
-    arguments = item.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
-    return {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
-
-
-def _result(output: object, *, at: str) -> object:
-    """The output of a tool as the content of a message: parts if a chat can have parts of these types, else text."""
-    if isinstance(output, str) or output in (None, []):
-        return output or ""
-    outputs = output if isinstance(output, list) else [output]
-    parts = [_item_part(part, at=at) for part in outputs]
-    is_readable = all(isinstance(part, Mapping) and str(part.get("type")) in (*_TEXTS, *_OTHERS) for part in parts)
-    return parts if is_readable else json.dumps(output)
-
-
-def _item_part(part: object, *, at: str) -> object:
-    """Convert a part of an item to a part of a chat completion; parts of unknown types are returned unchanged."""
-    if not isinstance(part, Mapping):
-        return part
-    kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
-    if kind == "input_file":
-        return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
-    if kind == "input_image" and url is None:
-        raise InvalidInput("the image has no URL", field=f"{at}.image_url", remedy="send its URL: no files are stored")
-    if isinstance(url, str | Mapping):
-        detail = {"detail": part["detail"]} if part.get("detail") else {}
-        return {"type": "image_url", "image_url": {**({"url": url} if isinstance(url, str) else url), **detail}}
-    if kind in _PARTS and text is not None:
-        return {"type": _PARTS[kind], _PARTS[kind]: text}
-    return part
-
-
-def in_namespace(name: str, space: object) -> str:
-    """The name of a function with its namespace as a prefix, because chat completions have no namespaces."""
-    return f"{space}__{name}" if space else name
-
-
-def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
-    """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-    Tools that are not functions, or that OpenAI runs itself, are ignored, or raise Unsupported if `choice` demands one.
-    """
-    functions: list[dict[str, Any]] = []
-    ignored: list[str] = []
-    for tool in tools:
-        space = tool.get("name") if tool.get("type") == "namespace" else None
-        for member in listed(tool.get("tools")) if space else (tool,):
-            if (member.get("type") or "function") == "function":
-                functions.append(_function(member, space=space))
-            else:
-                ignored.append(f"tools.{member.get('type')}")
-    name, mode = None, choice
-    if isinstance(choice, Mapping):
-        name, mode = _called_name(choice), choice.get("type")
-        if mode == "allowed_tools":
-            names = [_called_name(tool) for tool in listed(choice.get("tools"))]
-            functions = [tool for tool in functions if tool["function"].get("name") in names]
-            name, mode = None, choice.get("mode") or "auto"
-    is_foreign = mode not in ("none", "auto", "required", "function", None)
-    if is_foreign or (mode in ("required", "function") and ignored and not functions):
-        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or mode!s:.80})"
-        raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
-    if name is not None:
-        mode = {"type": "function", "function": {"name": name}}
-    return {"tools": functions or None, "tool_choice": mode}, ignored
-
-
-def _called_name(tool: Mapping[str, Any]) -> str | None:
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
-    return None if name is None else in_namespace(str(name), tool.get("namespace"))
-
-
-def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
-    if isinstance(tool.get("function"), Mapping):  # `tool` has the form of chat completions already
-        return dict(tool)
-    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
-
-
-def format_of(form: object) -> dict[str, Any] | None:
-    """The `response_format` of a chat completion for this `text.format` of a response; None for plain text."""
-    if not isinstance(form, Mapping) or form.get("type", "text") == "text":
-        return None
-    schema = {name: value for name, value in form.items() if name != "type" and value is not None}
-    more = {"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}
-    return {"type": form["type"], **more}

@@ -1,42 +1,27 @@
-import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import (
-    CallerGone,
     IdempotencyKey,
-    awaited,
     caller_of,
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.decisions import decide, paced
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, AnswerEvent, EventStream, PendingAnswer, asked
-from ragbandit.router.api.openai import replies, requests
+from ragbandit.router.api.openai import errors, replies, requests
+from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.rules import APP, CHAT
-from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
-from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
-from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
-log = logging.getLogger("ragbandit.api")
-
-endpoints = Endpoints("OpenAI", errors=replies.ERRORS, any_parameter=True)
+endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
 
 @endpoints.get(
@@ -73,7 +58,7 @@ async def model(
     summary="Answer a chat message",
     responses={
         200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
-        504: {"model": replies.OpenAIErrorReply},
+        504: {"model": errors.OpenAIErrorReply},
     },
 )
 async def chat(body: requests.ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
@@ -89,18 +74,18 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
 
 
-_RESPONSE: Final = f"{replies.RESPONSES}/{{response_id}}"
+_RESPONSE: Final = f"{errors.RESPONSES}/{{response_id}}"
 
 ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
 
 
 @endpoints.post(
-    replies.RESPONSES,
+    errors.RESPONSES,
     rule=CHAT,
     summary="Create a response",
     responses={
         200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
-        504: {"model": replies.OpenAIErrorReply},
+        504: {"model": errors.OpenAIErrorReply},
     },
 )
 async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
@@ -144,171 +129,3 @@ async def cancel(response_id: ResponsePath, request: Request) -> Response:
     router = router_of(request)
     await reads_of(request).run(lambda: router.cancel(response_id))
     return JsonReply(stored_response(request, await record_of(request, response_id)))
-
-
-#: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
-#: for the first content, so that an error can still set the HTTP status
-HOLD_S: Final = 30.0
-
-ReplyStream = replies.ChatStream | ResponseStream
-
-
-@dataclass(frozen=True, slots=True)
-class ChatExchange:
-    """Answers a chat in one of two formats: chat completions or responses."""
-
-    request: Request
-    question: requests.ChatQuestion
-    _: KW_ONLY
-    #: function of (decision, outcome, base=URL of this service, saved=dollars or None) that makes the whole reply
-    whole: Callable[..., Mapping[str, Any]]
-    #: function of (decision, base=URL of this service) that makes the events of a reply in pieces
-    stream: Callable[..., ReplyStream]
-
-    async def reply(self) -> Response:
-        """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
-        errors become replies that ask the client not to repeat the request: a repetition would make another decision.
-        """
-        request, query = self.request, self.question.query
-        router = router_of(request)
-        server, budget = router.settings.server, router.settings.budget
-        limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
-        live = self.question.streamed
-        with router.process.answers.place(query):
-            decision, is_own = await self._decide()
-            try:
-                answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
-            except RagBanditError as error:
-                return self._failure(decision, error)
-        if live:
-
-            def refused(error: RagBanditError) -> Response:
-                return self._failure(answer.decision, error)  # not `decision`: another arm may answer by now
-
-            return EventStream(self._pieces(answer), answer=answer, refused=refused)
-        try:
-            (outcome,) = [event async for group in _events(answer) for event in group if isinstance(event, Outcome)]
-        except RagBanditError as error:
-            return self._failure(answer.decision, error)
-        finally:
-            answer.forget()
-        saved = router.process.savings.of(outcome.cost)
-        body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
-        return JsonReply(body, headers=headers(answer.decision))
-
-    async def _decide(self) -> tuple[Decision, bool]:
-        """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
-        request, query = self.request, self.question.query
-        turn = await self._next_turn()
-        if isinstance(turn, Decision):
-            return turn, False
-        query = await paced(request, turn or query)
-        rewrite = router_of(request).conversations.submit(self.question.turns, query=query)
-        query = await awaited(request, rewrite, what="Idempotency-Key")
-        try:
-            decision, _ = await decide(request, query, run_by="worker")
-        except Conflict as error:
-            if error.field != RESULTS:
-                raise
-            return await self._decide()  # another request has meanwhile used the results of the tools
-        return decision, query.id is None or query.request.get(NAMED_ID) is False
-
-    async def _next_turn(self) -> Query | Decision | None:
-        """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
-        turn, or the decision of that turn if the same request came before. Returns None if an arm must be drawn, since
-        there is no loop, its turns or its time are used up, or its arm cannot answer or is not permitted.
-        """
-        query, calls = self.question.query, self.question.calls
-        if calls is None:
-            return None
-        router, reads = router_of(self.request), reads_of(self.request)
-        settings, passing = router.settings.conversation, router.service.step(Needs).passing
-        previous, since = query.request.get("previous_response_id"), time.time() - settings.tool_turns_s
-        find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
-        turn = await reads.run(find)
-        if turn is None:
-            return None
-        if not isinstance(turn, ToolTurn):
-            decision_id = turn
-            decision = (await reads.run(lambda: router.decision(decision_id))).decision
-            return decision if query.arms is None or decision.arm in query.arms else None
-        if query.arms is not None and turn.arm not in query.arms:
-            return None
-        if turn.number > settings.tool_turns or turn.arm not in passing:
-            return None
-        if lacks_of(query, arms=(turn.arm,), passing=passing):
-            return None
-        return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
-
-    def _failure(self, decision: Decision, error: RagBanditError) -> Response:
-        scope = self.request.scope
-        if isinstance(error, replies.ServerFault):  # the server has named the parameter, in its own words
-            scope = {**scope, "path": ""}
-        reply = refusal(error, scope=scope)
-        reply.headers.update(headers(decision))
-        if isinstance(error, replies.ServerFault):
-            reply.status_code = error.status  # a 422 of the model's server, which `refusal` has changed to 400
-        # After a 429 the client may repeat the request when Retry-After is over, unless its quota is used up.
-        if error.status != 429 or (isinstance(error, replies.ServerFault) and error.has_no_quota):
-            reply.headers["x-should-retry"] = "false"
-        return reply
-
-    async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
-        """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
-        savings, begin_at = router_of(self.request).process.savings, time.monotonic() + HOLD_S
-        stream = partial(self.stream, base=str(self.request.base_url))
-        reply, has_begun = stream(answer.decision), False
-        try:
-            async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
-                async for group in events:
-                    if reply.decision is not answer.decision:
-                        reply = stream(answer.decision)
-                    if not group and not has_begun and time.monotonic() < begin_at:
-                        continue
-                    data = b"".join(_parts(reply, group, savings=savings))
-                    if data:
-                        has_begun = True
-                        yield data
-        except CallerGone:
-            raise
-        except Exception as error:
-            if not has_begun:
-                raise
-            for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
-                yield part
-
-
-async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
-    """The events of an answer, with its outcome last. Raises CallerGone, and the error of a failed or late answer."""
-    group = list[AnswerEvent]()
-    try:
-        async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for group in events:
-                if group and isinstance(group[-1], Outcome):
-                    fault = replies.fault_of(answer.decision, group[-1])
-                    if fault is not None:
-                        raise fault
-                yield group
-    except TimeoutError:
-        remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
-        raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
-    if not group or not isinstance(group[-1], Outcome):
-        message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
-        raise replies.AnswerTimeout(message, remedy=f"ask for the answer: GET /v1/decisions/{answer.decision.id}")
-
-
-def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:
-    for event in group or (None,):
-        yield from reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
-
-
-def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:
-    """The error for a stream that has begun. Its status is sent already, so only an event can report the failure."""
-    fault = error if isinstance(error, RagBanditError) else None
-    if fault is None:
-        log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
-        fault = RagBanditError("the service failed; its log has the traceback")
-    shown = replies.error_in_reply(fault)
-    if has_content and isinstance(fault, replies.ServerFault):
-        shown["message"] += ". A part of the answer had been sent, so no other arm was asked"
-    return shown

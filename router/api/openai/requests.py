@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
-from ragbandit.router.api.openai.replies import Model, ModelList, ModelNotFound, Unsupported
+from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
+from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms

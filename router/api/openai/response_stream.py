@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies, responses
-from ragbandit.router.api.openai.chats import CALL, reasoning_in
+from ragbandit.router.api.openai.items import CALL, reasoning_in
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.router.api.openai import chats, replies
-from ragbandit.router.api.openai.chats import CALL, ITEM, format_of, in_namespace, storable, tools_of
+from ragbandit.router.api.openai import errors, replies
+from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable
+from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, in_namespace, reasoning_in, tools_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
@@ -112,8 +113,8 @@ def response(
     saved: dollars that the answer saved; None if unknown.
     error: why there will be no answer, in OpenAI's form.
     """
-    fault = None if outcome is None else replies.fault_of(decision, outcome)
-    error = error if fault is None else replies.error_in_reply(fault)
+    fault = None if outcome is None else errors.fault_of(decision, outcome)
+    error = error if fault is None else errors.error_in_reply(fault)
     status, request = _status(outcome, failed=error is not None), decision.query.request
     reason = None if outcome is None else _INCOMPLETE.get(replies.finish_of(outcome))
     system = [message.text for message in decision.query.messages if message.role == "system"]
@@ -153,7 +154,7 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
-    fields = chats.reasoning_in(passed)
+    fields = reasoning_in(passed)
     if fields:
         text = reasoning_of(fields)
         item = reasoning_item(decision) | {"status": "completed"}
@@ -192,7 +193,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
     function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
     fields = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
-    fields |= chats.reasoning_in(call)
+    fields |= reasoning_in(call)
     for space in spaces if isinstance(spaces, list) else ():
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
@@ -215,7 +216,7 @@ def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[s
         part["annotations"] = list(map(_flat, cited))
         part["logprobs"] = (passed.get(LOGPROBS) or {}).get("content") or []
         content.insert(0, part)
-    known = _IN_ITEMS | chats.reasoning_in(passed).keys()
+    known = _IN_ITEMS | reasoning_in(passed).keys()
     more = {name: value for name, value in passed.items() if name not in known}
     return {**more, **item, "status": _status(outcome, failed=False), "content": content}
 
@@ -309,13 +310,13 @@ class ResponseBody(OpenAIBody):
     response, or if it was made with `store: false`."""
     store: bool | None = None
     """false: the response cannot be read by its id or continued. The decision is stored all the same."""
-    conversation: Annotated[chats.Choice, limits(enum=[None])] = None
+    conversation: Annotated[Choice, limits(enum=[None])] = None
     """Only null is supported: `previous_response_id` and the header `X-RagBandit-Session-Id` name the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """Only false is supported; `POST /v1/answer?wait_s=0` replies before there is an answer."""
     text: Annotated[dict[str, Any] | None, limits(properties={"format": {"type": "object"}})] = None
     """`format`: the form of the answer, `text`, `json_object` or `json_schema`. `verbosity` is passed on."""
-    max_output_tokens: Annotated[chats.WholeNumber, limits(minimum=1)] = None
+    max_output_tokens: Annotated[WholeNumber, limits(minimum=1)] = None
     """Maximum number of tokens of the answer."""
     include: list[str] | None = None
     """`message.output_text.logprobs` asks for log-probabilities; other values are ignored."""
@@ -342,7 +343,7 @@ class ResponseBody(OpenAIBody):
         if self.instructions:
             messages.insert(0, {"role": "system", "content": self.instructions})
         items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        unread = chats.add_items(messages, items)
+        unread = add_items(messages, items)
         tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
         more = self.model_extra or {}
         reasoning = more["reasoning"] if isinstance(more.get("reasoning"), Mapping) else {}
@@ -373,4 +374,4 @@ _REFUSED: Final = {
 def check_response(body: ResponseBody) -> None:
     for field, (message, remedy) in _REFUSED.items():
         if getattr(body, field):
-            raise replies.Unsupported(message, field=field, remedy=remedy)
+            raise errors.Unsupported(message, field=field, remedy=remedy)

@@ -1,14 +1,17 @@
 """Stored responses, and the question of a new response, which may continue a stored one or refer to its items."""
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.openai.chats import MOST_SAID, SAID, is_reference, read_chat, reasoning_in, said_of
-from ragbandit.router.api.openai.replies import Unsupported, message_of
+from ragbandit.router.api.openai.chats import read_chat
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.openai.items import is_reference, reasoning_in
+from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
 from ragbandit.router.api.schemas.requests import id_in_header
@@ -20,13 +23,18 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.failures import successor_of
-from ragbandit.shared.types import NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
+from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
 
 #: largest number of references to items in a request; each is read from the store
 _MOST_REFERENCES: Final = 256
 #: largest chain that a response can continue: number of responses, and characters of JSON
 MOST_TURNS: Final = 1024
 MOST_CHARACTERS: Final = 2_097_152
+#: key of a query's `request`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
+#: their size
+SAID: Final = "said"
+#: largest size of messages that are stored under SAID, characters of JSON
+MOST_SAID: Final = 262_144
 #: key of a query's `request`: True if the answer before, with calls, is the first message of the turn
 REPEATS: Final = "repeats_answer"
 
@@ -137,6 +145,15 @@ def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]
         if isinstance(outcome, Outcome):
             messages += _answer(store, outcome)
     return messages
+
+
+def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
+    """Returns {SAID: ...} for the query's `request`; {} if the query's text is the only message."""
+    match messages:
+        case [{"role": "user", "content": str(text), **more}] if not more and text.strip() and len(text) <= MAX_TEXT:
+            return {}
+    size = len(json.dumps(messages, ensure_ascii=False))
+    return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
 
 
 def _lost(message: str) -> InvalidInput:

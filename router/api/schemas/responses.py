@@ -1,12 +1,5 @@
-import ast
-import inspect
 import math
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
-from functools import cache
-from importlib import import_module
-from itertools import pairwise
 from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
@@ -14,13 +7,7 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
 from ragbandit.router.api.schemas.replies import json_of
-from ragbandit.router.api.schemas.requests import STORABLE, TEXT
-from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.checks.questions import MAX_WORDS
-from ragbandit.router.serving.deciding.steps.prices import tells_mean
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import MAX_TEXT
 
 
 class JsonReply(JSONResponse):
@@ -85,110 +72,3 @@ def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]
 
 
 ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))
-
-
-#: modules that define requests and replies; the text below a field describes the field
-_MODULES: Final = (
-    "ragbandit.shared.types.ledger",
-    "ragbandit.router.learning.monitoring.arm_changes",
-    "ragbandit.router.storage.ledgers.ledger",
-    "ragbandit.router.comparison",
-    "ragbandit.router.comparison.assessment",
-    "ragbandit.router.reporting.reading",
-    "ragbandit.router.rollouts.overview",
-    "ragbandit.router.serving.explanations.explain",
-    "ragbandit.router.serving.overview",
-    "ragbandit.router.queue.presence",
-    "ragbandit.client.replies.decisions",
-    "ragbandit.client.replies.status",
-    "ragbandit.router.api.openai.replies",
-    "ragbandit.router.api.openai.requests",
-    "ragbandit.router.api.openai.responses",
-    "ragbandit.router.api.schemas.replies",
-    "ragbandit.router.api.schemas.requests",
-    "ragbandit.router.api.endpoints.policies",
-)
-
-
-@cache
-def _classes() -> Mapping[str, object]:
-    return {name: value for module in map(import_module, _MODULES) for name, value in vars(module).items()}
-
-
-@cache
-def field_texts() -> Mapping[str, Mapping[str, str]]:
-    """Returns class name -> field -> text below the field. Fields of base classes are included."""
-    texts: dict[str, dict[str, str]] = {}
-    for module in map(import_module, _MODULES):
-        for node in ast.parse(inspect.getsource(module)).body:
-            if isinstance(node, ast.ClassDef):
-                bases = [texts.get(base.id, {}) for base in node.bases if isinstance(base, ast.Name)]
-                texts[node.name] = dict(ChainMap(_texts(node), *bases))
-    return texts
-
-
-def _texts(node: ast.ClassDef) -> dict[str, str]:
-    return {
-        field.target.id: text.value.value.replace("\n    ", " ")
-        for field, text in pairwise(node.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }
-
-
-def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes."""
-    for name, schema in api["components"]["schemas"].items():
-        for field, text in field_texts().get(name, {}).items():
-            shape = schema["properties"][field]
-            if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
-                shape["allOf"] = [{"$ref": shape.pop("$ref")}]
-            shape["description"] = text
-        if is_dataclass(_classes().get(name)):  # the service sends all fields, even those that have defaults
-            schema["required"] = list(schema["properties"])
-            for shape in schema["properties"].values():
-                shape.pop("default", None)
-    return api
-
-
-def add_limits(
-    api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
-) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document. has_dial: whether requests may choose the cost weight."""
-    schemas = api["components"]["schemas"]
-    route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
-    (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
-    array["items"]["enum"] = list(arms)
-    route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
-    for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
-        _price(body["cost_weight"], names=list(settings.cost_weights))
-        for name in list(body["aim"]["properties"]):
-            if name != "quality" and not tells_mean(name, terms=settings.reward.cost):
-                del body["aim"]["properties"][name]
-        if not has_dial:
-            body["aim"]["anyOf"] = body["cost_weight"]["anyOf"] = [{"type": "null"}]
-    if settings.context:
-        route["context"]["properties"] = {name: _declared(key) for name, key in settings.context.items()}
-    feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
-    feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
-    schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
-    schemas["FeedbackBatchBody"]["properties"]["items"]["maxItems"] = most_items
-    return api
-
-
-def _price(schema: dict[str, Any], *, names: list[str]) -> None:
-    schema["anyOf"] = [part for part in schema["anyOf"] if part["type"] != "string"]
-    if names:
-        schema["anyOf"].append({"type": "string", "enum": names})
-
-
-def _declared(key: ContextKey) -> dict[str, Any]:
-    if key.is_own:
-        return {"not": {}, "description": f"computed from the question (type: {key.type})"}
-    kinds: dict[str, dict[str, Any]] = {
-        "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},
-        "boolean": {"type": "boolean"},
-        "category": {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
-        "words": {"type": "array", "maxItems": min(key.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
-    }
-    return {"anyOf": [kinds[key.type], {"type": "null"}]}

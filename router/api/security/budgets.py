@@ -15,26 +15,21 @@ Gur 2019, "Learning in repeated auctions with budgets"). A question counts as so
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from sqlalchemy import select
-
-from ragbandit.router.config.settings import Settings, TenantSettings
-from ragbandit.router.policies import make_policy
+from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
-from ragbandit.shared.formats import moment, number, percent
+from ragbandit.shared.formats import moment
 from ragbandit.shared.types import BUDGET_FACTOR, Caller, Json, Query
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
@@ -43,6 +38,7 @@ if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` 
 log = logging.getLogger("ragbandit.api")
 
 Period = Literal["day", "month"]
+_FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
 
 #: largest factor. The cheapest arm then gets all questions, except the least probabilities (floors) of other arms
 MOST: Final = 1000.0
@@ -56,8 +52,6 @@ LATE: Final = 0.01
 FRESH_S: Final = 2.0
 #: largest number of spenders whose sums a process keeps; if there are more, all sums are forgotten
 MOST_SPENDERS: Final = 10_000
-#: largest number of decisions, newest first, that are read to word the effect of a raised price
-NEWEST: Final = 1_000
 #: shortest time between two warnings that a budget is spent, seconds
 _QUIET_S: Final = 600.0
 
@@ -119,9 +113,6 @@ def budgets_of(
     return tuple(budgets)
 
 
-_FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
-
-
 class Budgets:
     """The budgets of one process and event loop."""
 
@@ -180,12 +171,14 @@ def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -
     return [budget for budget in budgets if budget.spent_of(sums[budget.spender]) >= budget.dollars]
 
 
-def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
+def stopped_until(
+    query: Query, *, tenants: Mapping[str, TenantSettings], database: Database, now: float
+) -> float | None:
     """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers check this
     before they pay for a judge or for a second arm. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
-    budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
+    budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=tenants)
     stopping = [budget for budget in budgets if budget.stop]
     if not stopping:
         return None
@@ -193,53 +186,21 @@ def stopped_until(query: Query, *, settings: Settings, database: Database, now: 
     return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
 
 
-def budget_states(database: Database, *, settings: Settings, now: float) -> Iterator[tuple[DollarBudget, Spent]]:
-    """Yields (budget, sums of spending) for the budgets of tenants in settings and of valid keys. Raises StoreError."""
+def budget_states(
+    database: Database, *, tenants: Mapping[str, TenantSettings], now: float
+) -> Iterator[tuple[DollarBudget, Spent]]:
+    """Yields (budget, sums of spending) for the budgets of tenants and of valid keys. Raises StoreError."""
     keys = [key for key in KeyStore(database).listed() if key.state(now) in ("active", "expiring")]
-    tenants = {"default", *settings.tenants, *(key.tenant for key in keys if key.tenant is not None)}
+    names = {"default", *tenants, *(key.tenant for key in keys if key.tenant is not None)}
     budgets: dict[DollarBudget, None] = {}  # an ordered set
-    for tenant in sorted(tenants):
-        budgets |= dict.fromkeys(budgets_of(tenant, key=None, scopes={}, tenants=settings.tenants))
+    for tenant in sorted(names):
+        budgets |= dict.fromkeys(budgets_of(tenant, key=None, scopes={}, tenants=tenants))
     for key in keys:
         tenant, scopes = key.tenant or "default", key.scopes
-        budgets |= dict.fromkeys(budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=settings.tenants))
+        budgets |= dict.fromkeys(budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=tenants))
     sums = _sums(database, (budget.spender for budget in budgets), now=now) if budgets else {}
     for budget in budgets:
         yield budget, sums[budget.spender]
-
-
-def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
-    begin, end = bounds(budget.period, now=now)
-    spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
-    spender, period = f"{budget.spender.kind} {budget.spender.name}", budget.period
-    dollars = f"{number(budget.dollars)} dollars of the {period} (UTC)"
-    return f"{spender} has spent {spent_share} of its {dollars}; {elapsed} of the {period} is over"
-
-
-def budget_lines(database: Database, settings: Settings, *, now: float) -> list[str]:
-    lines = []
-    for budget, sums in budget_states(database, settings=settings, now=now):
-        raised = raised_in_words(budget, sums, database=database, settings=settings, now=now)
-        lines.append("; ".join(filter(None, (state_in_words(budget, sums, now=now), raised))))
-    return lines
-
-
-def raised_in_words(
-    budget: DollarBudget, sums: Spent, *, database: Database, settings: Settings, now: float, least: float = 1.0
-) -> str:
-    """The present effect of a budget on the price, as a sentence; "" unless its factor is above `least`."""
-    factor = budget.factor(sums, now=now)
-    if factor <= least or not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
-        return ""
-    is_key, column = budget.spender.kind == "key", decisions.c
-    newest = select(column.arm, column.api_key if is_key else column.tenant).where(column.made_at > now - 3600.0)
-    with database.read() as connection:
-        rows = connection.execute(newest.order_by(column.made_at.desc()).limit(NEWEST)).all()
-    answered = Counter(arm for arm, spender in rows if spender == budget.spender.name)
-    sentence = f"the budget of {'the key ' * is_key}{budget.spender.name} raises the price {number(factor)}-fold now"
-    for arm, count in answered.most_common(1):
-        sentence += f"; {arm} answers {percent(round(count / answered.total(), 2))} of its questions"
-    return sentence
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:

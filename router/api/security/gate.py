@@ -5,147 +5,22 @@ Programs send a key as `Authorization: Bearer`. Browsers ask for it, and send it
 
 import base64
 import ipaddress
-import logging
 import re
 import time
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from ragbandit.router.api.dependencies import SharedRead
-from ragbandit.router.api.security.rules import Rule, is_page
+from ragbandit.router.api.security.key_ring import KeyRing
+from ragbandit.router.api.security.rules import Rule
+from ragbandit.router.api.security.sites import check_host, check_site, signs_in
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
-from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
-from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
+from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, is_known
+from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
-
-log = logging.getLogger("ragbandit.api")
-
-#: largest age of a process's copy of the keys, seconds
-MAX_AGE_S: Final = 1.0
-WAIT_S: Final = 2.0
-#: shortest time between two writes of the last use of a key, seconds
-NOTE_S: Final = 60.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
-    keys: KeysInForce
-    #: time.monotonic() when the read of the copy began
-    at: float
-
-
-class KeyRing:
-    """A copy of the keys. Only code on one event loop may call `in_force` and `note_use`."""
-
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
-        # Reads and writes have a thread each, so a slow database blocks no other work.
-        self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
-        self._noted: dict[str, float] = {}
-        self.known: Known | None = None
-
-    async def in_force(self) -> KeysInForce:
-        """The keys, at most MAX_AGE_S old. Raises NotReady if the database cannot be read."""
-        copy = self.known
-        if copy is None or time.monotonic() - copy.at > MAX_AGE_S:
-            try:
-                self.known = copy = await self._reading.value()
-            except (StoreError, NotReady) as error:
-                remedy = "try again; /ready says whether the database is there"
-                raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
-        return copy.keys
-
-    def note_use(self, public_id: str) -> None:
-        """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
-        now = time.time()
-        if now - self._noted.get(public_id, 0.0) < NOTE_S:
-            return
-        if self.known is not None and len(self._noted) > len(self.known.keys.keys):
-            self._noted = {key: at for key, at in self._noted.items() if key in self.known.keys.keys}
-        self._noted[public_id] = now
-        self._writer.submit(self._note, public_id, now)
-
-    def close(self) -> None:
-        self._reading.close()
-        self._writer.shutdown(wait=False, cancel_futures=True)
-
-    def _read(self) -> Known:
-        at = time.monotonic()
-        return Known(keys=self._store.in_force(now=time.time()), at=at)
-
-    def _note(self, public_id: str, at: float) -> None:
-        try:
-            self._store.note_uses({public_id: at})
-        except StoreError as error:
-            log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})
-
-
-def signs_in(path: str, headers: Headers) -> bool:
-    """Whether a browser signs a person in: True for pages, unless a program sends a key as Bearer."""
-    return is_page(path) and not headers.get("authorization", "").lower().startswith("bearer ")
-
-
-#: a Host header: a name, or an IPv6 address in brackets, and perhaps a port
-_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
-
-
-def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
-    """Raises Forbidden if the Host header names neither this machine nor an allowed name."""
-    hosts = [host.strip().lower() for host in headers.getlist("host")]
-    parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    name = "" if parts is None else parts[1]
-    if name in ("localhost", "127.0.0.1", "[::1]") or name in allowed:
-        return
-    message = f"an open service is not called {name!r:.80}" if name else "an open service needs one Host header"
-    remedy = "call it localhost or 127.0.0.1, add the name to server.allowed_hosts, or use API keys: docs/security.md"
-    raise Forbidden(message, field="Host", remedy=remedy)
-
-
-def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) -> None:
-    """Raises Forbidden if a request that may change something comes from a page of another site. allowed: origins of
-    pages that may send such requests; "*": all.
-    """
-    if method in ("GET", "HEAD", "OPTIONS") or "*" in allowed or headers.get("origin") in allowed:
-        return
-    sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
-    if any(site not in ("same-origin", "none") for site in sites):
-        raise _foreign("Sec-Fetch-Site", sites[0])
-    # A page may forbid browsers to reveal its address. They then send Origin: null, but still a true Sec-Fetch-Site.
-    if not origins or (origins == ["null"] and sites == ["same-origin"]):
-        return
-    if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
-        raise _foreign("Origin", origins[0])
-
-
-def check_form(path: str, headers: Headers) -> None:
-    """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form."""
-    check_site(headers, method="POST")
-    if signs_in(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
-        remedy = "send it from that page, or send the key in the header Authorization"
-        raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
-
-
-def _foreign(header: str, value: str) -> Forbidden:
-    message = f"a page of another site sent this request ({header}: {value!r:.80})"
-    remedy = "send it from a page of this service, or from a program: docs/security.md"
-    return Forbidden(message, field=header, remedy=remedy)
-
-
-def _address(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
-
 
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0

@@ -10,7 +10,7 @@ from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.security.budgets import budget_lines
+from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.api.security.rules import READ_ALL
 from ragbandit.router.api.ui.rendering import page
 from ragbandit.router.comparison.assessment import Assessment
@@ -157,11 +157,13 @@ async def first(request: Request) -> Response:
     chosen, history = await _history(request)
     state = await read_or_none(current_state(request))
     values = _shared(request, chosen, history)
+    tenants, policy = router.settings.tenants, router.settings.policy
+    budgets = partial(budget_lines, router.database, tenants=tenants, policy=policy, now=time.time())
     read = partial(_report, router, seconds=TIMES[chosen][1], minute=int(time.time() // 60))
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
-        "budgets": await reads_of(request).run(lambda: budget_lines(router.database, router.settings, now=time.time())),
+        "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
         "shown": shown(await reports_of(request).run(read), sign=values["sign"]),
     }

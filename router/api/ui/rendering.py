@@ -19,7 +19,7 @@ from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
 from ragbandit.router.api.schemas.replies import plain
-from ragbandit.router.api.security.gate import check_form, signs_in
+from ragbandit.router.api.security.sites import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput

@@ -128,7 +128,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):
-    """`rejected` lists decisions, `exclude` relearns, or lists; `include` ends it."""
+    """`quarantined` lists decisions, `exclude` relearns, or lists; `include` ends it."""
     world = make_world()
     fill(world, count=6)
     world.learn()
@@ -140,7 +140,7 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
         done = command.run(*words, "--json", code=code)
         return json.loads(done.stdout) if code == 0 else None
 
-    assert told("feedback", "rejected") == []
+    assert told("feedback", "quarantined") == []
     assert told("feedback", "exclude", "--source", "key:bad", "--dry-run")["feedback"] == 4
     assert told("feedback", "exclude") == []
     assert (

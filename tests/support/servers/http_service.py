@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import httpx
 
-from ragbandit.router.api.app import create_app, make_server
+from ragbandit.router.api.app import create_app
+from ragbandit.router.api.server import make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from ragbandit.router.api.endpoints import streaming
-from ragbandit.router.api.openai import endpoints
+from ragbandit.router.api.openai import chat_exchange, endpoints
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.openai.conftest import outcome_of
 from tests.support.servers.http_service import QUESTION
@@ -161,8 +161,8 @@ def test_failures_after_the_decision(service, answers, outcome, status, code):
 
 def test_no_answer_in_time(service, monkeypatch):
     """Without an answer in time the reply is a 504 that says where it will be; the same key gets it later."""
-    asked = endpoints.asked
-    monkeypatch.setattr(endpoints, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
+    asked = chat_exchange.asked
+    monkeypatch.setattr(chat_exchange, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
     error, times = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
     assert (error.status_code, error.code, times) == (504, "answer_timeout", 1)
     assert "/v1/decisions/mine-1" in error.message

@@ -91,7 +91,7 @@ def test_a_piece_goes_out_at_once(service, in_pieces, client):
 
 def test_pings(http, client, in_pieces, monkeypatch):
     """Once a reply may begin without content there are comments while nothing comes, which clients pass over."""
-    monkeypatch.setattr("ragbandit.router.api.openai.endpoints.HOLD_S", 0.0)
+    monkeypatch.setattr("ragbandit.router.api.openai.chat_exchange.HOLD_S", 0.0)
     in_pieces(None, None, TextPiece(text="Bram Stoker"))
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         lines = list(filter(None, reply.iter_lines()))
@@ -128,7 +128,7 @@ def test_the_service_fails_in_mid_stream(http, in_pieces, error):
 
 def test_a_client_that_goes_away(http, service, monkeypatch):
     """A client that hangs up in mid-stream leaves nothing that waits for its answer."""
-    monkeypatch.setattr("ragbandit.router.api.openai.endpoints.HOLD_S", 0.2)
+    monkeypatch.setattr("ragbandit.router.api.openai.chat_exchange.HOLD_S", 0.2)
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         key = reply.headers["x-ragbandit-decision-id"]
         assert service.router.process.answers.is_awaited(key)

@@ -25,7 +25,7 @@ MORE = 3_000
 
 @pytest.fixture
 def world(serve):
-    """A service with a decision that was learned, and one that was rejected."""
+    """A service with a decision that was learned, and one that was quarantined."""
 
     def start(**given):
         service = serve(**given)
@@ -130,6 +130,6 @@ def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
     grow(service.router.database, first=2_001, last=12_000, like=service.like)
     large = costs(service)
     told = service.http.get("/ui/feedback").text
-    assert f"/ui/decisions/{service.ids[1]}" in told  # rejected
+    assert f"/ui/decisions/{service.ids[1]}" in told  # quarantined
     assert min(small.values()) > 0
     assert {name: (small[name], large[name]) for name in small if large[name] > small[name] + MORE} == {}

@@ -85,7 +85,7 @@ def test_an_empty_store_says_so(service, visit):
     assert "No source is left out" in texts["/ui/feedback"]
     assert "no learner runs" in texts["/ui/queues"]
     assert "No worker is registered" in texts["/ui/queues"]
-    assert "Nothing was decided in this time" in texts["/ui"]
+    assert "There are no decisions in this period" in texts["/ui"]
     assert "No arm was used" in texts["/ui/arms"]
     assert 'href="/ui/static/dashboard.css"' in browser.page("/ui/static/nothing.css", status=404)
 

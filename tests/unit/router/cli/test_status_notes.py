@@ -43,7 +43,7 @@ def test_counts_say_what_they_mean():
         (
             replace(WELL, counters=replace(COUNTERS, decided=10, quarantined=1)),
             False,
-            ("1 decisions could not be learned", "ragbandit feedback rejected"),
+            ("1 decisions could not be learned", "ragbandit feedback quarantined"),
         ),
         (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions have no place",)),
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),

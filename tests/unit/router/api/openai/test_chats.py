@@ -4,18 +4,11 @@ import json
 
 import pytest
 
-from ragbandit.router.api.openai.chats import (
-    MOST_SAID,
-    SAID,
-    add_item,
-    add_items,
-    format_of,
-    read_chat,
-    said_of,
-    tools_of,
-)
-from ragbandit.router.api.openai.replies import Unsupported
+from ragbandit.router.api.openai.chats import read_chat
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.openai.items import add_item, add_items, format_of, tools_of
 from ragbandit.router.api.openai.responses import ResponseBody
+from ragbandit.router.api.openai.stored_responses import MOST_SAID, SAID, said_of
 from ragbandit.router.api.schemas.requests import MAX_TEXT
 from ragbandit.shared.errors import InvalidInput
 from tests.support.cases import every_case

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.api.openai.replies import as_openai_error
+from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.schemas.responses import error_body
 
 

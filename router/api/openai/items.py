@@ -1,0 +1,201 @@
+"""Items of a response: converted to messages of a chat, with the tools and the format of a chat completion."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.message_parts import listed, words_of
+
+
+def _is_text(content: object) -> bool:
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+
+
+_ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
+CALL, _REASONING = "function_call", "reasoning"
+ITEM: Final[dict[str, Any]] = {
+    "anyOf": [
+        message_schema(roles=_ITEM_ROLES, texts=("input_text", "output_text"), type={"const": "message"}),
+        {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
+    ]
+}
+#: fields of an item that belong neither to the arguments of a call nor to its result
+_HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
+
+
+def is_reference(item: Mapping[str, Any]) -> bool:
+    return item.get("type") == "item_reference" or ("id" in item and not item.keys() & {"type", "role"})
+
+
+def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
+    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions. Returns
+    None, or the type of the item if it was left out because no chat model can read it.
+    """
+    kind, role = str(item.get("type") or "message"), item.get("role")
+    call_id = item.get("call_id") or (item.get("id") if kind.endswith((CALL, "shell_call", "_output")) else None)
+    if kind == "message":
+        if role not in _ITEM_ROLES:
+            remedy = f"use {', '.join(_ITEM_ROLES)}"
+            raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
+        content = item.get("content")
+        if isinstance(content, list):
+            content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
+            if role == "assistant" and _is_text(content):  # many model servers accept only text
+                content = "".join(str(part["text"]) for part in content)
+        if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
+            messages[-1]["content"] = content  # a tool's results must follow the message with its call
+        else:
+            messages.append({"role": role, "content": content, **reasoning_in(item)})
+    elif kind.endswith("_call") and call_id:
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind), **reasoning_in(item)}
+        messages[-1].setdefault("tool_calls", []).append(call)
+    elif kind.endswith("_output") and call_id:
+        output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
+    else:
+        return None if kind == _REASONING else kind
+    return None
+
+
+def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, else
+    the one before it. Returns the types of the items that were left out.
+    """
+    ignored, waiting = list[str](), list[dict[str, Any]]()
+    for index, item in enumerate(items):
+        if item.get("type") == _REASONING:
+            waiting.append(_reasoning_fields(item))
+            continue
+        before = messages[-1:]
+        kind = add_item(messages, item, at=f"input.{index}")
+        if kind is not None:
+            ignored.append(f"input.{kind}")
+            continue
+        replies = [message for message in (messages[-1], *before) if message["role"] == "assistant"]
+        for fields in waiting if replies else ():
+            texts = [part["reasoning_content"] for part in (replies[0], fields) if part.get("reasoning_content")]
+            replies[0].update(fields)
+            if texts:
+                replies[0]["reasoning_content"] = "\n\n".join(dict.fromkeys(texts))
+        waiting = []
+    return ignored
+
+
+def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
+    names = ("reasoning", "thinking", "extra_content")
+    return {name: value for name, value in fields.items() if value and name.startswith(names)}
+
+
+def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a chat message for a reasoning item. The `encrypted_content` of our own items is JSON."""
+    fields = reasoning_in(item)
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        fields |= reasoning_in(json.loads(item["encrypted_content"]))
+    for parts in (item.get("content"), item.get("summary")):
+        with suppress(RecursionError):
+            text = "\n\n".join(filter(None, map(words_of, parts if isinstance(parts, list) else [parts])))
+            if text:
+                return {"reasoning_content": text, **fields}
+    return fields
+
+
+def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+    name = str(item.get("name") or kind.removesuffix("_call"))
+    arguments = item.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
+    return {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
+
+
+def _result(output: object, *, at: str) -> object:
+    """The output of a tool as the content of a message: parts if a chat can have parts of these types, else text."""
+    if isinstance(output, str) or output in (None, []):
+        return output or ""
+    outputs = output if isinstance(output, list) else [output]
+    parts = [_item_part(part, at=at) for part in outputs]
+    is_readable = all(
+        isinstance(part, Mapping) and str(part.get("type")) in (*TEXT_PARTS, *OTHER_PARTS) for part in parts
+    )
+    return parts if is_readable else json.dumps(output)
+
+
+def _item_part(part: object, *, at: str) -> object:
+    """Convert a part of an item to a part of a chat completion; parts of unknown types are returned unchanged."""
+    if not isinstance(part, Mapping):
+        return part
+    kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
+    if kind == "input_file":
+        return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
+    if kind == "input_image" and url is None:
+        raise InvalidInput("the image has no URL", field=f"{at}.image_url", remedy="send its URL: no files are stored")
+    if isinstance(url, str | Mapping):
+        detail = {"detail": part["detail"]} if part.get("detail") else {}
+        return {"type": "image_url", "image_url": {**({"url": url} if isinstance(url, str) else url), **detail}}
+    if kind in CHAT_PARTS and text is not None:
+        return {"type": CHAT_PARTS[kind], CHAT_PARTS[kind]: text}
+    return part
+
+
+def in_namespace(name: str, space: object) -> str:
+    """The name of a function with its namespace as a prefix, because chat completions have no namespaces."""
+    return f"{space}__{name}" if space else name
+
+
+def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
+    """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
+    Tools that are not functions, or that OpenAI runs itself, are ignored, or raise Unsupported if `choice` demands one.
+    """
+    functions: list[dict[str, Any]] = []
+    ignored: list[str] = []
+    for tool in tools:
+        space = tool.get("name") if tool.get("type") == "namespace" else None
+        for member in listed(tool.get("tools")) if space else (tool,):
+            if (member.get("type") or "function") == "function":
+                functions.append(_function(member, space=space))
+            else:
+                ignored.append(f"tools.{member.get('type')}")
+    name, mode = None, choice
+    if isinstance(choice, Mapping):
+        name, mode = _called_name(choice), choice.get("type")
+        if mode == "allowed_tools":
+            names = [_called_name(tool) for tool in listed(choice.get("tools"))]
+            functions = [tool for tool in functions if tool["function"].get("name") in names]
+            name, mode = None, choice.get("mode") or "auto"
+    is_foreign = mode not in ("none", "auto", "required", "function", None)
+    if is_foreign or (mode in ("required", "function") and ignored and not functions):
+        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or mode!s:.80})"
+        raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
+    if name is not None:
+        mode = {"type": "function", "function": {"name": name}}
+    return {"tools": functions or None, "tool_choice": mode}, ignored
+
+
+def _called_name(tool: Mapping[str, Any]) -> str | None:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
+    return None if name is None else in_namespace(str(name), tool.get("namespace"))
+
+
+def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
+    if isinstance(tool.get("function"), Mapping):  # `tool` has the form of chat completions already
+        return dict(tool)
+    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
+
+
+def format_of(form: object) -> dict[str, Any] | None:
+    """The `response_format` of a chat completion for this `text.format` of a response; None for plain text."""
+    if not isinstance(form, Mapping) or form.get("type", "text") == "text":
+        return None
+    schema = {name: value for name, value in form.items() if name != "type" and value is not None}
+    more = {"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}
+    return {"type": form["type"], **more}

@@ -1,0 +1,58 @@
+"""Sentences about dollar budgets: what is spent, and what a budget does to the price."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import select
+
+from ragbandit.router.config.settings import PolicySettings, TenantSettings
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import serves_prices
+from ragbandit.router.storage.access.spending import Spent
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.formats import number, percent
+
+if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
+    pass
+from ragbandit.router.api.security.budgets import DollarBudget, bounds, budget_states
+
+#: largest number of decisions, newest first, that are read to word the effect of a raised price
+NEWEST: Final = 1_000
+
+
+def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
+    begin, end = bounds(budget.period, now=now)
+    spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
+    spender, period = f"{budget.spender.kind} {budget.spender.name}", budget.period
+    dollars = f"{number(budget.dollars)} dollars of the {period} (UTC)"
+    return f"{spender} has spent {spent_share} of its {dollars}; {elapsed} of the {period} is over"
+
+
+def budget_lines(
+    database: Database, *, tenants: Mapping[str, TenantSettings], policy: PolicySettings, now: float
+) -> list[str]:
+    lines = []
+    for budget, sums in budget_states(database, tenants=tenants, now=now):
+        raised = raised_in_words(budget, sums, database=database, policy=policy, now=now)
+        lines.append("; ".join(filter(None, (state_in_words(budget, sums, now=now), raised))))
+    return lines
+
+
+def raised_in_words(
+    budget: DollarBudget, sums: Spent, *, database: Database, policy: PolicySettings, now: float, least: float = 1.0
+) -> str:
+    """The present effect of a budget on the price, as a sentence; "" unless its factor is above `least`."""
+    factor = budget.factor(sums, now=now)
+    if factor <= least or not serves_prices(make_policy(policy.name, params=policy.params)):
+        return ""
+    is_key, column = budget.spender.kind == "key", decisions.c
+    newest = select(column.arm, column.api_key if is_key else column.tenant).where(column.made_at > now - 3600.0)
+    with database.read() as connection:
+        rows = connection.execute(newest.order_by(column.made_at.desc()).limit(NEWEST)).all()
+    answered = Counter(arm for arm, spender in rows if spender == budget.spender.name)
+    sentence = f"the budget of {'the key ' * is_key}{budget.spender.name} raises the price {number(factor)}-fold now"
+    for arm, count in answered.most_common(1):
+        sentence += f"; {arm} answers {percent(round(count / answered.total(), 2))} of its questions"
+    return sentence

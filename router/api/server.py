@@ -1,0 +1,113 @@
+"""The HTTP server: uvicorn with the address of the peer, HTTP/1.0 clients, and a second port for operators."""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from functools import partial
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ragbandit.router.api.app import operators_app
+from ragbandit.router.api.security.gate import PEER
+from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.serving.setup.requirements import bound
+
+log = logging.getLogger("ragbandit.server")
+
+
+def _with_peer(app: FastAPI) -> ASGIApp:
+    """Let uvicorn apply proxy headers. scope[PEER] keeps the address of the connection, which may be a proxy's."""
+    behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
+
+    async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER] = scope.get("client")
+        await behind(scope, receive, send)  # type: ignore[arg-type]
+
+    return app_with_peer
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection. httptools sends streams in chunks, which HTTP/1.0 does not have, so h11 serves such clients."""
+
+    def data_received(self, data: bytes) -> None:
+        is_first = self.headers is None
+        if not is_first or not data.partition(b"\n")[0].rstrip().endswith(b" HTTP/1.0"):
+            super().data_received(data)
+            return
+        self.connections.discard(self)
+        older = H11Protocol(self.config, self.server_state, self.app_state)
+        older.connection_made(self.transport)
+        self.transport.set_protocol(older)
+        older.data_received(data)
+
+
+class HttpServer(uvicorn.Server):
+    """Server of an app. operators: server of server.admin_port, run on a thread; listener: socket of `operators`."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        settings: ServerSettings,
+        loop: str,
+        operators: "HttpServer | None" = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            _with_peer(app),
+            host=settings.host,
+            port=settings.port,
+            limit_concurrency=None if app.state.port == "operators" else settings.max_connections,
+            ws="none",
+            lifespan="on",
+            loop=loop,
+            http=_Connection,
+            log_level="info" if settings.access_log else "warning",
+            access_log=settings.access_log,
+            proxy_headers=False,  # _with_peer reads them
+            server_header=False,
+            timeout_graceful_shutdown=settings.shutdown_s,
+            timeout_keep_alive=settings.keep_alive_s,
+        )
+        super().__init__(config)
+        self._app = app
+        self._operators, self._thread = operators, None
+        if operators is not None and listener is not None:
+            run = partial(operators.run, sockets=[listener])
+            self._thread = threading.Thread(target=run, name="ragbandit-operators", daemon=True)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            label = "operators:" if self._app.state.port == "operators" else "listening on"
+            log.info("%s http://%s:%d", label, host, port, extra={"action": "serve"})
+        if self.started and self._thread is not None:
+            self._thread.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop. Requests that wait for an answer get "pending" at once; other requests have `shutdown_s` seconds."""
+        self._app.state.router.process.answers.end_waits()
+        if self._operators is not None and self._thread is not None:
+            self._operators.should_exit = True
+            await asyncio.to_thread(self._thread.join)
+        await super().shutdown(sockets)
+
+
+def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
+    """Make the server of an app. loop: uvicorn's setting. Raises OSError if server.admin_port is in use."""
+    operators, listener = None, None
+    if settings.admin_port is not None:
+        listener = bound(settings.admin_host, settings.admin_port)
+        listener.listen()  # clients may connect from now on; the thread of `operators` replies to them
+        app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
+        operators = HttpServer(operators_app(app), settings=settings, loop=loop)
+    return HttpServer(app, settings=settings, loop=loop, operators=operators, listener=listener)

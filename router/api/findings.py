@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.formats import duration, moment
+from ragbandit.shared.formats import duration, moment, number
+from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -41,6 +42,8 @@ LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
+#: number of newest answers whose costs are compared
+SAME_COSTS: Final = 100
 #: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
 
@@ -188,11 +191,27 @@ def of_report(month: "Report") -> list[Finding]:
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.diagnosis import costs_alike
+    """A warning if all of the last SAME_COSTS answers, of every configured arm, have the same cost that is charged."""
+    from sqlalchemy import select
 
-    alike = costs_alike(database, reward=settings.reward, arms=settings.arms)
-    if alike is not None:
-        yield Finding("warning", "costs", alike)
+    from ragbandit.router.learning.reward import cost_of_terms
+    from ragbandit.router.storage.rows.outcome_rows import cost_value
+    from ragbandit.router.storage.sql.tables import decisions, outcomes
+
+    charged = {term: price for term, price in settings.reward.cost.items() if price > 0.0}
+    if not charged or settings.reward.weight == 0.0 or len(settings.arms) < 2:
+        return
+    columns = select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
+    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
+    answers = answers.where(outcomes.c.stop_reason != IMPORTED)  # the costs of imported rows are only in their ledger
+    with database.read() as connection:
+        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(SAME_COSTS)).all()
+    costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
+    if len(rows) == SAME_COSTS and {*settings.arms} <= {row.arm for row in rows} and len(costs) == 1:
+        what = f"all arms cost the same, {number(costs.pop())}, in the newest {SAME_COSTS} answers"
+        reason = "the policy takes the best, whatever it costs"
+        remedy = f"report {' and '.join(charged)} of each answer, or charge what differs (reward.cost)"
+        yield Finding("warning", "costs", f"{what}: {reason}; {remedy}")
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

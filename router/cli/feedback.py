@@ -24,8 +24,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, lifted, quarantines_of
+from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
-from ragbandit.router.offline.logs.values import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import EVERY_S, diagnose, frontier_text
+from ragbandit.router.learning.monitoring.diagnosis import diagnose
+from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import KEPT_MOST, Ledger, is_kept

@@ -13,7 +13,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.monitoring.diagnosis import LEAST
+from ragbandit.router.learning.monitoring.frontier import LEAST
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.serving.batching import SERVE_S, reply_of

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, judged
-from ragbandit.router.offline.logs import values
+from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
@@ -47,7 +47,7 @@ def read_questions(
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        answers = values.converted(values.gold, entry.get("answers"), field="answers")
+        answers = cells.converted(cells.gold, entry.get("answers"), field="answers")
         gold = dict[str, Any]()
         if answers is not None or not unlabelled:
             judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers

@@ -18,35 +18,25 @@ number is a mean over the newest questions:
 
 After the value of information (Howard 1966) and knowledge gradients (Frazier et al. 2008). Diagnoses do not influence
 decisions.
-
-The frontier is the expected quality and cost of the newest questions at each cost weight: the policy's estimates,
-averaged by the probabilities that it draws with at this weight. An aim of a question (a share of the best fixed arm's
-quality, or a mean cost) is replaced by the weight at which the frontier reaches the aim.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from operator import mul
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from sqlalchemy import select
 
-from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age, serves_prices
-from ragbandit.router.policies.draw import drawn_by_arms, outputs_of, with_floor
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
+from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.rows.outcome_rows import cost_value
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
 from ragbandit.shared.formats import counted, number, percent, roughly
-from ragbandit.shared.types import IMPORTED, MAX_WEIGHT, ArmName, Decision, Outcome
+from ragbandit.shared.types import ArmName, Decision
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
 
@@ -293,125 +283,3 @@ def _diagnose_arm(
         state = "held back"
     questions = None if math.isinf(wait) else math.ceil(wait)
     return ArmDiagnosis(state=state, worth=worth, labels=math.ceil(labels), questions=questions)
-
-
-#: seconds between two computations of the frontier, each of which takes as long as some thousand decisions
-EVERY_S: Final = 60.0
-#: smallest number of questions, and of learned rows, for a frontier
-LEAST: Final = 50
-#: number of newest questions that the frontier is computed from
-QUESTIONS: Final = 100
-#: number of newest outcomes whose observed cost corrects the expected cost of the frontier
-OUTCOMES: Final = 500
-#: cost weights of the frontier besides 0, as multiples of 1 / (cost of the most expensive arm - cost of the cheapest)
-_WEIGHTS: Final = tuple(np.geomspace(0.01, 30.0, 24).tolist())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frontier:
-    """Expected quality and cost (in units of `reward.cost`) of a question at each weight. The weights increase."""
-
-    weights: tuple[float, ...]
-    quality: tuple[float, ...]
-    cost: tuple[float, ...]
-    #: mean quality of the best fixed arm
-    best: float
-
-    def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight that reaches the aim, a share of `best` or a mean cost; else the first or last weight."""
-        values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
-        # If values are equal, `interp` takes the last. For an aim beyond all values, it takes the first or last weight.
-        return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
-
-
-def frontier_of(policy: Policy, decisions: Sequence[Decision], *, settings: Settings, scale: float) -> Frontier | None:
-    """Compute the frontier for the questions of these decisions; None without enough questions and learned rows.
-
-    scale: observed cost of outcomes / their expected cost. All features must have the same length.
-    """
-    chosen = [decision for decision in decisions if len(decision.arms) > 1]
-    if len(chosen) < LEAST or sum(policy.seen.values()) < LEAST or not serves_prices(policy):
-        return None
-    features, arms = np.array([decision.features for decision in chosen]), [decision.arms for decision in chosen]
-
-    def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
-        queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
-        outputs = outputs_of(policy, queries, features=features, arms=arms)
-        drawn = drawn_by_arms(outputs, arms=arms, seeds=[0] * len(arms), settings=settings.policy, seen=policy.seen)
-        return [output.facts for output in outputs if isinstance(output, PolicyOutput)], [draw.pmf for draw in drawn]
-
-    estimates, _ = estimates_at(0.0)
-    spread = math.fsum(max(estimate["cost"]) - min(estimate["cost"]) for estimate in estimates) / len(chosen)
-    if len(estimates) < len(chosen) or not spread > 0.0:
-        return None
-    weights = [0.0, *(min(times / spread, MAX_WEIGHT) for times in _WEIGHTS)]
-    heads: dict[str, list[float]] = {"quality": [], "cost": []}
-    for weight in weights:
-        estimates, pmfs = estimates_at(weight)
-        for head, means in heads.items():
-            sums = (math.fsum(map(mul, pmf, estimate[head])) for pmf, estimate in zip(pmfs, estimates, strict=True))
-            means.append(math.fsum(sums) / len(chosen))
-    by_arm: dict[str, list[float]] = {}
-    for estimate, offered in zip(estimates, arms, strict=True):
-        for arm, quality in zip(offered, estimate["quality"], strict=True):
-            by_arm.setdefault(arm, []).append(quality)
-    return Frontier(
-        weights=tuple(weights),
-        quality=tuple(heads["quality"]),
-        cost=tuple(scale * cost for cost in heads["cost"]),
-        best=max(math.fsum(qualities) / len(qualities) for qualities in by_arm.values()),
-    )
-
-
-def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str, float]) -> float:
-    expected, observed = [], []
-    for decision, outcome in pairs:
-        costs = decision.facts.get("cost")
-        if isinstance(costs, list) and len(costs) == len(decision.arms) > 1:
-            expected.append(float(costs[decision.arms.index(decision.arm)]))
-            observed.append(cost_of_terms(outcome.steps, outcome.cost, terms=terms))
-    total = math.fsum(expected)
-    return math.fsum(observed) / total if len(expected) >= LEAST and total > 0.0 else 1.0
-
-
-def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    if not serves_prices(policy):
-        return None
-    scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
-    newest = newest_questions(ledger, limit=QUESTIONS, encoder_hash=encoder_hash)
-    frontier = frontier_of(policy, newest, settings=settings, scale=scale)
-    return None if frontier is None else canonical(asdict(frontier))
-
-
-def read_frontier(text: str | None) -> Frontier | None:
-    if text is None:
-        return None
-    frontier = json.loads(text)
-    return Frontier(**frontier | {name: tuple(frontier[name]) for name in ("weights", "quality", "cost")})
-
-
-NEWEST: Final = 100
-
-
-def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
-    """A warning if all of the last NEWEST answers have the same cost, else None. Raises StoreError.
-
-    Also None if there are fewer answers or only one arm, if an arm has no answer, or if cost has no price.
-    """
-    arms = tuple(arms)
-    charged = {term: price for term, price in reward.cost.items() if price > 0.0}
-    if not charged or reward.weight == 0.0:
-        return None
-    columns = select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
-    answers = answers.where(outcomes.c.stop_reason != IMPORTED)  # the costs of imported rows are only in their ledger
-    with database.read() as connection:
-        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(NEWEST)).all()
-    costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
-    if len(rows) < NEWEST or not set(arms) <= {row.arm for row in rows} or len(arms) < 2 or len(costs) > 1:
-        return None
-    terms = " and ".join(charged)
-    return (
-        f"all arms cost the same, {number(costs.pop())}, in the newest {NEWEST} answers: the policy takes the best, "
-        f"whatever it costs; report {terms} of each answer, or charge what differs (reward.cost)"
-    )

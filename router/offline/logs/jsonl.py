@@ -37,13 +37,13 @@ from ragbandit.router.offline.logs import (
     JsonObject,
     Logged,
     Place,
+    cells,
     checked,
     json_object,
     place_of,
-    values,
 )
+from ragbandit.router.offline.logs.cells import converted, in_order
 from ragbandit.router.offline.logs.records import nested, records
-from ragbandit.router.offline.logs.values import converted, in_order
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
 from ragbandit.shared.errors import InvalidInput
@@ -56,22 +56,22 @@ def _upto(most: int | None, *, least: int = 0) -> StringConstraints:
     return StringConstraints(pattern=r"^[^\x00]*$", min_length=least, max_length=most)
 
 
-_AsText: Final = BeforeValidator(values.text)
+_AsText: Final = BeforeValidator(cells.text)
 _Text = Annotated[str, _upto(None), _AsText]
 _Text64 = Annotated[str, _upto(64), _AsText]
 _Name = Annotated[str, _upto(64, least=1), _AsText]
-_AsTexts: Final = BeforeValidator(values.texts)
+_AsTexts: Final = BeforeValidator(cells.texts)
 _Names = Annotated[tuple[Annotated[str, _upto(64)], ...], _AsTexts]
 _Price = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value), _AsText]
-_AsNumber: Final = BeforeValidator(values.number)
+_AsNumber: Final = BeforeValidator(cells.number)
 _Number = Annotated[float, _AsNumber]
-_Seconds = Annotated[float, BeforeValidator(values.seconds)]
-_Flag = Annotated[bool, BeforeValidator(values.flag)]
-_AsWhole: Final = BeforeValidator(values.whole)
-_Mapping = Annotated[JsonObject, BeforeValidator(values.mapping)]
-_AsMembers: Final = BeforeValidator(values.members)
+_Seconds = Annotated[float, BeforeValidator(cells.seconds)]
+_Flag = Annotated[bool, BeforeValidator(cells.flag)]
+_AsWhole: Final = BeforeValidator(cells.whole)
+_Mapping = Annotated[JsonObject, BeforeValidator(cells.mapping)]
+_AsMembers: Final = BeforeValidator(cells.members)
 _Members = Annotated[dict[str, float], _AsMembers]
-_AsPart: Final = BeforeValidator(partial(values.number, most=LARGEST))
+_AsPart: Final = BeforeValidator(partial(cells.number, most=LARGEST))
 _Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
 _Positive = Annotated[float, Field(gt=0.0)]
@@ -119,7 +119,7 @@ class _Row(BaseModel):
     aim: _Members = Field(default_factory=dict)
     arms: Annotated[tuple[Annotated[str, _upto(64, least=1)], ...], _AsTexts]
     pmf: tuple[float, ...]
-    scores: Annotated[tuple[float, ...], BeforeValidator(values.numbers)] | None = None
+    scores: Annotated[tuple[float, ...], BeforeValidator(cells.numbers)] | None = None
     arm: _Text64
     propensity: _Number | None = None
     policy: Annotated[str, _upto(40), _AsText] = "imported"
@@ -132,11 +132,11 @@ class _Row(BaseModel):
     facts: _Mapping = Field(default_factory=dict)
     run_by: Annotated[RunBy, _AsText] = "caller"
     cost_weight: Annotated[float, Field(ge=0.0, le=MAX_WEIGHT), _AsNumber] | None = None
-    reward: Annotated[_Parts, BeforeValidator(values.reward)]
+    reward: Annotated[_Parts, BeforeValidator(cells.reward)]
     feedback_ids: _Names = ()
     feedback_at: _Seconds | None = None
     learned_at: _Seconds | None = None
-    features: Annotated[Any, BeforeValidator(values.features)] = None
+    features: Annotated[Any, BeforeValidator(cells.features)] = None
 
 
 #: a parsed row; `features` is a float32 array, shape (d,), or None
@@ -233,9 +233,9 @@ def logged_row(
         remedy = "log the probability of every arm, or as propensity that of the drawn arm"
         raise InvalidInput("the value is missing", field="pmf", remedy=remedy)
     elif "pmf" in present:
-        pmf = converted(values.probabilities, present["pmf"], field="pmf")
+        pmf = converted(cells.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):
-            present["arms"] = arms = converted(values.texts, present.get("arms", list(pmf)), field="arms")
+            present["arms"] = arms = converted(cells.texts, present.get("arms", list(pmf)), field="arms")
             pmf = in_order(pmf, arms=arms, field="pmf")
         present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
     row = checked(_Row, present)
@@ -268,15 +268,15 @@ def logged_row(
 
 def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Record:
     """The pmf of a row that has only the propensity. If it is a guess, the row gets the fact ONLY_PROPENSITY."""
-    arms = converted(values.texts, present["arms"], field="arms") if "arms" in present else list(seen())
+    arms = converted(cells.texts, present["arms"], field="arms") if "arms" in present else list(seen())
     if len(arms) < 2 and "arms" not in present:
         raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
-    drawn = converted(values.number, present["propensity"], field="propensity")
+    drawn = converted(cells.number, present["propensity"], field="propensity")
     _check_propensity(drawn)
     rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
     even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
     if "arms" not in present or (len(arms) > 2 and rest > 0.0):
-        even["facts"] = {**converted(values.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
+        even["facts"] = {**converted(cells.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
     return even
 
 
@@ -373,7 +373,7 @@ def _arms_seen(place: Place, *, keys: Sequence[str]) -> Sequence[str]:
     arms: set[str] = set()
     for _, parse in records(place, keys=keys) if isinstance(place, str) or place.is_file() else ():
         with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
-            arms.add(converted(values.text, parse().get("arm"), field="arm"))
+            arms.add(converted(cells.text, parse().get("arm"), field="arm"))
         if len(arms) > MAX_ARMS:
             return ()
     return sorted(arms - {""})

@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
 from ragbandit.router.offline.logs.batches import row_named
+from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.offline.logs.columns import DECIDED, LINE, PARTS, RESTARTS, REWARD, column_type, parts_read
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
-from ragbandit.router.offline.logs.values import LATEST, converted, in_order, mapping, probabilities, seconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
@@ -64,7 +64,7 @@ def _check_names(fields: Any, *, place: str, path: str = "") -> None:
 def _exact(column: Any, kind: Any) -> Any:
     """The column cast to the type `kind`, with times as seconds since 1970 and NaN as null.
 
-    Raises ArrowException if Arrow lacks this cast, or `values` does more: numbers in texts, flags.
+    Raises ArrowException if Arrow lacks this cast, or `cells` does more: numbers in texts, flags.
     """
     written = _read_as(column.type)
     if written != kind:

@@ -26,7 +26,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, checked, values
+from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, cells, checked
 from ragbandit.router.offline.logs.records import nested, records
 from ragbandit.router.policies import built_in_policies, make_policy
 from ragbandit.router.policies.algorithms.classifiers import TableClassifier, free_folder
@@ -52,8 +52,8 @@ from ragbandit.shared.types import (
 )
 
 Row = TypeVar("Row")
-_Name = Annotated[str, StringConstraints(pattern=r"\S"), BeforeValidator(values.text)]
-_AsNumber = BeforeValidator(values.number)
+_Name = Annotated[str, StringConstraints(pattern=r"\S"), BeforeValidator(cells.text)]
+_AsNumber = BeforeValidator(cells.number)
 
 
 class LabelledRow(BaseModel):
@@ -63,7 +63,7 @@ class LabelledRow(BaseModel):
     question: str
     dataset: _Name | None = None
     #: number of pieces of evidence that the question needs
-    hops: Annotated[int, Field(ge=0), BeforeValidator(values.whole)] | None = None
+    hops: Annotated[int, Field(ge=0), BeforeValidator(cells.whole)] | None = None
 
 
 def question_rows(
@@ -87,7 +87,7 @@ def question_rows(
             with _leaving_out(bad, path=path, line=number):
                 entry = parse()
                 question = required_text(entry, "question", remedy="every line has one, a text")
-                present = {name: value for name, value in entry.items() if not values.is_empty(value)}
+                present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
                 labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
                 row = make(entry, labelled)
                 if labelled.id in line_of:
@@ -130,11 +130,11 @@ _Quality = Annotated[float, Field(ge=0.0, le=1.0), _AsNumber]
 class _Line(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(values.unpacked)]
-    steps: Annotated[_Amounts, BeforeValidator(values.unpacked)] = {}
+    correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(cells.unpacked)]
+    steps: Annotated[_Amounts, BeforeValidator(cells.unpacked)] = {}
     #: amounts by term and arm; "cost" if the term is not named
     costs: dict[str, _Amounts]
-    context: Annotated[JsonObject, BeforeValidator(values.unpacked)] | None = None
+    context: Annotated[JsonObject, BeforeValidator(cells.unpacked)] | None = None
 
 
 #: keys with amounts by arm besides `steps`. "seconds" must come after the longer names, see `nested`
@@ -150,10 +150,10 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         heads = [head for head in _OBJECTS if head in columns and head not in entry]
         of_arms = {head: {arm: columns[head][arm] for arm in arms if arm in columns[head]} for head in heads}
         entry = {**entry, **of_arms}
-    if isinstance(values.unpacked(entry.get("correct")), int | float | str):
+    if isinstance(cells.unpacked(entry.get("correct")), int | float | str):
         remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
         raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
-    objects = {name: values.unpacked(entry.get(name)) for name in _COSTS}
+    objects = {name: cells.unpacked(entry.get(name)) for name in _COSTS}
     # Only objects count, since other files may use the key for something else.
     costs = {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
     line = checked(_Line, {**entry, "costs": costs})

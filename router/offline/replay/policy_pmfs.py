@@ -15,8 +15,8 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Flags, Progress
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs.batches import row_named
+from ragbandit.router.offline.logs.cells import converted, mapping
 from ragbandit.router.offline.logs.columns import DECIDED, PARTS, RESTARTS
-from ragbandit.router.offline.logs.values import converted, mapping
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidatePmf, CandidateSpec, Plan, served_name
 from ragbandit.router.policies import CONSERVATIVE, make_policy

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, origin_of
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.interim import find_interim
-from ragbandit.router.learning.monitoring.diagnosis import Frontier
+from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.inheritance import register_policy

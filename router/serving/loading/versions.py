@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import Frontier, read_frontier
+from ragbandit.router.learning.monitoring.frontier import Frontier, read_frontier
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.loading.candidate_runner import CandidateRunner

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.learning.monitoring.diagnosis import LEAST, read_frontier
+from ragbandit.router.learning.monitoring.frontier import LEAST, read_frontier
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite

@@ -6,7 +6,7 @@ from typing import Final
 
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import TenantSettings
-from ragbandit.router.learning.monitoring.diagnosis import Frontier
+from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import Frontier
+from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.deciding.steps.prices import TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ragbandit.router.offline.logs.cells import written_number
 from ragbandit.router.offline.logs.records import nested, records
-from ragbandit.router.offline.logs.values import written_number
 from ragbandit.shared.errors import InvalidInput
 
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged
+from ragbandit.router.offline.logs.cells import converted, gold, mapping, seconds
 from ragbandit.router.offline.logs.jsonl import read_rows, rows_of
-from ragbandit.router.offline.logs.values import converted, gold, mapping, seconds
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json

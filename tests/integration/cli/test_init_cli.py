@@ -141,27 +141,6 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     assert "token_prices: {input: ..., output: ...}" in " ".join(text.split())
 
 
-def test_what_a_server_tells_of_its_models(run):
-    """If the server's list has them, as OpenRouter's: context length, supported inputs and prices of a model."""
-    told = {
-        "id": "vendor/model",
-        "context_length": 128000,
-        "supported_parameters": ["tools", "response_format", "temperature"],
-        "architecture": {"input_modalities": ["text", "image"]},
-        "pricing": {"prompt": "0.00000025", "completion": "0.000002", "input_cache_read": "0.000000025", "image": "0"},
-    }
-    with ScriptedServer({"": "So."}, models=[told]) as server:
-        tree, _ = written(run, "--yes", "--url", server.url)
-        out = run("--yes", "--force", "--url", server.url)[1]
-    assert (tree["arms"], "arms_preset" in tree) == ({"model": {}}, False)
-    assert "which is not ready: model is the only arm, so there is nothing to route. Missing: documents" in out
-    assert "context length" not in out
-    assert tree["generator"]["context_tokens"] == 128000
-    assert tree["generator"]["supports"] == ["images", "json", "tools"]
-    assert tree["generator"]["token_prices"] == pytest.approx({"input": 0.25, "output": 2.0, "cached_input": 0.025})
-    assert tree["reward"]["cost"] == {"dollars": 1.0}
-
-
 def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
     """Arms of both models by names, an index of the documents, an incumbent; no price is made up, no key sent."""
     documents(tmp_path)
@@ -186,15 +165,6 @@ def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
     assert tree["policy"]["incumbent"] == "single_step_large"
     assert not {"token_prices", "context_tokens"} & tree["generators"]["small"].keys()
     assert tree["reward"]["cost"] == {"steps": 1.0}
-
-
-def test_two_models_without_documents_are_arms(run, tmp_path):
-    """Chats pass through to them; the larger one is the incumbent."""
-    with ScriptedServer({"": "So."}, models=[{"id": "gpt-5"}, {"id": "gpt-5-mini"}]) as server:
-        tree, _ = written(run, "--yes", "--url", server.url)
-    assert "no context length of gpt-5-mini and gpt-5" in (tmp_path / "config.yaml").read_text().replace("\n# ", " ")
-    assert tree["arms"] == {size: {"class": "model", "generator": size} for size in ("small", "large")}
-    assert tree["policy"]["incumbent"] == "large"
 
 
 def test_a_server_that_was_named_must_answer(run, monkeypatch):

@@ -1,6 +1,5 @@
 """Wake-ups and notifications over a real Redis: they may come once, twice or never; they carry no facts."""
 
-import threading
 import time
 from dataclasses import replace
 
@@ -8,11 +7,10 @@ import pytest
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.listener import CHANNEL
-from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
-from ragbandit.shared.errors import ConfigError, QueueError
+from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Query
 from ragbandit.workers.recovery import recover
 from tests.support.waiting import until
@@ -53,17 +51,6 @@ def test_a_wake_up_for_each_answer(jobs, redis_client, monkeypatch):
     assert jobs.depth()["answer"] == 3
 
 
-def test_a_wake_up_wakes_who_waits(jobs):
-    """Who waits for a wake-up has it at once."""
-    sender = threading.Timer(0.2, jobs.enqueue_answers, [["d1"]])
-    sender.start()
-    began = time.monotonic()
-    assert jobs.wait("answer", timeout_s=20)
-    assert time.monotonic() - began < 15
-    sender.join(20)  # it reads the reply of Redis, whose connection the fixture closes
-    assert not sender.is_alive()
-
-
 def test_recovery_after_flush(make_world, jobs, redis_client):
     """After FLUSHALL a pass of recovery sends a wake-up for each decision that waits; a second one adds nothing."""
     world = make_world()
@@ -76,30 +63,6 @@ def test_recovery_after_flush(make_world, jobs, redis_client):
     assert AnswerQueue(database).claim() is not None
     redis_client.flushall()
     assert recover(database, **given) == 2  # one is being run
-
-
-def test_listener_survives_a_restart(own_redis):
-    """A listener hears again after Redis was stopped and started."""
-    server, url = own_redis
-    client, heard = connect(url), []
-    jobs = RedisJobs(client)
-    listener = jobs.listen(heard.append)
-    try:
-        assert until(lambda: client.publish("ragbandit:news", "before") == 1)
-        server.stop()
-        with pytest.raises(QueueError):
-            jobs.publish("lost")
-        server.start()
-
-        def told() -> bool:
-            jobs.publish("after")
-            return "after" in heard
-
-        assert until(told)
-        assert "lost" not in heard
-    finally:
-        listener.close()
-        client.close()
 
 
 def test_redis_down(own_redis):
@@ -200,24 +163,6 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert other.process.versions.snapshots.swaps == 1
     router.process.jobs.client.close()
     other.process.jobs.client.close()
-
-
-def test_one_server_per_folder(own_redis):
-    """A second service on the same folder is refused with a message; the Redis of the first one is not disturbed."""
-    server, url = own_redis
-    with connect(url) as client:
-        client.set("mine", 1)
-        second = RedisServer(str(server.log_file.parent))
-        with pytest.raises(ConfigError) as caught:
-            second.start()
-        assert (caught.value.field, second.process) == ("data_dir", None)
-        assert "another service" in caught.value.message
-        assert caught.value.remedy
-        second.stop()
-        assert client.get("mine") == b"1"
-    assert server.lives()
-    with connect(url) as newcomer:  # a refused service does not remove the socket of the running one
-        assert newcomer.get("mine") == b"1"
 
 
 def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_client, monkeypatch):

@@ -12,7 +12,7 @@ from benchmarks.service_process import environment
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import waiting_ids
-from ragbandit.shared.types import DecisionId, Query
+from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -21,7 +21,6 @@ from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
 from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
 from ragbandit.workers.worker import consumer_of
-from tests.support import command
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.forked import Forked
 from tests.support.waiting import until
@@ -195,27 +194,6 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
     assert len(waiting_ids(worker.router.database, limit=9)) == 2
 
 
-def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis_client):
-    """`ragbandit worker --burst` ends by itself when all is answered and what was judged is learned."""
-    made = settings(
-        arms={"single_step": {}},
-        policy={"name": "uniform", "fallback": "single_step"},
-        generator={"name": "scripted"},
-        redis_url=redis_server,
-    )
-    burst = ["worker", "--burst", "--config", written(made, tmp_path)]
-    with Router.open(made) as router:
-        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(12)]
-        for decision in decided:
-            router.feedback(decision.id, rating=True)
-            router.process.notifier.request_answers([decision.id])
-        redis_client.flushall()  # no wake-up is left
-        command.run(*burst, code=0)
-        assert len(router.store.outcomes_by_id([each.id for each in decided])) == 12
-        assert router.status().counters.learned == 12
-    router.process.jobs.client.close()
-
-
 def written(made, folder):
     """The path of a configuration with an index."""
     build_index(PASSAGES, Path(made.data_dir) / "indexes" / "default")
@@ -225,29 +203,6 @@ def written(made, folder):
 
 
 # ------------------------------------------------------------------------------------------ an arm that blocks
-
-#: a worker whose limits are low
-LIMITS = "from ragbandit.workers import tasks; tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2"
-BLOCKING_ARM = """
-import asyncio
-import time
-
-from ragbandit.strategies.run import Answer
-
-
-class Blocks:
-    needs = frozenset()
-    params = {}
-
-    def __init__(self, *, name):
-        self.name = name
-
-    async def answer(self, question, *, run):
-        if "block" in question:
-            time.sleep(60)
-        await asyncio.sleep(0.2)
-        return Answer(text="yes", stop_reason="done")
-"""
 
 
 def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
@@ -271,45 +226,3 @@ def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     )
     assert process.wait(60) == 1, log.read_text()
     assert "blocks the event loop" in log.read_text()
-
-
-def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_server, redis_client):
-    """A question that blocks the event loop ends the process with code 1 and a message. After the allowed number of
-    attempts it is given up, and the questions that ran with it are answered.
-    """
-    (tmp_path / "blocking.py").write_text(BLOCKING_ARM)
-    made = settings(
-        arms={"blocks": {"class": "blocking:Blocks"}},
-        policy={"name": "uniform", "fallback": "blocks"},
-        generator={"name": "scripted"},
-        redis_url=redis_server,
-        budget={"seconds": 1.0},
-        workers={"concurrency": 4},
-    )
-    command = ["worker", "--queue", "answer", "--config", written(made, tmp_path)]
-    with Router.open(made) as router:
-        decided = [
-            router.submit(Query(id=DecisionId(key), text=text), run_by="worker").result(20)
-            for key, text in (("guilty", "block"), ("beside-1", "one"), ("beside-2", "two"), ("beside-3", "three"))
-        ]
-        for turn in range(3):
-            log = tmp_path / f"worker-{turn}.log"
-            process = Forked(command, environment=environment(), log=log, first=LIMITS)
-            try:
-                if turn < 2:
-                    assert process.wait(40) == 1, log.read_text()
-                    said = log.read_text()
-                    assert "blocks the event loop" in said
-                    assert "arms=blocks" in said
-                    assert "blocking.py:17 answer" in said
-                else:
-                    assert until(lambda: len(router.store.outcomes_by_id([d.id for d in decided])) == 4)
-                    process.send_signal(signal.SIGTERM)
-                    assert process.wait(20) == 0
-            finally:
-                process.kill()
-                process.wait(10)
-        found = router.store.outcomes_by_id([d.id for d in decided])
-    router.process.jobs.client.close()
-    assert found["guilty"].stop_reason == "worker_died"
-    assert {found[f"beside-{n}"].status for n in (1, 2, 3)} == {"answered"}

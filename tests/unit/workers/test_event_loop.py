@@ -1,7 +1,6 @@
 """The event loop of a worker, which all its jobs share."""
 
 import asyncio
-import signal
 import threading
 import time
 
@@ -17,16 +16,6 @@ def loop():
     made.close()
 
 
-def test_all_jobs_share_one_loop(loop):
-    """Every job's coroutine runs on the same loop, in a thread that is not the caller's."""
-
-    async def where():
-        return asyncio.get_running_loop(), threading.current_thread()
-
-    assert loop.run(where()) == loop.run(where())
-    assert loop.run(where())[1] is not threading.current_thread()
-
-
 def test_what_a_coroutine_raises_reaches_the_job(loop):
     """An error comes out of `run`, and the next coroutine is served."""
 
@@ -36,30 +25,6 @@ def test_what_a_coroutine_raises_reaches_the_job(loop):
     with pytest.raises(KeyError):
         loop.run(fail())
     assert loop.run(asyncio.sleep(0, "next")) == "next"
-
-
-def test_an_interrupted_wait_cancels_the_coroutine(loop):
-    """RQ's timeout is a signal that raises in the main thread: the coroutine it waited for is cancelled."""
-    cancelled = threading.Event()
-
-    async def hang():
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    def interrupt(*_):
-        raise InterruptedError("RQ's timeout")
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(InterruptedError):
-            loop.run(hang())
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert cancelled.wait(5)
 
 
 def test_closing_cancels_what_still_runs():

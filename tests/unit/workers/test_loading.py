@@ -116,13 +116,6 @@ def test_names_that_nobody_knows():
                 assert words in caught.value.remedy
 
 
-def test_a_param_of_that_name_of_a_class_of_yours():
-    """A class that takes `retriever` itself is given it, as before there were names."""
-    arms = worker_arms(Settings(arms={"graph": {"class": f"{__name__}:Graph", "retriever": "bolt://h"}}))
-    assert arms["graph"].params == {"class": f"{__name__}:Graph", "retriever": "bolt://h"}
-    assert arms["graph"].retriever == "default"
-
-
 def test_errors_name_the_section(tmp_path):
     """An error about a named generator or retriever names its own section."""
     keyless = {"name": "openai", "model": "m", "openai": {"api_key_env": "NO_SUCH_KEY"}}

@@ -1,6 +1,5 @@
 """Which generator and retriever the settings give, and what a worker knows of its runs, its signals and its log."""
 
-import io
 import logging
 import signal
 import time
@@ -8,17 +7,13 @@ import time
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.telemetry.logs import TextLines
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.context import ActiveRun, ActiveRuns
 from ragbandit.workers.setup.generators import (
-    WorkerArm,
     check_arms,
     concurrency_of,
     hints,
-    make_generator,
     offered,
     threads_of_worker,
     worker_arms,
@@ -28,13 +23,6 @@ from ragbandit.workers.setup.retrievers import kind_of, make_retriever
 from ragbandit.workers.threads import Signals
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
-
-
-def test_the_scripted_generator_has_the_room_that_is_configured():
-    """What an error about a prompt that is too long advises, helps: more context_tokens."""
-    for room in (300, 9000):
-        settings = Settings(generator={"name": "scripted", "context_tokens": room}).generator
-        assert make_generator(settings).context_tokens == room
 
 
 @pytest.mark.parametrize(("workers", "cores", "threads"), [(0, 8, None), (1, 8, None), (2, 8, 4), (3, 8, 2), (9, 8, 1)])
@@ -53,23 +41,6 @@ def test_a_bare_arm_check_loads_no_model():
     assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
     with pytest.raises(ConfigError, match=r"needs .*trained_tokens"):
         check_arms(settings.model_copy(update={"arms": {"self_rag_trained": {}}}))
-
-
-def test_facts_come_before_the_traceback():
-    """A line of the log with an exception has its facts in the line, and the traceback below it."""
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
-    handler.setFormatter(TextLines())
-    log = logging.Logger("test", level=logging.INFO)
-    log.addHandler(handler)
-    try:
-        raise ValueError("of mine")
-    except ValueError:
-        log.exception("it broke", extra={"action": "broke", "reason": "two words"})
-    first, second, *_, last = said.getvalue().splitlines()
-    assert first[24:] == "ERROR test: it broke action=broke reason='two words'"
-    assert second.startswith("Traceback")
-    assert last == "ValueError: of mine"
 
 
 def test_the_retriever_is_made_by_its_name(tmp_path):
@@ -99,21 +70,6 @@ def test_questions_at_once_follow_the_generator(generator, configured, expected)
     made = ScriptedGenerator({"": ""})
     made.max_batch = 3
     assert concurrency_of(settings.generator, wanted=settings.workers.concurrency, generator=made) == expected
-
-
-def test_only_what_is_under_way_can_be_stopped():
-    """A stop comes once, to a run that is under way; one that has ended has none."""
-    running = ActiveRuns()
-    assert not running.stop("d1")
-    run = running.begin(ActiveRun(decision_id="d1", tries=2))
-    with running.ending(run):
-        run.arm = "single_step"
-        assert (running.ids(), running.arms(), run.stop.done()) == (["d1"], ["single_step"], False)
-        assert running.most_tries() == 2
-        assert running.stop("d1")
-        assert run.stop.done()
-        assert not running.stop("d1")
-    assert (running.ids(), running.stop("d1"), running.most_tries()) == ([], False, 0)
 
 
 def test_signals_are_counted():
@@ -185,11 +141,6 @@ def test_one_preset_for_every_arm_that_has_it():
         "flare": {},
         "web": {"class": "http", "url": "http://h/x"},
     }
-
-
-def test_without_it_nothing_is_added():
-    """A configuration that does not name a preset makes the arms that it made before."""
-    assert worker_arms(Settings(arms={"single_step": {}})) == {"single_step": WorkerArm()}
 
 
 def test_a_preset_that_no_arm_has_is_refused():

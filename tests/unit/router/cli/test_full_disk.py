@@ -28,12 +28,6 @@ def test_a_full_disk_is_one_line(error, capsys):
     assert "make room on this disk" in " ".join(capsys.readouterr().err.split())
 
 
-def test_other_errors_without_a_file_are_not_hidden():
-    """An error of a socket is not taken for one of a disk."""
-    with pytest.raises(ConnectionResetError), failing_well():
-        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-
-
 def test_a_lock_holds_on_a_full_disk(tmp_path, monkeypatch):
     """The lock of a folder is acquired even if the identity of the process cannot be written to it."""
 

@@ -5,11 +5,10 @@ import asyncio
 import pytest
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.response_cache import CachedGenerator
-from ragbandit.workers.setup.generators import generator_version, make_generator
+from ragbandit.workers.setup.generators import make_generator
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.cases import every_case
 
@@ -93,18 +92,6 @@ def test_a_price_of_any_generator():
     assert asyncio.run(make_generator(chosen).complete(asked)).dollars == 3 * 1.0 + 2 * 2.0
 
 
-def test_the_former_way_to_write_a_price():
-    """`openai.token_prices` is read as ever: the same price, and the same stored answers."""
-    former = GeneratorSettings.model_validate(
-        {**SERVER, "openai": {**SERVER["openai"], "token_prices": {"gpt": [0.15, 0.6]}}}
-    )
-    new = GeneratorSettings.model_validate({**SERVER, "token_prices": {"input": 0.15, "output": 0.6}})
-    assert dict(new.prices_by_model) == {"gpt": (0.15, 0.6)}
-    assert generator_version(former) == generator_version(new)
-    priced = GeneratorSettings.model_validate({"name": "scripted", "token_prices": {"input": 1.0, "output": 1.0}})
-    assert generator_version(priced) != generator_version(GeneratorSettings(name="scripted"))
-
-
 @pytest.mark.parametrize("fetch", [False, True])
 def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
     """A key that is missing is said before any worker starts, unless no arm is ours to run."""
@@ -117,16 +104,3 @@ def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
     check_generators(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     check_generators(given, fetch=fetch)
-
-
-def test_cache_goes_around_any_generator(tmp_path):
-    """generator.cache puts a cache around the generator; other settings do not share its answers."""
-    asked = Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8)
-    texts = []
-    for said in ("here", "there", "here"):
-        given = {"name": "scripted", "script": {"": said}, "cache": str(tmp_path / "answers")}
-        generator = make_generator(Settings(generator=given).generator)
-        assert isinstance(generator, CachedGenerator)
-        texts.append(asyncio.run(generator.complete(asked)))
-    assert [done.text for done in texts] == ["here", "there", "here"]
-    assert [done.seconds is None for done in texts] == [True, True, False]

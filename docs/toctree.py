@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 def sections(index: str) -> Mapping[str, list[str]]:
     """Heading -> the pages that its lists link to, as paths within docs/, in their order."""
-    found: dict[str, list[str]] = {}
+    pages_by_heading: dict[str, list[str]] = {}
     for part in re.split(r"^## ", index, flags=re.M)[1:]:
         head, _, body = part.partition("\n")
-        found[head.strip()] = re.findall(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", body, flags=re.M)
-    return found
+        pages_by_heading[head.strip()] = re.findall(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", body, flags=re.M)
+    return pages_by_heading
 
 
 def with_toctrees(index: str) -> str:

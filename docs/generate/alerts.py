@@ -23,8 +23,8 @@ _HEADINGS: Final = {"critical": "Critical: page the engineer on call", "warning"
 
 def alerts_page() -> str:
     """The page."""
-    found = yaml.safe_load(RULES.read_text(encoding="utf-8"))
-    rules = [rule for group in found["groups"] for rule in group["rules"]]
+    rule_file = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    rules = [rule for group in rule_file["groups"] for rule in group["rules"]]
     parts = [_HEAD]
     for severity, heading in _HEADINGS.items():
         parts.append(f"## {heading}\n")
@@ -35,13 +35,13 @@ def alerts_page() -> str:
 def _described(rule: dict[str, Any]) -> str:
     notes = rule["annotations"]
     waited = "" if rule["for"] == "0m" else f" for {rule['for']}"
-    told = (notes["summary"], notes["meaning"], "**Do:**", notes["action"])
+    parts = (notes["summary"], notes["meaning"], "**Do:**", notes["action"])
     return (
-        f"### {rule['alert']}\n\n{_text(' '.join(told))}\n\n{_text('**Fires on** `' + rule['expr'] + '`' + waited)}\n"
+        f"### {rule['alert']}\n\n{_text(' '.join(parts))}\n\n{_text('**Fires on** `' + rule['expr'] + '`' + waited)}\n"
     )
 
 
-def _text(told: str) -> str:
+def _text(text: str) -> str:
     """Lines of a page; a label of the alert is named."""
-    named = re.sub(r"{{ \$labels\.(\w+) }}", r"`\1`", told)
+    named = re.sub(r"{{ \$labels\.(\w+) }}", r"`\1`", text)
     return "\n".join(textwrap.wrap(named, 120, break_long_words=False, break_on_hyphens=False))

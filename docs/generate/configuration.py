@@ -73,7 +73,7 @@ def keys(model: type[Any]) -> dict[str, str | None]:
 
 def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str:
     definitions = schema.get("$defs", {})
-    said = comments(model)
+    meanings = comments(model)
     own = definitions.get(model.__name__, schema)
     rows = []
     for name, description in keys(model).items():
@@ -83,7 +83,7 @@ def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str
         kind = " or ".join(filter(None, [type_of(shape, definitions)]))
         limits = range_of(shape)
         default = default_of(getattr(value, name))
-        meaning = re.sub(r"\bNone\b", "null", description or said.get(name, ""))
+        meaning = re.sub(r"\bNone\b", "null", description or meanings.get(name, ""))
         rows.append([f"`{name}`", f"{kind}, {limits}" if limits else kind, default, meaning])
     return table(["key", "type", "default", "meaning"], rows) if rows else ""
 
@@ -92,14 +92,14 @@ def comments(model: type[Any]) -> dict[str, str]:
     """Field -> the comment above it, its lines that begin with `#:`."""
     lines = inspect.getsource(sys.modules[model.__module__]).splitlines()
     tree = ast.parse("\n".join(lines))
-    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
-    said = {}
-    for node in found.body:
+    (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
+    meanings = {}
+    for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             at, above = node.lineno - 2, list[str]()
             while lines[at].strip().startswith("#:"):
                 above.insert(0, lines[at].strip().removeprefix("#:").strip())
                 at -= 1
             if above:
-                said[node.target.id] = " ".join(above)
-    return said
+                meanings[node.target.id] = " ".join(above)
+    return meanings

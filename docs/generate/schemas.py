@@ -51,10 +51,10 @@ READABLE = 60
 
 def range_of(schema: Schema) -> str:
     """The values that are allowed, as far as the schema says."""
-    found = list(_bounds(schema))
+    limits = list(_bounds(schema))
     for each in schema.get("anyOf", ()):
-        found.extend(_bounds(each))
-    return ", ".join(dict.fromkeys(found))
+        limits.extend(_bounds(each))
+    return ", ".join(dict.fromkeys(limits))
 
 
 def _bounds(schema: Schema) -> Iterator[str]:

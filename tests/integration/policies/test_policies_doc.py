@@ -92,9 +92,9 @@ def test_snippets_can_decide(snippet, setting):
     """Every YAML in the document is a configuration with which the service would start, params as they were given."""
     settings = setting(snippet)
     check_policy(settings)
-    made = make_policy(settings.policy.name, params=settings.policy.params)
+    policy = make_policy(settings.policy.name, params=settings.policy.params)
     given = {key: value for key, value in settings.policy.params.items() if not isinstance(value, dict)}
-    assert given.items() <= dict(made.params).items()
+    assert given.items() <= dict(policy.params).items()
 
 
 CODE = next(code for code in PYTHON if "class MeanReward(" in code)

@@ -41,33 +41,33 @@ def curve(*passes):
 
 def test_a_router_that_always_picks_right_is_beyond_doubt():
     """A router that always picks right earns what the best arms earn, and the sentence claims a lead."""
-    found = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
-    assert found.points[-1].reward == pytest.approx(0.95) == found.oracle
-    assert found.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})
-    assert (found.best_fixed, found.break_even, found.beyond_doubt) == ("multi_step", 1, True)
-    assert "answers 100% right with 1.0 steps a question; always multi_step 100% with 2.0" in sentence(found)
-    assert sentence(found).endswith("more than chance explains.")
+    result = curve(passed([0, 1, 2] * 100), passed([0, 1, 2] * 100))
+    assert result.points[-1].reward == pytest.approx(0.95) == result.oracle
+    assert result.always == pytest.approx({"no_retrieval": 1 / 3, "single_step": 2 / 3 - 0.05, "multi_step": 0.9})
+    assert (result.best_fixed, result.break_even, result.beyond_doubt) == ("multi_step", 1, True)
+    assert "answers 100% right with 1.0 steps a question; always multi_step 100% with 2.0" in sentence(result)
+    assert sentence(result).endswith("more than chance explains.")
 
 
 def test_a_router_no_better_than_the_best_arm_is_not_praised():
     """Where the band reaches down to always the best arm, the sentence says that chance could explain the rest."""
-    found = curve(passed([2] * 300), passed([2] * 300), passed([0, 1, 2] * 100))
-    assert (found.points[-1].low, found.always["multi_step"]) == pytest.approx((0.9, 0.9))
-    assert found.points[-1].reward > 0.91
-    assert not found.beyond_doubt
-    assert sentence(found).endswith("chance could explain that.")
+    result = curve(passed([2] * 300), passed([2] * 300), passed([0, 1, 2] * 100))
+    assert (result.points[-1].low, result.always["multi_step"]) == pytest.approx((0.9, 0.9))
+    assert result.points[-1].reward > 0.91
+    assert not result.beyond_doubt
+    assert sentence(result).endswith("chance could explain that.")
 
 
 def test_the_break_even_is_marked_where_it_is():
     """A router that loses at first breaks even at the question where it has caught up, and the chart marks it."""
-    found = curve(passed([0] * 30 + [0, 1, 2] * 90))  # 20 of 30 questions lost at first, nothing afterwards
+    result = curve(passed([0] * 30 + [0, 1, 2] * 90))  # 20 of 30 questions lost at first, nothing afterwards
     ahead = np.cumsum(REWARDS[range(300), [0] * 30 + [0, 1, 2] * 90] - REWARDS[:, 1])
-    assert found.break_even == int(np.flatnonzero(ahead < 0)[-1]) + 2
+    assert result.break_even == int(np.flatnonzero(ahead < 0)[-1]) + 2
     (line,) = [
-        line for line in chart(found) if f"break-even with always single_step: question {found.break_even}" in line
+        line for line in chart(result) if f"break-even with always single_step: question {result.break_even}" in line
     ]
-    assert int(line.split()[0]) >= found.break_even
-    assert f"breaks even at question {found.break_even}" in safe_start(found, harm=0.2)
+    assert int(line.split()[0]) >= result.break_even
+    assert f"breaks even at question {result.break_even}" in safe_start(result, harm=0.2)
 
 
 def test_a_lead_is_as_wide_as_questions_and_orders_make_it():

@@ -44,7 +44,8 @@ from ragbandit.router.policies.base import (
     epsilon_greedy,
     read_params,
 )
-from ragbandit.router.policies.finetuned.reading import EXAMPLE, HEAD, RIGHT, ReadingParams, load_reader, sha256_of
+from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
+from ragbandit.router.policies.finetuned.reading import load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow

@@ -25,7 +25,8 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.policies.finetuned.reading import EXAMPLE, HEAD, RIGHT, ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
+from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Query, Update
 

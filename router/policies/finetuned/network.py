@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ragbandit.router.encoders.forward import TruncatingTokenizer
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.policies.finetuned.reading import HEAD, MODEL, ReadingParams
+from ragbandit.router.policies.finetuned.params import HEAD, MODEL, ReadingParams
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.torch_models import load_model
 from ragbandit.shared.types import Features

@@ -8,7 +8,8 @@ import pytest
 
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.finetuned.network import dropout_seed, fresh_head, fresh_pre
-from ragbandit.router.policies.finetuned.reading import ReadingParams, load_reader
+from ragbandit.router.policies.finetuned.params import ReadingParams
+from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.testing.policies import ARMS, made_query, made_reward, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of

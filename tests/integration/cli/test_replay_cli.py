@@ -109,18 +109,6 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
     assert served["candidates"][0]["comparison"]["verdict"] == "not known yet"
 
 
-def test_prices(store, run, tmp_path):
-    """All at one price, a number or a name of the settings: rewards are read at it, and policies asked at it."""
-    settings = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings | {"cost_weights": {"economy": 0.8}}))
-    words = ("--policy", "linucb,fixed:multi_step", "--json")
-    usual, dear = found(run(*words)), found(run(*words, "--price", "economy"))
-    assert found(run(*words, "--price", "0.8")) == dear
-    assert (usual["plan"]["weight"], dear["plan"]["weight"]) == (None, 0.8)
-    refused(run(*words, "--price", "low"), "price: 'low' is not a price", "economy")
-    refused(run(*words, "--price", "-1"), "price")
-
-
 def test_store(store, filled, run):
     """The configured store is replayed: its ledger by name, its rows, versions and values; candidates of every kind."""
     words = ("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--baseline", "logged")
@@ -147,16 +135,6 @@ def test_a_sample_of_the_store(store, run):
     plain = found(run("--policy", "fixed:single_step", "--sample", "90", "--json"))
     assert (plain["rows"], plain["sampled_from"]) == (120, None), "what does not learn is judged on all rows"
     refused(run("--policy", "linucb", "--sample", "-1"), "sample", "0 or more")
-
-
-def test_store_by_version(store, run):
-    """A snapshot is judged on later rows; the last one, which has learned all rows, cannot be judged."""
-    versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.snapshot_root).rglob("*.json")}
-    assert {60, 120} <= set(versions)
-    early = versions[min(versions)]
-    said = found(run("--policy", early, "--json"))
-    assert (said["rows"], said["candidates"][0]["learned"]) == (120 - min(versions), "before")
-    refused(run("--policy", versions[120]), "all 120 rows were learned by a snapshot", "name the policy")
 
 
 @pytest.mark.parametrize(

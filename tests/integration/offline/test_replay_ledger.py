@@ -50,17 +50,6 @@ def test_pages_and_memory_agree(ledger_of_rows, monkeypatch):
     close(replace(in_pages, since=None), in_memory)
 
 
-@on_sqlite
-def test_rows_of_two_encoders(ledger_of_rows):
-    """Features of two encoders are left out, wherever in the ledger the second one comes: no model mixes them."""
-    rows = lived_rows(120)
-    rows[100:] = [replace(row, decision=replace(row.decision, encoder_hash="other")) for row in rows[100:]]
-    log = ledger_of_rows(rows)
-    in_pages = replay(log, candidates=CANDIDATES)
-    assert any("no features" in note for note in in_pages.notes)
-    close(in_pages, replay(in_memory_of(log, rows), candidates=CANDIDATES))
-
-
 @pytest.mark.parametrize("change", [{"pmf": "[0.5,"}, {"arms": "fast"}, {"pmf": '[0.5,"x",0.2]'}])
 def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
     """A damaged row is an error that names its decision, or at least where to look."""

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
 from ragbandit.router.rollouts import evaluator
-from ragbandit.router.rollouts.evaluator import VERDICT_EVERY_S, Evaluator
+from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.verdicts import Evidence, comparison_of, decide
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
@@ -71,18 +71,6 @@ def test_the_store_and_the_arrays_say_the_same(trial, monkeypatch):
         found.append(decide(trial.version, evidence=evidence, now=trial.now))
         assert (evidence.questions, evidence.rewards.rows) == (110, 110)
     assert found[0] == found[1]
-
-
-def test_an_unchanged_verdict_is_stored_again_after_a_time(trial):
-    """Without data a version waits for ratings; the same verdict is stored once, then after five minutes."""
-    trial.do("canary")
-    for _ in range(3):
-        trial.look()
-    assert [one.kind for one in trial.verdicts] == ["not known yet"]
-    assert trial.version.waits_for == "rated questions of main"
-    trial.now += VERDICT_EVERY_S
-    trial.look()
-    assert len(trial.verdicts) == 2
 
 
 def test_only_a_ledger_that_was_read_is_judged(trial, monkeypatch):

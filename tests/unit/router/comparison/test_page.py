@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, LearningCurve, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
-from ragbandit.router.comparison.charts import learning, more_buys
+from ragbandit.router.comparison.charts import more_buys
 from ragbandit.router.comparison.page import check_page, page, shown, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -160,14 +160,6 @@ def test_what_a_higher_cost_buys():
     expected = "0.5 steps more a question buys about 0.050 of quality (10 steps for each right answer)"
     assert expected in more_buys([present, *points], unit="steps")
     assert more_buys(points, unit="steps") == ""
-
-
-def test_a_fixed_arm_is_drawn_once_where_its_curves_are_equal():
-    """Cold and warm have one line of the best fixed arm, unless its rewards differ between them."""
-    cold = LearningCurve(name="cold", questions=[20, 40, 80], policy=[0.1, 0.2, 0.3], fixed=[0.3] * 3, rated=[1, 2, 4])
-    for fixed, lines_drawn in ((0.3, 1), (0.4, 2)):
-        warm = replace(cold, name="warm", questions=[20, 30], policy=[0.4] * 2, fixed=[fixed] * 2, rated=[1, 2])
-        assert str(learning([cold, warm]).body).count("best fixed arm") == lines_drawn
 
 
 def test_a_long_report_is_small(tmp_path, monkeypatch):

@@ -36,19 +36,6 @@ def test_weighted():
     assert made_log().weighted(0.3).cost.tolist() == made_log().cost.tolist()
 
 
-@pytest.mark.parametrize("rows", [np.array([2, 0]), np.array([True, False, True, False])])
-def test_part(rows):
-    """A part has those rows of every array, features and fields too, in the order given."""
-    log, cut = made_log(), made_log().part(rows)
-    for name in ("keys", "action", "reward", "quality", "cost", "raw", "defaulted", "made_at"):
-        assert getattr(cut, name).tolist() == getattr(log, name)[rows].tolist(), name
-    for name in ("pmf", "offered", "features"):
-        assert np.array_equal(getattr(cut, name), getattr(log, name)[rows]), name
-    assert cut.fields["tenant"].tolist() == log.fields["tenant"][rows].tolist()
-    assert (len(cut), cut.arms, cut.minimum, cut.maximum) == (2, log.arms, -1.0, 1.0)
-    assert replace(log, features=None).part(rows).features is None
-
-
 def test_keys_are_the_same_everywhere():
     """The keys of two ids are these numbers on every machine and in every version: folds must not move."""
     ids = ["a", "0192f3a0-7c1e-7abc-8def-0123456789ab"]

@@ -98,13 +98,3 @@ def test_pmfs_of_other_rows_are_found(seed):
 
 
 # ---------------------------------------------------------------------------------------------------------- the tallies
-
-
-def test_pieces_give_the_whole():
-    """A tally of a log in pieces, empty ones too, is that of the whole log."""
-    random = np.random.default_rng(1)
-    logged, candidate = skewed(50, random=random), skewed(50, random=random)
-    log = made_log(logged, action=drawn(logged, random=random))
-    whole, parts = weight_tally(log, candidate), weight_tally(log, candidate, pieces=70)
-    for name in ("rows", "total", "squares", "largest", "possible", "variance", "unsupported", "shares"):
-        assert getattr(parts, name) == pytest.approx(getattr(whole, name)), name

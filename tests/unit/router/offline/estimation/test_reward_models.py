@@ -62,21 +62,6 @@ def test_no_row_is_predicted_by_itself(seed, fold):
     assert not np.allclose(after[~mine], before[~mine])
 
 
-@few
-@given(seed=seeds, order=st.permutations(range(200)), cut=st.integers(1, 199))
-def test_merged_parts_are_the_whole(seed, order, cut):
-    """Two ridges with parts of a log, in any order, merged, predict what the one of the whole log predicts."""
-    log = log_of(seed)
-    whole = Ridge(arms=ARMS, folds=3)
-    whole.add(**log)
-    parts = [Ridge(arms=ARMS, folds=3) for _ in range(2)]
-    for ridge, rows in zip(parts, (order[:cut], order[cut:]), strict=True):
-        ridge.add(**{name: values[rows] for name, values in log.items()})
-    merged = parts[1].merged(parts[0])
-    wanted = whole.predict(log["features"], folds=log["folds"])
-    assert merged.predict(log["features"], folds=log["folds"]) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
-
-
 def test_an_arm_without_rows_is_the_mean_of_all():
     """An arm that nobody played is predicted by the mean of the training rows."""
     log = log_of(3)

@@ -13,7 +13,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, B
 from ragbandit.router.offline.logs import parquet, write_rows
 from ragbandit.router.offline.logs.columns import normalised
 from ragbandit.shared.errors import InvalidInput
-from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra
+from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log
 
 
 def whole(logs_):
@@ -87,20 +87,6 @@ def test_more_than_one_row_group(tmp_path, monkeypatch):
     assert [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)] == [512, 188]
     assert metadata.row_group(0).column(0).compression == "ZSTD"
     assert_same(rows, tmp_path / "log.parquet")
-
-
-def test_candidates_follow_the_arms(tmp_path):
-    """A candidate's pmf, aligned with each row's own arms, comes in the order of the Log's."""
-    rows = plain_rows(50) + plain_rows(50, arms=("slow", "fast", "deep"), seed=1)
-    rows = with_extra(rows, "candidate", [list(row.decision.pmf[::-1]) for row in rows])
-    write_rows(tmp_path / "log.parquet", rows)
-    for log in read_log(tmp_path / "log.parquet", own=("candidate",), batch_rows=64):
-        first = rows[: len(log)]
-        rows = rows[len(log) :]
-        for number, row in enumerate(first):
-            for arm, p in zip(row.decision.arms, row.decision.pmf[::-1], strict=True):
-                assert log.own["candidate"][number, log.arms.index(arm)] == p
-    assert rows == []
 
 
 def test_features_and_fields(tmp_path):

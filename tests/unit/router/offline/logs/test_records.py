@@ -7,8 +7,6 @@ import json
 import tempfile
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -67,13 +65,6 @@ def test_numbers_of_rows_and_faults():
     assert read("id,b\r1,2\r") == [(2, {"id": "1", "b": "2"})]
     assert read('{"id": 1, "scores": [{"value": 1}]}') == [(1, {"id": 1, "scores": [{"value": 1}]})]
     assert read('[{"id": 1}, 2]')[1] == (2, "is a int (write a list of JSON objects)")
-
-
-def test_rows_of_parquet(tmp_path):
-    """A row of Parquet is an object with its structs, whatever the file is called."""
-    rows = [{"id": "1", "correct": {"a": 1.0, "b": None}}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "table.bin")
-    assert read((tmp_path / "table.bin").read_bytes()) == [(1, rows[0])]
 
 
 @pytest.mark.parametrize(

@@ -122,20 +122,6 @@ def test_objects_may_be_columns(tmp_path, sign):
         _ = table.steps
 
 
-@pytest.mark.parametrize(
-    ("costs", "kept"),
-    [
-        ({"cost": {"a": 1, "b": 2}}, {"cost": {"a": 1.0, "b": 2.0}}),
-        ({"dollars.a": 1, "dollars.b": 2}, {"dollars": {"a": 1.0, "b": 2.0}}),
-        ({"cost": 3, "prompt_tokens": '{"a": 1, "b": 2}'}, {"prompt_tokens": {"a": 1.0, "b": 2.0}}),
-    ],
-)
-def test_other_costs_than_steps(written, costs, kept):
-    """Costs are objects of amounts by arm, one per term; other values of these keys are ignored."""
-    (row,) = written(json.dumps({"question": "Who?", "correct": {"a": 0, "b": 1}} | costs)).rows
-    assert (row.steps, row.costs) == ({}, kept)
-
-
 def test_rows_with_gaps_are_left_out(tmp_path):
     """Most rows define the arms; a row whose outcome of an arm is missing, null or blank goes to the unusable rows."""
     gaps = [

@@ -10,7 +10,7 @@ import pytest
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import OpenLog, memory_log
+from ragbandit.router.offline.replay import OpenLog
 from ragbandit.router.offline.replay.parts import LogPart
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import write_json
@@ -57,14 +57,6 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, pass
     assert max(sizes) <= 37
     assert sum(sizes) == passes * 200 + 37, "the first piece is also searched for the first exploration"
     close(result, expected)
-
-
-def test_without_candidates(parquet):
-    """Without names each arm of the log is judged, and uniform: of a Parquet file and of rows in memory."""
-    log = open_log(parquet, config=Settings())
-    names = ["fixed:fast", "fixed:deep", "fixed:slow", "uniform"]
-    for source in (log, memory_log(lived_rows(200))):
-        assert [candidate.name for candidate in replay(source).candidates] == names
 
 
 def test_since(parquet):

@@ -92,25 +92,6 @@ def test_wrong_row_is_named():
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
-def test_column_as_list_or_object():
-    """A candidate's pmf may stand in the rows as a list in the order of their arms, or by name; both say the same."""
-    rows = lived_rows(50)
-    lists = with_extra(rows, "new", [[0.25, 0.75, 0.0]] * 50)
-    objects = with_extra(rows, "new", [{"deep": 0.75, "fast": 0.25}] * 50)
-    turned = [replace(row, decision=turned_round(row.decision), extra={"new": [0.0, 0.75, 0.25]}) for row in rows]
-    found = [judged(each, "column:new").candidates[0] for each in (lists, objects, turned)]
-    assert found[0].shares == {"fast": 0.25, "deep": 0.75, "slow": 0.0}
-    assert found[0].described == "the pmf in new"
-    for other in found[1:]:
-        assert other.shares == found[0].shares or other.shares == dict(reversed(found[0].shares.items()))
-        close(other.reward, found[0].reward)
-
-
-def turned_round(decision):
-    """The same decision with its arms the other way round."""
-    return replace(decision, arms=decision.arms[::-1], pmf=decision.pmf[::-1])
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [

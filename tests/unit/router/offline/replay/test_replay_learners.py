@@ -1,8 +1,6 @@
 """Snapshots and policies that learn from the log must not have seen what they are asked about."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -62,20 +60,6 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
         (1 - 3 * floor) * shares + floor, abs=0.05
     )
-
-
-def test_snapshot_of_another_ledger(settings):
-    """A new label learns all decisions of its store: what is older than another ledger's snapshot may be a lesson."""
-    made, rows = settings(), fresh_rows(50)
-    version = snapshot_of(rows, made)
-    at = rows[29].decision.made_at
-    file = Path(made.snapshot_root) / f"{version}.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"made_at": at}))
-    found = judged(rows, version, settings=made, ledger="other")
-    assert found.rows == 20
-    assert any("30 rows are left out" in note for note in found.notes)
-    with pytest.raises(InvalidInput, match="all 50 rows"):
-        judged(rows, version, settings=made, ledger="imported")
 
 
 def test_features_are_made_where_they_are_missing(settings):

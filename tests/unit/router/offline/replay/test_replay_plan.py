@@ -1,25 +1,9 @@
 """Plans of a replay: reward models, notes about the log, refused plans and candidates."""
 
-from dataclasses import replace
-
 import pytest
 
 from ragbandit.router.offline.replay import Plan, parse_candidates
 from ragbandit.shared.errors import InvalidInput
-from tests.support.logs.replay_logs import hand_rows, judged, lived_rows
-
-
-def test_sources_of_rewards():
-    """Default rewards and rows without features are counted and noted."""
-    rows = lived_rows(6)
-    rows[0] = replace(rows[0], reward=replace(rows[0].reward, source="default", preset="default"))
-    found = judged(rows, "uniform")
-    assert found.notes == ("1 of 6 rewards are the default: nobody judged those answers",)
-    unknown = "a question that occurs several times is not recognised, and counts as several"
-    assert judged(hand_rows(), "uniform").notes == (
-        f"5 rows have neither text nor features: {unknown}",
-        "the rows have no features: the reward model knows the arms' means only",
-    )
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_rows_of_another_store_in_a_live_ledger(make_world, new_url, tmp_path):
 
 
 def test_own_rows_in_another_ledger(world, tmp_path):
-    """Decisions of this store that another of its ledgers learns keep their draws."""
+    """A second ledger of a store learns its decisions with the draws that they have."""
     exported(world.ledger, tmp_path / "log.jsonl")
     there = Ledger(world.database, label="second")
     assert imported(there, tmp_path / "log.jsonl").added == 15

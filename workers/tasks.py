@@ -15,6 +15,7 @@ from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.serving.deciding.steps.needs import passing_arms
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -97,6 +98,8 @@ class AnswerJob:
         self.run = run
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
         self._cancelled = cancelled
+        settings = context.settings
+        self._passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
         #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
         self.has_content = False
@@ -179,7 +182,14 @@ class AnswerJob:
             return None  # no other arm takes over; `_keep` waits for the store
         unhealthy = [health.arm for health in healths if health.state != "closed"]
         return next_decision(
-            decision, outcome, arms=arms, unhealthy=unhealthy, chat=self.run.chat, settings=settings, secret=secret
+            decision,
+            outcome,
+            arms=arms,
+            unhealthy=unhealthy,
+            chat=self.run.chat,
+            limits=settings.budget,
+            passing=self._passing,
+            secret=secret,
         )
 
     def _claimed(self, successor: Decision) -> ActiveRun | None:
@@ -222,7 +232,8 @@ class AnswerJob:
         context, decision = self.context, self.decision
         chat = self.run.chat
         if isinstance(arm.strategy, Model | Http):
-            self._others = other_arms(decision, chat=chat, settings=context.settings)
+            arms, attempts = context.settings.worker_arms, context.settings.server.failover
+            self._others = other_arms(decision, chat=chat, worker_arms=arms, passing=self._passing, attempts=attempts)
         work = run_strategy(
             arm.strategy,
             query=replace(decision.query, id=decision.id, chat=chat),

@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -247,10 +246,12 @@ class Rewriter:
         return decision.query.text or None if isinstance(decision, Decision) else None
 
 
-def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
-    """The rewriter; None if the settings turn rewriting off, or the model cannot be called."""
-    rewrite = settings.conversation.rewrite
-    chosen = rewrite.generator or settings.generator
+def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store: DecisionStore) -> Rewriter | None:
+    """The rewriter; None if the settings turn rewriting off, or the model cannot be called.
+
+    generator: asked if `rewrite` has no generator of its own
+    """
+    chosen = rewrite.generator or generator
     if rewrite.by == "off" or chosen.name != "openai" or importlib.util.find_spec("openai") is None:
         return None
     # Without a base URL the server is OpenAI's, which refuses calls without a key.
@@ -261,9 +262,9 @@ def rewriter_of(settings: Settings, *, store: DecisionStore) -> Rewriter | None:
 class ConversationQueries:
     """Turns chats into queries. Safe to use from several threads."""
 
-    def __init__(self, settings: Settings, *, store: DecisionStore) -> None:
-        self.settings = settings.conversation
-        self.rewriter: Rewriter | None = rewriter_of(settings, store=store)
+    def __init__(self, settings: ConversationSettings, *, generator: GeneratorSettings, store: DecisionStore) -> None:
+        self.settings = settings
+        self.rewriter: Rewriter | None = rewriter_of(settings.rewrite, generator=generator, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query) -> "Future[Query]":
         """Make the query of a chat, with a rewritten question if `rewriter` is set. Raises InvalidInput."""

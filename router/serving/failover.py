@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
-from ragbandit.router.serving.deciding.steps.needs import as_text, lacks_of, passing_arms
+from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
 from ragbandit.shared.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
 
@@ -21,18 +21,27 @@ LEAST_S: Final = 0.5
 _PREFIX: Final = "resp_"
 
 
-def other_arms(decision: Decision, *, chat: Mapping[str, Json], settings: Settings) -> list[ArmName]:
-    """The arms that may answer if the decision's arm fails, the policy's favourite first. chat: the chat request."""
+def other_arms(
+    decision: Decision,
+    *,
+    chat: Mapping[str, Json],
+    worker_arms: Collection[str],
+    passing: Mapping[ArmName, Ability],
+    attempts: int,
+) -> list[ArmName]:
+    """The arms that may answer if the decision's arm fails, the policy's favourite first.
+
+    chat: the chat request. passing: arms that pass chats on, see `passing_arms`. attempts: setting server.failover
+    """
     query, link = decision.query, link_of(decision.query.request)
     if link:
-        if link["attempt"] > settings.server.failover:
+        if link["attempt"] > attempts:
             return []
-        return [ArmName(arm) for arm in link["left"] if arm in settings.worker_arms]
-    is_off = settings.server.failover == 0 or query.request.get(FAILOVER) is False
+        return [ArmName(arm) for arm in link["left"] if arm in worker_arms]
+    is_off = attempts == 0 or query.request.get(FAILOVER) is False
     if is_off or query.forced or PinnedArm.key in decision.facts:
         return []
-    allowed = [ArmName(arm) for arm in query.arms or settings.worker_arms if arm != decision.arm]
-    passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
+    allowed = [ArmName(arm) for arm in query.arms or worker_arms if arm != decision.arm]
     lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
@@ -53,11 +62,12 @@ def next_decision(
     arms: Sequence[ArmName],
     unhealthy: Collection[ArmName],
     chat: Mapping[str, Json],
-    settings: Settings,
+    limits: BudgetSettings,
+    passing: Mapping[ArmName, Ability],
     secret: bytes,
 ) -> Decision | None:
     """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: arms to try last."""
-    budget = _budget_left(capped(decision.query.budget, limits=settings.budget), outcome=outcome)
+    budget = _budget_left(capped(decision.query.budget, limits=limits), outcome=outcome)
     ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)
     if budget is None or not ordered or failure is None:
@@ -74,7 +84,6 @@ def next_decision(
     }
     request = {**query.request, FAILOVER: link}
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
-    passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)
     return replace(

@@ -16,7 +16,7 @@ LEFT = {
     "router/policies": 6,
     "router/queue": 2,
     "router/rollouts": 3,
-    "router/serving": 9,
+    "router/serving": 4,  # the assembly of a Router; feedback
     "workers/draft.py": 1,
     "workers/evaluation": 11,
     "workers/judge": 2,

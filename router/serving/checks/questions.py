@@ -9,14 +9,14 @@ from typing import Final
 
 import uuid_utils
 
-from ragbandit.router.config.context_schema import check_declared
-from ragbandit.router.config.settings import BudgetSettings, Settings
+from ragbandit.router.config.context_schema import ContextSchema, check_declared
+from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import did_you_mean, known_choices
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plain_values import plain
 from ragbandit.shared.text_forms import is_blank
-from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, ArmName, Budget, DecisionId, Json, Message, Query
+from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, ArmName, Budget, DecisionId, Json, Message, Query
 
 #: valid ids, which RQ also accepts as job ids
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -82,30 +82,34 @@ _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()  # made once, because every question is compared with it
 
 
-def checked_query(query: Query, *, arms: Sequence[ArmName], settings: Settings) -> Query:
-    """Returns the checked query, with an id and a sorted context. arms: the arms on offer. Raises InvalidInput."""
+def checked_query(
+    query: Query,
+    *,
+    arms: Sequence[ArmName],
+    configured: Collection[str],
+    schema: ContextSchema,
+    most_bytes: int,
+) -> Query:
+    """Returns the checked query, with an id and a sorted context. Raises InvalidInput.
+
+    arms: the arms on offer. configured: all arms. schema: setting `context`. most_bytes: setting
+    server.max_context_bytes. Fields that only one step of deciding reads are checked by that step.
+    """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
     checked_id(query.tenant, field="tenant")
-    _check_arms(query, known=arms, configured=settings.arms)
+    _check_arms(query, known=arms, configured=configured)
     checked_type(query.context, Mapping, field="context", wanted="a mapping")
     if query.context:
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
-        _check_context(query.context, most_bytes=settings.server.max_context_bytes)
-    check_declared(query.context, schema=settings.context)
+        _check_context(query.context, most_bytes=most_bytes)
+    check_declared(query.context, schema=schema)
     if query.budget != _NO_BUDGET:
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
-    if query.cost_weight is not None:
-        query = replace(query, cost_weight=plain(query.cost_weight))
-        _check_weight(query.cost_weight, prices=settings.cost_weights)
-    if query.aim:
-        _check_aim(query)
-    if query.sticky_turns is not None:
-        _check_sticky_turns(query.sticky_turns, most=settings.conversation.sticky_turns_cap)
     # Sorted as in the log, so that a policy sees the same context in a replay.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
@@ -133,30 +137,6 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
                 raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
     if query.forced and (arms is None or len(arms) != 1):
         raise InvalidInput("a forced question needs exactly one arm", field="arms", remedy="name one arm in `arms`")
-
-
-def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
-    names = ", ".join(prices) or "none is configured"
-    if isinstance(weight, str):
-        if weight not in prices:
-            remedy = f"{did_you_mean(weight, prices)}use a name of the setting `cost_weights` ({names}), or a number"
-            raise InvalidInput(f"unknown weight of cost {weight!r:.80}", field="cost_weight", remedy=remedy)
-    elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
-        remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `cost_weights` ({names})"
-        raise InvalidInput(f"{weight!r:.80} is not a weight of cost", field="cost_weight", remedy=remedy)
-
-
-def _check_aim(query: Query) -> None:
-    checked_type(query.aim, Mapping, field="aim", wanted="a mapping")
-    if query.cost_weight is not None:
-        raise InvalidInput("the question has an aim and a weight of cost", field="aim", remedy="send one of the two")
-    if len(query.aim) != 1 or not set(query.aim) <= AIMS.keys():
-        remedy = f'send one of {", ".join(AIMS)}, such as {{"quality": 0.9}}'
-        raise InvalidInput(f"{dict(query.aim)!r:.80} is not an aim", field="aim", remedy=remedy)
-    ((name, value),) = query.aim.items()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= AIMS[name]:
-        remedy = f"send a number above 0, {AIMS[name]:g} at most"
-        raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
 def _check_budget(budget: Budget) -> None:
@@ -228,9 +208,3 @@ def check_message(message: object) -> None:
         raise InvalidInput(f"a message has the role {message.role!r:.40}", field="messages", remedy=remedy)
     checked_type(message.text, str, field="messages", wanted="messages of text")
     checked_text(message.text, field="messages", blank=True)
-
-
-def _check_sticky_turns(turns: object, *, most: int) -> None:
-    if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most:
-        remedy = f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)"
-        raise InvalidInput(f'"sticky_turns" is {turns!r:.40}', field="sticky_turns", remedy=remedy)

@@ -73,7 +73,14 @@ class RouteService:
         """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
-        checked = checked_query(query, arms=offered, settings=self.serving.settings)
+        settings = self.serving.settings
+        checked = checked_query(
+            query,
+            arms=offered,
+            configured=settings.arms,
+            schema=settings.context,
+            most_bytes=settings.server.max_context_bytes,
+        )
         if query.id is not None:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
         question = Question(query=checked, run_by=run_by, allowed=tuple(map(ArmName, checked.arms or offered)))

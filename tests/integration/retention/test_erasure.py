@@ -171,8 +171,10 @@ def test_both_decisions_of_a_failover(world, named):
     first = told(world, learned=False, ours=True)
     failure = {"failure": {"kind": "failed", "status": 503}}
     failed = unrun_outcome(first.id, stop_reason="error", error=SECRET, now=world.now, made_by=failure)
-    others = other_arms(first, chat={}, settings=world.settings)
-    parts = {"arms": others, "unhealthy": others[:1], "chat": {}, "settings": world.settings, "secret": b"s"}
+    worker_arms = world.settings.worker_arms
+    others = other_arms(first, chat={}, worker_arms=worker_arms, passing={}, attempts=2)
+    parts = {"arms": others, "unhealthy": others[:1], "chat": {}, "secret": b"s"}
+    parts |= {"limits": world.settings.budget, "passing": {}}
     second = next_decision(first, failed, **parts)
     assert (second.arm, second.propensity, second.query.forced) == (others[1], 1.0, True)
     failed = replace(failed, made_by={**failure, "successor": second.id})

@@ -8,9 +8,12 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.serving.checks.questions import AIMS, checked_type
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden, InvalidInput
+from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.plain_values import plain
 from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Decision, Json, Query
 
 #: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,
@@ -27,6 +30,11 @@ class Prices(Step):
 
     def check(self, question: Question) -> None:
         query, served = question.query, self._served
+        if query.cost_weight is not None:
+            query = replace(query, cost_weight=plain(query.cost_weight))
+            _check_weight(query.cost_weight, prices=self._named)
+        if query.aim:
+            _check_aim(query)
         if served.settings.tenants and TERMS not in query.request:  # the HTTP layer adds those of key and tenant
             terms = price_terms({}, tenant=served.settings.tenant(query.tenant), named=self._named)
             query = replace(query, request={**query.request, TERMS: terms}) if terms else query
@@ -53,6 +61,30 @@ class Prices(Step):
             f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; "
             "it is learned at that weight, and scores are read at it."
         )
+
+
+def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
+    names = ", ".join(prices) or "none is configured"
+    if isinstance(weight, str):
+        if weight not in prices:
+            remedy = f"{did_you_mean(weight, prices)}use a name of the setting `cost_weights` ({names}), or a number"
+            raise InvalidInput(f"unknown weight of cost {weight!r:.80}", field="cost_weight", remedy=remedy)
+    elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
+        remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `cost_weights` ({names})"
+        raise InvalidInput(f"{weight!r:.80} is not a weight of cost", field="cost_weight", remedy=remedy)
+
+
+def _check_aim(query: Query) -> None:
+    checked_type(query.aim, Mapping, field="aim", wanted="a mapping")
+    if query.cost_weight is not None:
+        raise InvalidInput("the question has an aim and a weight of cost", field="aim", remedy="send one of the two")
+    if len(query.aim) != 1 or not set(query.aim) <= AIMS.keys():
+        remedy = f'send one of {", ".join(AIMS)}, such as {{"quality": 0.9}}'
+        raise InvalidInput(f"{dict(query.aim)!r:.80} is not an aim", field="aim", remedy=remedy)
+    ((name, value),) = query.aim.items()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= AIMS[name]:
+        remedy = f"send a number above 0, {AIMS[name]:g} at most"
+        raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
 def budget_factor(query: Query) -> float:

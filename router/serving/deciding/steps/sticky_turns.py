@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
-from ragbandit.router.serving.deciding.steps.step import Batch, Step
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.search import newest_turns
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Decision, Query, StickyTurn
 
 
@@ -14,6 +15,12 @@ class StickyTurns(Step):
         self._settings = served.settings.conversation
         #: the incumbent is compared with draws, so with an incumbent every turn is drawn
         self._is_off = served.settings.policy.incumbent is not None
+
+    def check(self, question: Question) -> None:
+        turns, most = question.query.sticky_turns, self._settings.sticky_turns_cap
+        if turns is not None and (not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most):
+            remedy = f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)"
+            raise InvalidInput(f'"sticky_turns" is {turns!r:.40}', field="sticky_turns", remedy=remedy)
 
     def before(self, batch: Batch) -> None:
         limits = [(question, self._turns(question.query)) for question in batch.questions if question.is_drawn]

@@ -104,7 +104,7 @@ def test_any_list_is_a_bounded_query_or_invalid(messages):
         query = with_chat(Query(text="", session="s"), messages, settings=KEPT)
     except InvalidInput:
         return
-    checked_query(query, arms=["none"], settings=Settings())
+    checked_query(query, arms=["none"], configured=["none"], schema={}, most_bytes=0)
     assert query.text == [each.text for each in messages if each.role == "user" and each.text.strip()][-1]
     assert (query.asked is not None) == any(each.role != "system" for each in query.messages)
     assert sum(each.role != "system" for each in query.messages) <= KEPT.turns
@@ -169,5 +169,6 @@ def test_what_is_taken_as_a_rewrite(reply, rewrite, failed):
 )
 def test_who_rewrites(given, who):
     """The server of the rewrite's own generator, else that of the service; a model in the workers cannot."""
-    found = rewriter_of(Settings(**given), store=None)
-    assert (None if found is None else found.model) == who
+    settings = Settings(**given)
+    rewriter = rewriter_of(settings.conversation.rewrite, generator=settings.generator, store=None)
+    assert (None if rewriter is None else rewriter.model) == who

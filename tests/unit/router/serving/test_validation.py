@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -9,6 +10,8 @@ from hypothesis import given, strategies as st
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.serving.checks.questions import capped, checked_query, checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
+from ragbandit.router.serving.deciding.steps.step import Question
+from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.text_forms import is_blank
 from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
@@ -36,11 +39,18 @@ BAD_TEXTS = (
 BAD_IDS = ("", " ", "a b", "é", "a/b", "a.b", "x" * 65, "a\n", "a:b", 7, b"a", "../a")
 BAD_VALUES = (math.nan, math.inf, -math.inf, [1], {"a": 1}, b"x", ("a", 1), object(), "a\x00", SURROGATE, " \x00")
 DEFAULTS = Settings()
+LIMITS = {"configured": (*ARMS, "mine"), "schema": {}, "most_bytes": DEFAULTS.server.max_context_bytes}
 COUNTS, AMOUNTS = ("rounds", "passages", "tokens"), ("seconds", "dollars")
 
 
 def query(**values):
-    return checked_query(Query(**{"text": "who?"} | values), arms=ARMS, settings=DEFAULTS)
+    return checked_query(Query(**{"text": "who?"} | values), arms=ARMS, **LIMITS)
+
+
+def sticky(**values):
+    step = StickyTurns(None)
+    step.configure(SimpleNamespace(settings=DEFAULTS))
+    step.check(Question(query=Query(text="who?", **values), run_by="caller", allowed=ARMS))
 
 
 def feedback(**values):
@@ -69,7 +79,7 @@ REFUSED = [
     *((query, {"budget": budget}, "budget") for budget in ({"rounds": 1}, None)),
     *((query, {"context": context}, "context") for context in (["vip"], None)),
     *((query, {"arms": arms}, "arms") for arms in ("single_step", 5, (["single_step"],))),
-    *((query, {"sticky_turns": turns}, "sticky_turns") for turns in (-1, 1001, 1.5, True, "3")),
+    *((sticky, {"sticky_turns": turns}, "sticky_turns") for turns in (-1, 1001, 1.5, True, "3")),
     *((feedback, {"rating": value}, "rating") for value in (math.nan, math.inf, -0.01, 1.01, 5, "good", [1], HUGE)),
     *((feedback, {"rating": stars, "scale": "1-5"}, "rating") for stars in (0, 0.99, 5.01, 6, -1, math.nan, "5")),
     *(
@@ -116,13 +126,12 @@ def test_what_is_wrong_is_refused():
 def test_arms_that_are_not_run_by_workers():
     """The caller's own arm is refused as what it is, with the way to it; so is a service without arms for workers."""
     asked = Query(id="d-1", text="who?", arms=("multi_step", "mine"))
-    settings = Settings(arms={"mine": {"run_by": "caller"}})
-    error = refusal(checked_query, {"query": asked, "arms": ARMS, "settings": settings})
+    error = refusal(checked_query, {"query": asked, "arms": ARMS, **LIMITS})
     assert "'mine' is run by your own stack" in error.message
     assert "/v1/route" in error.remedy
     assert "Router.route" in error.remedy
-    assert checked_query(asked, arms=(*ARMS, "mine"), settings=settings) == asked
-    none = {"query": Query(text="who?"), "arms": (), "settings": settings}
+    assert checked_query(asked, arms=(*ARMS, "mine"), **LIMITS) == asked
+    none = {"query": Query(text="who?"), "arms": (), **LIMITS}
     assert "/v1/route" in refusal(checked_query, none).remedy
 
 

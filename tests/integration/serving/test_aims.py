@@ -5,30 +5,10 @@ import json
 import pytest
 
 from ragbandit.router.learning.monitoring.frontier import LEAST, read_frontier
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
 
 STEPS = {"cheap": 1.0, "dear": 4.0}
-
-
-@on_sqlite
-def test_an_aim_at_seconds_is_a_mean_of_the_wall_clock(make_world, database_url):
-    """Where reward.cost prices seconds alone, a shorter mean has a higher weight; an aim at steps is refused then."""
-    arms = {name: {"run_by": "caller"} for name in STEPS}
-    world = make_world(database_url=database_url, arms=arms, reward={"cost": {"seconds_total": 1.0}, "weight": 0.1})
-    for _ in range(LEAST + 10):
-        decision = world.route()
-        world.outcome(decision, cost={"seconds_total": STEPS[decision.arm]})
-        world.feedback(decision, rating=int(decision.arm == "dear" or len(decision.id) % 2))
-    world.learn()
-    low, high = (
-        world.router.submit(Query(text="who?", aim={"seconds": mean}), run_by="caller").result(30).cost_weight
-        for mean in (1.5, 3.5)
-    )
-    assert low > high
-    with pytest.raises(InvalidInput, match="prices steps and nothing else"):
-        world.router.submit(Query(text="who?", aim={"steps": 2.0}), run_by="caller").result(30)
 
 
 @on_sqlite

@@ -1,7 +1,6 @@
 """Asking for a decision not to be answered, on SQLite and PostgreSQL, and what the Router makes of it."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -104,18 +103,3 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
         assert waiting_ids(router.database, limit=9) == [made[1].id, made[2].id, made[0].id]
         assert router.process.jobs.depth()["answer"] == 4
     router.process.jobs.client.close()
-
-
-def test_a_cancelled_decision_is_learned_like_any_failed_one(make_world):
-    """Whoever judges a cancelled decision teaches its outcome: failed, with the cost it had; the books balance."""
-    world = make_world(reward={"weight": 0.5, "cost": {"llm_calls": 1.0}})
-    decision = world.route(ours=True)
-    world.router.cancel(decision.id)
-    outcome = ended(decision, status="failed", stop_reason="cancelled")
-    world.store.add_outcome(replace(outcome, cost=Cost(llm_calls=1)))
-    world.feedback(decision, rating=False)
-    assert world.learn() == 1
-    record = world.router.decision(decision.id)
-    assert (record.state, record.reward.quality, record.reward.cost) == ("learned", 0.0, 1.0)
-    assert world.counters().balanced
-    assert world.router.verify(deep=True).ok

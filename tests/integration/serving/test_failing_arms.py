@@ -149,9 +149,7 @@ def test_outcome_committed_late(world):
     assert (found.state, found.failures) == ("open", 5)
 
 
-@pytest.mark.parametrize(
-    ("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S + 1, 5), (SERVICE_S - 1, 0), (0.001, 0)]
-)
+@pytest.mark.parametrize(("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S - 1, 0)])
 def test_hanging_arm(make_world, asked_s, failures):
     """No answer within the service's seconds is a failure; a caller who asks for fewer cannot leave an arm out."""
     world = make_world(budget={"seconds": SERVICE_S})

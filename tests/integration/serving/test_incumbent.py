@@ -1,11 +1,6 @@
 """A router with an incumbent: its decisions live, late and after a change, and the result of `verify --deep`."""
 
-import json
 import shutil
-
-from ragbandit.router.policies.draw import choose
-from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.sql.tables import decisions
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
@@ -35,35 +30,6 @@ def test_it_starts_with_the_incumbent_alone(make_world):
     assert verified.ok
     assert verified.deep_decisions == len(made)
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
-
-
-def test_its_policy_is_diagnosed(make_world):
-    """The status has a diagnosis of every arm of a policy with an incumbent."""
-    world = make_world(**SAFE)
-    decision = taught(world, rows=10)[-1]
-    assert set(world.router.status().learning.arms) == set(decision.arms)
-
-
-def test_a_row_that_was_not_held_back_is_found(make_world):
-    """A row whose draw is sound, but from more of the policy than its snapshot allows, is a mismatch."""
-    world = make_world(**SAFE)
-    more = (0.02, 0.96, 0.02)
-    last = next(d for d in taught(world, rows=20)[::-1] if d.arms[choose(more, seed=d.seed)] == d.arm == INCUMBENT)
-    world.write(decisions.update().where(decisions.c.id == last.id).values(pmf=json.dumps(more), propensity=0.96))
-    verified = world.router.verify(deep=True)
-    assert (verified.propensity_mismatches, verified.deep_mismatches) == (0, 1)
-
-
-def test_an_incumbent_that_only_fails_is_left_out(make_world):
-    """The circuit breaker suspends the incumbent like any arm; the others answer meanwhile."""
-    world = make_world(health={"failures": 2}, **SAFE)
-    for _ in range(2):
-        failed = made_outcome(decision_id=world.route().id, now=world.now, status="failed", stop_reason="error")
-        world.store.add_outcome(failed)
-        world.router.service.refresh_steps()
-    decision = world.route()
-    assert INCUMBENT not in decision.arms
-    assert decision.facts["incumbent"]["reason"] == "not offered"
 
 
 def test_it_decides_during_a_rebuild(make_world):

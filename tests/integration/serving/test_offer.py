@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import FLOORS
 from ragbandit.shared.types import Query
 
 BOTH = ("caller", "worker")
@@ -59,19 +58,6 @@ def test_offered_arm_is_drawn_and_a_removed_one_is_not(world):
     assert world.router.verify(deep=True).ok
 
 
-def test_without_a_named_fallback_any_arm_may_go(make_world):
-    """Where no fallback is named, single_step may be missing, and then the first arm plays when the policy breaks."""
-    world = make_world(policy=POLICY, arms={"no_retrieval": {}, "multi_step": {}})
-
-    def broken(*_, **__):
-        raise RuntimeError("broken")
-
-    world.router.service.serving.policy.pmf = broken
-    decision = world.route()
-    assert decision.fault
-    assert dict(zip(decision.arms, decision.pmf, strict=True))["no_retrieval"] == max(decision.pmf)
-
-
 def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     """Arms that go while a request waits for its group do not break it, nor the others of its group."""
     held = threading.Event()
@@ -86,13 +72,3 @@ def test_a_queued_request_keeps_the_arms_it_was_checked_with(world):
     assert len(first.result(10).arms) == 3
     assert [len(one.result(10).arms) for one in waiting] == [3, 3]
     assert world.route().arms == ("single_step",)
-
-
-def test_another_floor_is_not_taken_over(make_world, tmp_path):
-    """A floor that the settings named before, and name no more, gives way to the default."""
-    old = make_world(data_dir=str(tmp_path), policy={"floor": 0.1})
-    old.route()
-    old.router.close()
-    decision = make_world(data_dir=str(tmp_path)).route()
-    assert min(decision.pmf) >= decision.floor - 1e-12
-    assert decision.floor == pytest.approx(FLOORS / 3)

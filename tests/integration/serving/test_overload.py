@@ -5,23 +5,7 @@ import time
 import pytest
 
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.shared.errors import NotReady, Overloaded
-
-#: seconds of a batch in the encoder of `slow`
-BATCH_S = 0.05
-
-
-def slow(router, *, seconds=BATCH_S):
-    """Make the encoder slow; returns the texts that it encodes from now on."""
-    encode, seen = router.encoder.encode, []
-
-    def slowly(texts):
-        time.sleep(seconds)
-        seen.extend(texts)
-        return encode(texts)
-
-    router.encoder.encode = slowly
-    return seen
+from ragbandit.shared.errors import Overloaded
 
 
 def test_feedback_and_outcomes_are_bounded(make_world):
@@ -43,17 +27,3 @@ def test_feedback_and_outcomes_are_bounded(make_world):
             with pytest.raises(Overloaded, match="1 requests are waiting already"):
                 submit()
             assert not running.done()
-
-
-def test_a_question_whose_time_ran_out_is_dropped(make_world):
-    """A question that nobody waits for any more is neither encoded nor stored."""
-    router = make_world(encoder={"max_batch": 1}).router
-    encoded = slow(router, seconds=0.2)
-    first = router.submit("first")
-    with pytest.raises(NotReady):
-        router.route("late", timeout_s=0.05)
-    assert first.result(10)
-    router.route("last")
-    assert encoded == ["first", "last"]
-    assert router.status().counters.decided == 2
-    assert router.process.queues()["questions"].dropped == {"gone": 1, "expired": 0}

@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import Conflict, InvalidInput
+from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Query
 
 PRICES = {"cost_weights": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
@@ -52,15 +52,3 @@ def test_a_price_is_part_of_the_request(make_world):
     for other in (None, 0.2, "quality"):
         with pytest.raises(Conflict):
             asked(world, other, key="once")
-
-
-def test_a_policy_with_one_weight_takes_no_price(make_world):
-    """Where a policy has one weight of cost for all questions any other is refused. Wrong ones: api/test_prices."""
-    world = make_world(**PRICES)
-    with pytest.raises(InvalidInput, match="economy, quality") as caught:
-        asked(world, float("nan"))
-    assert caught.value.field == "cost_weight"
-    fixed = make_world(**PRICES, policy={"name": "fixed", "params": {"arm": "single_step"}, "label": "fixed"})
-    with pytest.raises(InvalidInput, match="the policy fixed has one weight of cost for all questions"):
-        asked(fixed, 0.1)
-    assert asked(fixed, None).cost_weight is None

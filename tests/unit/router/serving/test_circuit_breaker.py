@@ -131,15 +131,6 @@ def test_walk(walk):
                 drawn.append((key, arm, now, probe))
 
 
-def test_half_open_after_the_cool_down():
-    """The cool-down begins at the last failure, and its end is the first moment of the probe."""
-    breaker = opened()
-    assert health(breaker, 2.0 + COOL_DOWN - 1e-6).state == "open"
-    assert health(breaker, 2.0 + COOL_DOWN) == ArmHealth(
-        arm="one", state="half_open", offered=True, failures=3, since=0.0
-    )
-
-
 @pytest.mark.parametrize("most", [3, REMEMBERED + 50])
 def test_bounded(most):
     """An arm's past is bounded, and always long enough to open it."""
@@ -174,15 +165,6 @@ def test_one_tenant_sees_its_reports_and_our_workers_together(known, now, data):
     plain.record(known)
     split.record(mixed)
     assert split.healthy([ARMS], now=now, tenants=["a"]) == plain.healthy([ARMS], now=now)
-
-
-def test_suspended_for_one_tenant():
-    """Failures reported by one tenant suspend the arm only for this tenant; its state for the others stays healthy."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed("ok", 0.0, status="answered", reporter="teamB")])
-    breaker.record([failed(f"evil{n}", 1.0 + n, reporter="teamA") for n in range(6)])
-    assert health(breaker, 7.0).state == "closed"
-    assert breaker.suspended(ARMS, now=7.0) == {("one", "teamA")}
 
 
 def test_probe_of_one_tenant():

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ragbandit.router.config.loading import LoadedSettings, load
 from ragbandit.router.config.settings import Settings
@@ -44,10 +44,6 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.checks import Verdict
-
-#: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
-POLL_S = 1.0
-Queue = Literal["questions", "feedback", "outcomes"]
 
 
 class Router(AbstractContextManager["Router"]):

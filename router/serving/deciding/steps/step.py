@@ -79,7 +79,7 @@ class Batch:
 
 
 class Step:
-    """One feature of deciding. Of these methods, a step defines those that it needs; all others do nothing.
+    """One feature of deciding. A step overrides the methods that it needs; the other methods do nothing.
 
     `check` runs on the caller's thread, `refresh` on the polling thread, `before`, `after` and `note_committed` on the
     deciding thread. A step reads the store at most once per batch.

@@ -23,11 +23,12 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
-from ragbandit.workers.context import Checking, Context
+from ragbandit.workers.context import Context
 from ragbandit.workers.recovery import recover
+from ragbandit.workers.retries import insist
 from ragbandit.workers.reward_check import check_reward_check
+from ragbandit.workers.scorers import Checking
 from ragbandit.workers.scoring import check_answers
-from ragbandit.workers.threads import insist
 
 log = logging.getLogger("ragbandit.worker")
 

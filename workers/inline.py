@@ -22,10 +22,11 @@ from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers import housekeeping
-from ragbandit.workers.context import ActiveRun, Context
+from ragbandit.workers.context import Context
+from ragbandit.workers.event_loop import LoopWatch
+from ragbandit.workers.runs import ActiveRun
 from ragbandit.workers.setup.generators import WorkerArm
 from ragbandit.workers.tasks import AnswerJob, end_if_blocked, job_of
-from ragbandit.workers.threads import LoopWatch
 
 log = logging.getLogger("ragbandit.worker")
 

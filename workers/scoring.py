@@ -16,10 +16,12 @@ from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
-from ragbandit.workers.context import ActiveRun, Checking, Context, Judging, Scorer
+from ragbandit.workers.context import Context
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
+from ragbandit.workers.retries import insist
 from ragbandit.workers.reward_check import CheckFailed
-from ragbandit.workers.threads import insist
+from ragbandit.workers.runs import ActiveRun
+from ragbandit.workers.scorers import Checking, Judging, Scorer
 
 log = logging.getLogger("ragbandit.judge")
 

@@ -32,10 +32,12 @@ from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
-from ragbandit.workers.context import ActiveRun, Context
+from ragbandit.workers.context import Context
+from ragbandit.workers.event_loop import LoopWatch
+from ragbandit.workers.retries import insist
+from ragbandit.workers.runs import ActiveRun
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import LoadedArm, full_arms
-from ragbandit.workers.threads import LoopWatch, insist
 
 log = logging.getLogger("ragbandit.worker")
 

@@ -22,13 +22,14 @@ from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.this_process import die_with_parent
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.context import Context
+from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.housekeeping import next_learn
 from ragbandit.workers.scoring import next_score
 from ragbandit.workers.setup.generators import check_arms, worker_arms
 from ragbandit.workers.setup.judge import load_judge
 from ragbandit.workers.setup.loading import runs_at_once
-from ragbandit.workers.threads import LOOK_S, REPLY_S, Consumer, EventLoop, Job, Signals, wait_for_signal
 from ragbandit.workers.watches import beating, store_watched
 
 log = logging.getLogger("ragbandit.worker")

@@ -10,7 +10,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.context import Context
-from ragbandit.workers.threads import EventLoop
+from ragbandit.workers.event_loop import EventLoop
 from tests.support.arms.answer_jobs import Redis, answer_next, decision_for
 from tests.support.arms.loaded_arms import loaded_arms
 

@@ -18,8 +18,9 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.workers import housekeeping
+from ragbandit.workers.consumers import LOOK_S, REPLY_S
 from ragbandit.workers.context import Context
-from ragbandit.workers.threads import LOOK_S, REPLY_S, EventLoop
+from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.forked import Forked

@@ -15,7 +15,7 @@ from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
-from ragbandit.workers.threads import EventLoop
+from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until

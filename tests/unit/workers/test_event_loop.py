@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ragbandit.workers.threads import EventLoop
+from ragbandit.workers.event_loop import EventLoop
 
 
 @pytest.fixture

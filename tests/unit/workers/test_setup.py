@@ -10,6 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.workers.consumers import Signals
 from ragbandit.workers.setup.generators import (
     check_arms,
     concurrency_of,
@@ -20,7 +21,6 @@ from ragbandit.workers.setup.generators import (
 )
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import kind_of, make_retriever
-from ragbandit.workers.threads import Signals
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 

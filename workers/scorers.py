@@ -1,0 +1,78 @@
+"""Scorers of answers: the judge and the check, each with its queue and its active scores."""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.scores import CHECK_ATTEMPTS, CHECK_EXPIRE_S
+from ragbandit.router.storage.judgements import ScoreQueue
+from ragbandit.router.telemetry.routines import StoreOutage
+from ragbandit.shared.outbound import back_off
+from ragbandit.shared.types import FeedbackSource, Json
+from ragbandit.workers.judge.judge import Judge
+from ragbandit.workers.reward_check import CheckProcess
+from ragbandit.workers.runs import ActiveRuns
+
+LONGEST_RATER: Final = 64
+
+
+class Scorer:
+    def __init__(
+        self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
+    ) -> None:
+        """rule: hash of the judge's rubric, or path of the check. facts: stored with every score."""
+        self.queue = queue
+        self.source = source
+        self.rater = rater[:LONGEST_RATER]
+        self.rule = rule
+        self.facts = facts
+        self.active = ActiveRuns()
+
+    @property
+    def paused(self) -> bool:
+        return False
+
+
+class Checking(Scorer):
+    def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
+        check = str(settings.check)
+        queue = ScoreQueue(store, kind="check", attempts=CHECK_ATTEMPTS, expire_s=CHECK_EXPIRE_S)
+        super().__init__(queue, source="code", rater=check[-LONGEST_RATER:], rule=check, facts={"check": check})
+        self.process = CheckProcess(settings)
+
+
+class Judging(Scorer):
+    def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
+        stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
+        super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
+        self.judge = judge
+        #: time limit of one judgement, seconds; `judge.seconds` limits only the call of the judge's model
+        self.longest_s = judge.settings.seconds + 5.0
+        self._lock = threading.Lock()
+        self._failures = 0
+        #: time.monotonic() at which judging resumes after a failure; 0.0 without a failure
+        self._paused_until = 0.0
+        self._outage = StoreOutage(
+            action="judge",
+            failing="the judge's model or its passages fail; answers wait and are judged later. See judge.generator",
+            restored="the judge's model works again",
+        )
+
+    @property
+    def paused(self) -> bool:
+        return time.monotonic() < self._paused_until
+
+    def failed(self, error: Exception) -> None:
+        with self._lock:
+            self._failures += 1
+            pause = back_off(self._failures, base_s=min(5.0, self.judge.settings.retry_s), longest_s=60.0)
+            self._paused_until = time.monotonic() + pause
+        self._outage.failed(error)
+
+    def worked(self) -> None:
+        with self._lock:
+            self._failures, self._paused_until = 0, 0.0
+        self._outage.ended()

@@ -310,7 +310,7 @@ def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsT
 
 
 class HasParams:
-    #: value other than the default for each param, with which the contract is checked
+    #: params for checks of the contract, where their types do not determine a value other than the default
     example: ClassVar[Mapping[str, Json]] = {}
     _params: PolicyParams
 

@@ -67,7 +67,7 @@ class ParamsArm(Generic[Params]):
     """
 
     needs: frozenset[Need] = frozenset()
-    #: value other than the default for each param except `templates`, with which the contract is checked
+    #: params for checks of the contract, where their types do not determine a value other than the default
     example: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     kind: type[Params]

@@ -32,7 +32,6 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
     """Answers with one call of the model, from the model's own knowledge: 0 steps (A in Adaptive-RAG's paper)."""
 
     arm: ClassVar[str] = "no_retrieval"
-    example: ClassVar = {"preset": "gpt", "style": "reasoned", "max_tokens": 20}
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
@@ -103,7 +102,6 @@ class SingleStep(PromptedArm[SingleStepParams]):
     """
 
     arm: ClassVar[str] = "single_step"
-    example: ClassVar = {"preset": "gpt", "style": "reasoned", "passages": 2, "passage_words": 5, "max_tokens": 20}
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
 
@@ -142,17 +140,6 @@ class MultiStep(PromptedArm[MultiStepParams]):
     """
 
     arm: ClassVar[str] = "multi_step"
-    example: ClassVar = {
-        "preset": "gpt",
-        "style": "reasoned",
-        "think": "reasoned",
-        "rounds": 2,
-        "passages_per_round": 1,
-        "passages": 2,
-        "passage_words": 5,
-        "sentence_tokens": 7,
-        "max_tokens": 20,
-    }
     kind = MultiStepParams
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 

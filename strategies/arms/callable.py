@@ -28,7 +28,7 @@ class CallableParams(ArmParams):
 
 class CallableArm(ParamsArm[CallableParams]):
     arm: ClassVar[str] = "callable"
-    example: ClassVar = {"object": "json:dumps", "input": "question"}
+    example: ClassVar = {"object": "json:dumps"}
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     kind = CallableParams

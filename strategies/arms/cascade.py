@@ -84,18 +84,7 @@ class Cascade(ParamsArm[CascadeParams]):
     """
 
     arm: ClassVar[str] = "cascade"
-    example: ClassVar = {
-        "first": "no_retrieval",
-        "then": "single_step",
-        "empty": True,
-        "abstains": True,
-        "differs_from": "multi_step",
-        "check": "checks:score",
-        "check_below": 0.7,
-        "judge": 0.5,
-        "logprob": -1.0,
-        "forms": ["no idea"],
-    }
+    example: ClassVar = {"first": "a", "then": "b", "differs_from": "c", "check": "checks:score", "forms": ["no idea"]}
     retrieves: ClassVar[bool] = False  # the cascade does not search itself: its arms have their own retrievers
     generates: ClassVar[bool] = False
     kind = CascadeParams

@@ -53,17 +53,7 @@ class Dragin(LookaheadArm[DraginParams]):
     """
 
     arm: ClassVar[str] = "dragin"
-    example: ClassVar = {
-        "preset": "llama2_2wiki",
-        "theta": 0.2,
-        "query_words": 3,
-        "rounds": 1,
-        "sentences": 2,
-        "passages": 1,
-        "passage_words": 5,
-        "text_tokens": 30,
-        "max_tokens": 20,
-    }
+    example: ClassVar = {"theta": 0.2}
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
     kind = DraginParams
     capped_by, nothing_new = "text_tokens", "empty_text"

@@ -51,18 +51,6 @@ class Flare(LookaheadArm[FlareParams]):
     """
 
     arm: ClassVar[str] = "flare"
-    example: ClassVar = {
-        "preset": "code",
-        "theta": 0.6,
-        "beta": 0.3,
-        "second_call": True,
-        "rounds": 2,
-        "sentences": 2,
-        "passages": 1,
-        "passage_words": 5,
-        "sentence_tokens": 30,
-        "max_tokens": 20,
-    }
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
     kind = FlareParams
     capped_by, nothing_new = "sentence_tokens", "empty_sentence"

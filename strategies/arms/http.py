@@ -119,13 +119,7 @@ class Http(ParamsArm[HttpParams]):
     """
 
     arm: ClassVar[str] = "http"
-    example: ClassVar = {
-        "url": "http://localhost:9/answer",
-        "timeout_s": 5.0,
-        "retries": 0,
-        "max_bytes": 1000,
-        "headers_env": {"X-Home": "HOME"},
-    }
+    example: ClassVar = {"url": "http://localhost:9/answer", "headers_env": {"X-Home": "HOME"}}
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     kind = HttpParams

@@ -39,14 +39,6 @@ class _TwoStages(PromptedArm[NoteParams]):
     """
 
     kind = NoteParams
-    example: ClassVar = {
-        "preset": "paper",
-        "style": "long",
-        "passages": 2,
-        "passage_words": 5,
-        "note_tokens": 20,
-        "max_tokens": 20,
-    }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
@@ -154,20 +146,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     """
 
     arm: ClassVar[str] = "adaptive_note"
-    example: ClassVar = {
-        "preset": "paper",
-        "style": "long",
-        "updates": 4,
-        "failures": 2,
-        "keep": "every",
-        "passages": 5,
-        "passages_per_round": 1,
-        "query_characters": 60,
-        "passage_words": 5,
-        "note_tokens": 20,
-        "question_tokens": 9,
-        "max_tokens": 20,
-    }
+    example: ClassVar = {"query_characters": 60}
     kind = AdaptiveNoteParams
     prompts: ClassVar = {
         "note_first": "note_first",

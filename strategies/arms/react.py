@@ -69,18 +69,6 @@ class React(PromptedArm[ReactParams]):
     """
 
     arm: ClassVar[str] = "react"
-    example: ClassVar = {
-        "preset": "paper",
-        "unfinished": "thought",
-        "style": "reasoned",
-        "turns": 3,
-        "passages_per_search": 2,
-        "passages": 5,
-        "sentences": 1,
-        "passage_words": 5,
-        "turn_tokens": 40,
-        "max_tokens": 20,
-    }
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 

@@ -71,20 +71,6 @@ class RqRag(PromptedArm[RqRagParams]):
     """
 
     arm: ClassVar[str] = "rq_rag"
-    example: ClassVar = {
-        "preset": "paper",
-        "style": "reasoned",
-        "tree": True,
-        "choose": "confidence",
-        "depth": 2,
-        "queries": 2,
-        "passages_per_query": 1,
-        "passages": 5,
-        "passage_words": 5,
-        "decide_tokens": 8,
-        "query_tokens": 20,
-        "max_tokens": 20,
-    }
     kind = RqRagParams
     prompts: ClassVar = {
         "read": "read_{style}",

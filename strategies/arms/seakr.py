@@ -82,21 +82,7 @@ class Seakr(PromptedArm[SeakrParams]):
     """
 
     arm: ClassVar[str] = "seakr"
-    example: ClassVar = {
-        "preset": "single_hop",
-        "hops": "multi",
-        "delta": -5.0,
-        "layer": 2,
-        "samples": 2,
-        "temperature": 0.7,
-        "passages": 2,
-        "kept_passages": 1,
-        "sentences": 2,
-        "passage_words": 5,
-        "sentence_tokens": 30,
-        "sample_tokens": 7,
-        "max_tokens": 20,
-    }
+    example: ClassVar = {"delta": -5.0, "layer": 2}
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
     kind = SeakrParams
     prompts: ClassVar = {

@@ -45,18 +45,6 @@ class SelfRag(PromptedArm[SelfRagParams]):
     """
 
     arm: ClassVar[str] = "self_rag"
-    example: ClassVar = {
-        "preset": "paper",
-        "style": "reasoned",
-        "rewrites": 2,
-        "regenerations": 2,
-        "passages_per_round": 2,
-        "passages": 5,
-        "passage_words": 5,
-        "grade_tokens": 4,
-        "query_tokens": 20,
-        "max_tokens": 20,
-    }
     kind = SelfRagParams
     prompts: ClassVar = {
         "read": "read_{style}",

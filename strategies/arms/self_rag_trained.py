@@ -67,16 +67,6 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     """
 
     arm: ClassVar[str] = "self_rag_trained"
-    example: ClassVar = {
-        "preset": "paper",
-        "threshold": 0.3,
-        "passages": 2,
-        "passage_words": 5,
-        "max_tokens": 20,
-        "relevance_weight": 0.5,
-        "support_weight": 0.5,
-        "utility_weight": 1.0,
-    }
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
     kind = SelfRagTrainedParams
     prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}

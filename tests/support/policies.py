@@ -1,6 +1,8 @@
 """Functions that make each built-in policy with the example params of its class."""
 
 from ragbandit.router.policies import built_in_policies, make_policy
+from ragbandit.router.policies.base import PolicyParams
+from ragbandit.testing.params import other_params
 from ragbandit.testing.policies import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
@@ -19,8 +21,17 @@ SCHEMA: dict[str, dict[str, object]] = {
 }
 
 
+def params_of(name: str) -> type[PolicyParams]:
+    """The params dataclass of a policy."""
+    return type(make_policy(name, params=_example(name))._params)
+
+
 def example(name: str) -> dict[str, object]:
-    """The example params of a policy; a fine-tuned policy gets a tiny model."""
+    """Params of a policy, none at its default, as its class declares them or its types determine them."""
+    return other_params(params_of(name), example=_example(name))
+
+
+def _example(name: str) -> dict[str, object]:
     params = dict(POLICIES[name].example)
     if name in FINE_TUNED:
         params["model"] = tiny_encoder()
@@ -31,7 +42,8 @@ def example(name: str) -> dict[str, object]:
 
 def maker(name: str, **more: object) -> Make:
     """A function that makes the policy with its example params and these."""
-    return lambda: make_policy(name, params=example(name) | more)
+    params = example(name) | more
+    return lambda: make_policy(name, params=params)
 
 
 def context_maker(name: str) -> Make:

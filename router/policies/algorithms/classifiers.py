@@ -62,7 +62,7 @@ FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
 _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
-_EXAMPLE: Final[dict[str, Json]] = EXAMPLE | {"learning_rate": 1e-3, "batch": 4, "epochs": 2, "validation": 0.3}
+_EXAMPLE: Final[dict[str, Json]] = EXAMPLE | {"batch": 4, "epochs": 2, "validation": 0.3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,7 +369,7 @@ class MultiLabel(TableClassifier):
     """
 
     algorithm: ClassVar[str] = "multi_label"
-    example: ClassVar[Mapping[str, Json]] = _EXAMPLE | {"choice": "net", "tau": 0.7, "weight": 0.1}
+    example: ClassVar[Mapping[str, Json]] = _EXAMPLE
     least_loss: ClassVar[bool] = True  # since a choice by cost needs calibrated probabilities
 
     def __init__(self, **params: Json) -> None:

@@ -239,9 +239,8 @@ class ConservativePolicy(HasParams):
     algorithm: ClassVar[str] = "conservative"
     example: ClassVar[Mapping[str, Json]] = {
         "incumbent": "multi_step",
-        "harm": 0.2,
         "policy": "linucb",
-        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "points": 32, "revision": 4},
+        "params": {"epsilon": 0.1, "points": 32},
     }
     takes_context: ClassVar[bool] = True
 

@@ -137,14 +137,9 @@ class MbaParams(RidgeParams):
 class MbaRag(RidgePolicy):
     algorithm: ClassVar[str] = "mba"
     example: ClassVar[Mapping[str, Json]] = {
-        "ridge": 3.0,
-        "bias_ridge": 0.5,
-        "explore": 0.7,
-        "epsilon_min": 0.1,
         "memory": 50.0,
         "alarm": 100.0,
-        "points": 32,
-        "facts": {"no_retrieval": {"model": "small"}, "single_step": {"model": "small"}},
+        "facts": {"no_retrieval": {"model": "a"}, "single_step": {"model": "a"}},
     }
     takes_facts: ClassVar[bool] = True
     #: other defaults if the policy is restrained to an incumbent (docs/mba.md)
@@ -215,13 +210,6 @@ class LinUcb(RidgePolicy):
     """Epsilon-greedy on mean + alpha * width of each arm's reward. An arm without rows has the prior mean 0."""
 
     algorithm: ClassVar[str] = "linucb"
-    example: ClassVar[Mapping[str, Json]] = {
-        "alpha": 2.0,
-        "epsilon": 0.1,
-        "ridge": 3.0,
-        "bias_ridge": 0.5,
-        "points": 32,
-    }
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(LinUcbParams, given=params)

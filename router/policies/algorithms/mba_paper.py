@@ -65,17 +65,7 @@ class MbaPaper(PerQuestionPolicy):
     """Fine-tuned DistilBERT with one head per arm. Epsilon-greedy on the outputs of the heads."""
 
     algorithm: ClassVar[str] = "mba_paper"
-    example: ClassVar[Mapping[str, Json]] = {
-        **EXAMPLE,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.1,
-        "total": 30,
-        "floor": 1e-4,
-        "warmup": 0.1,
-        "loss": "code",
-        "reward": "single",
-        "failure": "code",
-    }
+    example: ClassVar[Mapping[str, Json]] = EXAMPLE | {"total": 30, "floor": 1e-4}
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
 

@@ -72,15 +72,6 @@ class VowpalWabbit(PerQuestionPolicy):
     """A contextual bandit by Vowpal Wabbit. Raises ConfigError if the package is not installed."""
 
     algorithm: ClassVar[str] = "vw"
-    example: ClassVar[Mapping[str, Json]] = {
-        "explorer": "epsilon",
-        "epsilon": 0.1,
-        "gamma_scale": 3.0,
-        "cb_type": "dr",
-        "learning_rate": 0.05,
-        "power_t": 0.5,
-        "bits": 16,
-    }
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True

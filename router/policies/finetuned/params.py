@@ -13,14 +13,8 @@ from ragbandit.shared.types import Json
 RIGHT: Final = 0.5
 HEAD: Final = "head/"
 MODEL: Final = "policy.params.model"
-#: params that differ from the defaults of `ReadingParams`, except the model
-EXAMPLE: Final[dict[str, Json]] = {
-    "max_tokens": 16,
-    "device": "cpu",
-    "precision": "bfloat16",
-    "threads": 1,
-    "seed": 3,
-}
+#: example params of the fine-tuned policies: few tokens and fast learning
+EXAMPLE: Final[dict[str, Json]] = {"max_tokens": 16, "threads": 1, "learning_rate": 1e-3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

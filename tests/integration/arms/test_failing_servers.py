@@ -9,13 +9,13 @@ import pytest
 from ragbandit.shared.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from tests.support.arms.arm_runs import ARMS, ARMS_HERE, made, outcomes
+from tests.support.arms.arm_runs import ARMS_HERE, example, made, outcomes
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 pytestmark = pytest.mark.timeout(60)
 
 #: those that an OpenAI-compatible server can serve
-BY_HTTP = [name for name in ARMS_HERE if made(name, **ARMS[name].example).needs <= {"completion", "stop", "logprobs"}]
+BY_HTTP = [name for name in ARMS_HERE if made(name, **example(name)).needs <= {"completion", "stop", "logprobs"}]
 
 
 def by_http(url, *, budget=None, **options):

@@ -12,6 +12,7 @@ from ragbandit.strategies.registry import built_in_arms, make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES, generator as echo_generator, outcome_of as asked
+from ragbandit.testing.params import other_params
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
@@ -30,6 +31,11 @@ def made(name, **params):
     return make_arms({name: params}, capabilities=frozenset(get_args(Need)))[name]
 
 
+def example(name):
+    """Params of an arm, none at its default, as its class declares them or its types determine them."""
+    return other_params(ARMS[name].kind, example=ARMS[name].example)
+
+
 def outcomes(names=ARMS_HERE, *, budget=None, retriever=None, generator=None):
     """Name -> outcome of each arm with its example params. All arms run at once, as in a worker."""
 
@@ -37,7 +43,7 @@ def outcomes(names=ARMS_HERE, *, budget=None, retriever=None, generator=None):
         model = generator or echo_generator()
         index = retriever or MemoryRetriever(PASSAGES)
         try:
-            arms = [made(name, **ARMS[name].example) for name in names]
+            arms = [made(name, **example(name)) for name in names]
             runs = [asked(arm, budget=budget, retriever=index, generator_=model) for arm in arms]
             return dict(zip(names, await asyncio.gather(*runs), strict=True))
         finally:

@@ -17,13 +17,13 @@ from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import generator, run
 from ragbandit.testing.doubles import LateGenerator, with_details
-from tests.support.arms.arm_runs import ARMS, ARMS_HERE, made, outcomes
+from tests.support.arms.arm_runs import ARMS_HERE, example, made, outcomes
 
 
 def test_a_question_beyond_the_model_is_no_fault_of_the_arm():
     """The stop reason is "question_too_long" if the question fills the model, and "error" if the arm's prompt does."""
     for name in ARMS_HERE:
-        settings = ARMS[name].example
+        settings = example(name)
         long = run(made(name, **settings), question="long " * 5_000)
         narrow = run(made(name, **settings), generator_=generator(context_tokens=3))
 
@@ -59,7 +59,7 @@ def test_an_index_with_nothing_to_show_is_answered(text, tmp_path):
 )
 def test_what_cannot_be_read_is_counted(name, text):
     """An arm that asks for a form writes "parse_failed" into its trace for every text without it."""
-    settings = ARMS[name].example | ({"tree": False} if name == "rq_rag" else {})
+    settings = example(name) | ({"tree": False} if name == "rq_rag" else {})
     asked = ScriptedGenerator(
         lambda prompt: replace(
             with_details(prompt, text=text),

@@ -91,6 +91,13 @@ def test_a_question_that_cannot_fit_is_an_error_that_names_it():
         fitted(context=10)
 
 
+def test_long_passages_are_cut_and_the_cut_is_reported():
+    """A passage is shown up to passage_words words, and losses name the cut."""
+    found = fitted(context=1000, passages=PASSAGES[:1], passage_words=2)
+    assert "T0 one two\n" in found.prompt.body
+    assert found.losses == ("passage p0 cut to 2 of 4 words",)
+
+
 def test_braces_in_values_are_plain_text():
     """A question or passage that looks like a template is shown as it is."""
     tricky = [Passage(id="x", title="{question}", text="{passages} {0} {")]

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Need, Passage
@@ -49,17 +48,15 @@ def test_needs_are_those_of_the_arms():
 
 
 def test_presets_are_those_of_the_arms():
-    """The presets of an arm's line, and no others but the defaults, can be given to it."""
+    """The line of an arm names all of its presets except the defaults."""
     rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
-    said = {name: set(re.findall(r"`(\w+)`", row[5])) for row in rows for name in re.findall(r"`(\w+)`", row[1])}
-    assert said.pop("http") == said.pop("callable") == said.pop("cascade") == said.pop("model") == set()
-    for name, presets in said.items():
-        for preset in presets:
-            arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))
-            assert arms[name].params["preset"] == preset
-        with pytest.raises(ConfigError) as caught:
-            make_arms({name: {"preset": "none"}}, capabilities=frozenset(get_args(Need)))
-        assert set(re.findall(r"'(\w+)'", caught.value.remedy)) == {"small", *presets}, name
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row[1]):
+            presets = getattr(built_in_arms()[name], "presets", {})
+            assert set(re.findall(r"`(\w+)`", row[5])) == set(presets), name
+            for preset in presets:
+                arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))
+                assert arms[name].params["preset"] == preset
 
 
 def test_the_recipes_are_configurations(monkeypatch):

@@ -1,8 +1,9 @@
 """The policy that decides while the configured policy is learned again from its ledger."""
 
 import time
+from collections.abc import Sequence
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import protected
 from ragbandit.router.policies.base import Policy
@@ -21,14 +22,14 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 
 
 def find_interim(
-    ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str
+    ledger: Ledger, *, files: SnapshotFiles, settings: PolicySettings, arms: Sequence[ArmName], encoder_hash: str
 ) -> tuple[Policy, SnapshotInfo]:
     """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
 
     It is the newest usable policy of the ledger or, if there is none, a policy that always plays the incumbent (without
     an incumbent, the fallback arm).
     """
-    incumbent = settings.policy.incumbent
+    incumbent = settings.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))
         if keeps_promise and info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
@@ -36,9 +37,9 @@ def find_interim(
                 return files.load(info, encoder_hash=info.encoder_hash)[0], info
             except SnapshotError:
                 continue
-    preferred = settings.policy.fallback if incumbent is None else incumbent
-    arm = fallback_arm(preferred, arms=[ArmName(name) for name in settings.arms])
-    fixed = protected("fixed", params={"arm": arm}, settings=settings.policy)
+    preferred = settings.fallback if incumbent is None else incumbent
+    arm = fallback_arm(preferred, arms=arms)
+    fixed = protected("fixed", params={"arm": arm}, settings=settings)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

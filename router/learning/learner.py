@@ -14,6 +14,7 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
+from ragbandit.router.learning.monitoring.diagnoser import Diagnoser
 from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
@@ -48,7 +49,8 @@ class Learner:
     ) -> None:
         self.ledger, self.files = ledger, files
         self.settings, self.clock = settings, clock
-        self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
+        self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=clock)
+        self.diagnoser = Diagnoser(ledger, settings=settings.policy, reward=settings.reward)
         self.holder = lease_holder("learn")
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
@@ -166,8 +168,8 @@ class Learner:
                     total += closed
                 # Publish even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
-                if not attended:
-                    self.publisher.diagnose(self.policy, encoder_hash=self._encoder_hash)
+                if not attended and self.publisher.take_new():
+                    self.diagnoser.store(self.policy, encoder_hash=self._encoder_hash)
             except BaseException:
                 # A job's time limit may interrupt any line, so the policy in memory may be half updated.
                 self._policy = None
@@ -180,8 +182,8 @@ class Learner:
     def diagnose(self) -> None:
         """Store the diagnosis and the frontier of what `drain(attended=True)` has learned. Raises StoreError."""
         with self._lock:
-            if self._policy is not None:
-                self.publisher.diagnose(self._policy, encoder_hash=self._encoder_hash)
+            if self._policy is not None and self.publisher.take_new():
+                self.diagnoser.store(self._policy, encoder_hash=self._encoder_hash)
 
     def _inherit(self, give_up: float) -> bool:
         while inherit(self.ledger, holder=self.holder) != "done":

@@ -1,4 +1,4 @@
-"""The publisher: writes a learner's snapshots, prunes old ones, and stores the diagnosis of the newest."""
+"""The publisher: writes a learner's snapshots, announces them, and prunes old ones."""
 
 import logging
 import math
@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.diagnosis import diagnose
-from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
+from ragbandit.router.config.settings import LearningSettings
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import KEPT_MOST, Ledger, is_kept
@@ -31,7 +29,7 @@ class Publisher:
         ledger: Ledger,
         *,
         files: SnapshotFiles,
-        settings: Settings,
+        settings: LearningSettings,
         announce: Callable[[SnapshotInfo], None],
         clock: Callable[[], float],
     ) -> None:
@@ -40,15 +38,14 @@ class Publisher:
         self.announce, self.clock = announce, clock
         self._written_at = -math.inf
         self._took_s = 0.0
-        self._frontier_due = -math.inf
         self._count = 0
-        self._is_undiagnosed = False
+        self._has_new = False
         #: (version, last update, fingerprint of the files) of the newest snapshot that was written or checked here
         self._newest: tuple[str, int, str | None] = ("", -1, None)
 
     def _remaining_s(self, pause: float) -> float:
         """Seconds until the next snapshot may be written. pause: multiple of the time that the last snapshot took."""
-        interval = max(self.settings.learning.snapshot_interval_s, min(pause * self._took_s, _LONGEST_S))
+        interval = max(self.settings.snapshot_interval_s, min(pause * self._took_s, _LONGEST_S))
         return self._written_at + interval - time.monotonic()
 
     def wait(self) -> None:
@@ -71,7 +68,7 @@ class Publisher:
         info, tensors, described = pack(
             policy, label=self.ledger.label, last_seq=last_seq, encoder_hash=encoder_hash, now=now
         )
-        limit = self.settings.learning.snapshots_kept + 1
+        limit = self.settings.snapshots_kept + 1
         maker: dict[str, Any] = {"algorithm": policy.algorithm, "params": policy.params, "encoder_hash": encoder_hash}
         stored = self.ledger.latest_snapshots(limit=limit, **maker)
         if not (stored and stored[0].version == info.version and self._is_whole(stored[0])):
@@ -83,19 +80,13 @@ class Publisher:
             self._prune_files(info, older=[old for old in stored if old.version != info.version], maker=maker)
             self._forget_rows(info)
             self.announce(info)
-            self._is_undiagnosed = True
+            self._has_new = True
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
-    def diagnose(self, policy: Policy, *, encoder_hash: str) -> None:
-        """Store the diagnosis of a new snapshot and, at most every EVERY_S seconds, the frontier. Else do nothing."""
-        if not self._is_undiagnosed:
-            return
-        settings, self._is_undiagnosed = self.settings, False
-        texts = {"diagnosis": diagnose(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)}
-        if time.monotonic() >= self._frontier_due:
-            self._frontier_due = time.monotonic() + EVERY_S
-            texts["frontier"] = frontier_text(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)
-        self.ledger.note(**texts)
+    def take_new(self) -> bool:
+        """Whether a snapshot was published since the last call."""
+        is_new, self._has_new = self._has_new, False
+        return is_new
 
     def _is_whole(self, info: SnapshotInfo) -> bool:
         """Whether the snapshot's files have the right content. Reads the files, which takes time."""
@@ -108,7 +99,7 @@ class Publisher:
         return True
 
     def _prune_files(self, info: SnapshotInfo, *, older: Sequence[SnapshotInfo], maker: Mapping[str, Any]) -> None:
-        old = [item for item in older[self.settings.learning.snapshots_kept - 1 :] if not is_kept(item.last_seq)]
+        old = [item for item in older[self.settings.snapshots_kept - 1 :] if not is_kept(item.last_seq)]
         if is_kept(info.last_seq):
             old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **maker)[KEPT_MOST:]
         self.files.prune([item.version for item in old])

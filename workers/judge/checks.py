@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of
-from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings, Settings
+from ragbandit.router.config.settings import GeneratorSettings, JudgeSettings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Generator, Passage, Prompt
 from ragbandit.strategies.failures import PromptTooLong
@@ -49,10 +49,10 @@ class JudgeOfArm:
         return request.prompt, score
 
 
-def check_judge(settings: Settings, *, fetch: bool) -> None:
+def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
     """Raise ConfigError if a prompt or the model cannot be used. Loads no model. fetch: see `check_generator`."""
-    template = judge_template(settings.judge.templates)
-    chosen = settings.judge.generator
+    template = judge_template(settings.templates)
+    chosen = settings.generator
     if chosen is None:
         return
     if (chosen.name, chosen.model) == ("local", GeneratorSettings().model):
@@ -65,13 +65,12 @@ def check_judge(settings: Settings, *, fetch: bool) -> None:
         check_room(settings, template=template, generator=make_generator(uncached))
 
 
-def check_room(settings: Settings, *, template: Template, generator: Generator) -> None:
+def check_room(settings: JudgeSettings, *, template: Template, generator: Generator) -> None:
     """Raise ConfigError if the rubric, a short answer and a short passage do not fit into the model's context."""
-    chosen = settings.judge
     text = "word " * (_LEAST_CHARS // 5)
-    passages = (Passage(id="1", title="", text=text),)[: chosen.passages]
+    passages = (Passage(id="1", title="", text=text),)[: settings.passages]
     try:
-        maker = rubric.PromptMaker(settings=chosen, template=template, generator=generator)
+        maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
         # Twice the words, because the bar before each line counts as a word.
         maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)
         material = rubric.JudgedAnswer(question=text, answer=text, passages=passages)
@@ -81,7 +80,7 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
         fits = False
     if not fits:
         raise ConfigError(
-            f"the rubric, a reply of {chosen.max_tokens} tokens and a short answer and passage have no room in "
+            f"the rubric, a reply of {settings.max_tokens} tokens and a short answer and passage have no room in "
             f"{generator.context_tokens} tokens",
             field="judge.generator.context_tokens",
             remedy="set it to what the model takes, 8192 for example; or lower judge.max_tokens",

@@ -28,7 +28,7 @@ def load_judge(context: Context) -> int:
     arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
-    check_room(settings, template=template, generator=model)
+    check_room(settings.judge, template=template, generator=model)
     judge = Judge(
         chosen,
         generator=model,

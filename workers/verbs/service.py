@@ -111,7 +111,7 @@ def up(
     check_data_dir(settings)
     check_arms(settings)
     check_policy(settings)
-    check_judge(settings, fetch=True)
+    check_judge(settings.judge, fetch=True)
     check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
         # Errors that would end every worker are reported here instead of in the workers' logs.

@@ -76,7 +76,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     """Raise ConfigError if no service can start with these settings. Connects to nothing. Returns the encoder."""
     check_arms(settings)
     check_generators(settings, fetch=False)
-    check_judge(settings, fetch=False)
+    check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
     requirements.check_packages(settings)

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -198,14 +198,19 @@ def _common_state(states: Sequence[LearningState]) -> LearningState:
     return "learning" if "learning" in states else "steady"
 
 
-def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
-    """Diagnose a ledger's policy by the newest decisions. Returns JSON; None without decisions or a posterior."""
+def diagnose(
+    ledger: Ledger, policy: Policy, *, settings: PolicySettings, weight: float, encoder_hash: str
+) -> str | None:
+    """Diagnose a ledger's policy by the newest decisions. Returns JSON; None without decisions or a posterior.
+
+    weight: cost weight of questions without a price
+    """
     if getattr(policy, "noise", None) is None:
         return None
     newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
     if not newest:
         return None
-    features, weight = np.array([decision.features for decision in newest]), settings.reward.weight
+    features = np.array([decision.features for decision in newest])
     queries = [replace(decision.query, cost_weight=weight) for decision in newest]
     outputs = outputs_of(policy, queries, features=features, arms=[decision.arms for decision in newest])
     valid = [output for output in outputs if isinstance(output, PolicyOutput)]
@@ -213,7 +218,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
-    diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.policy.floor_of)
+    diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.floor_of)
     return None if diagnosis is None else canonical(asdict(diagnosis))
 
 

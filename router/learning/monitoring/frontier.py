@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import newest_questions
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
@@ -103,12 +103,15 @@ def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str,
     return math.fsum(observed) / total if len(expected) >= LEAST and total > 0.0 else 1.0
 
 
-def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
+def frontier_text(
+    ledger: Ledger, policy: Policy, *, settings: PolicySettings, cost: Mapping[str, float], encoder_hash: str
+) -> str | None:
+    """The frontier of a ledger's policy as JSON; None if it cannot be computed. cost: the setting reward.cost."""
     if not serves_prices(policy):
         return None
-    scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
+    scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=cost)
     newest = newest_questions(ledger, limit=QUESTIONS, encoder_hash=encoder_hash)
-    frontier = frontier_of(policy, newest, settings=settings.policy, scale=scale)
+    frontier = frontier_of(policy, newest, settings=settings, scale=scale)
     return None if frontier is None else canonical(asdict(frontier))
 
 

@@ -2,41 +2,41 @@
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.judge.checks import check_judge
 
 SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
 
-def settings(generator=None, **judging):
-    return Settings.model_validate({"judge": {"generator": generator, **judging}})
+def judging(generator=None, **more):
+    return JudgeSettings.model_validate({"generator": generator, **more})
 
 
 def test_a_judge_that_can_be_made_is_taken():
     """No judge, one with room for the rubric, and one whose room is not known are no trouble; nobody is asked."""
-    check_judge(settings(SERVER), fetch=False)
-    check_judge(settings(), fetch=False)
-    check_judge(settings({**SERVER, "context_tokens": 8192}), fetch=False)
+    check_judge(judging(SERVER), fetch=False)
+    check_judge(judging(), fetch=False)
+    check_judge(judging({**SERVER, "context_tokens": 8192}), fetch=False)
 
 
 @pytest.mark.parametrize(
     ("found", "field", "words"),
     [
-        (settings({**SERVER, "context_tokens": 2048}), "judge.generator.context_tokens", "8192"),
-        (settings({**SERVER, "context_tokens": 8192}, max_tokens=8000), "judge.generator.context_tokens", "max_tokens"),
+        (judging({**SERVER, "context_tokens": 2048}), "judge.generator.context_tokens", "8192"),
+        (judging({**SERVER, "context_tokens": 8192}, max_tokens=8000), "judge.generator.context_tokens", "max_tokens"),
         (
-            settings({"name": "openai", "model": "gpt", "context_tokens": 8192}),
+            judging({"name": "openai", "model": "gpt", "context_tokens": 8192}),
             "judge.generator.openai.api_key_env",
             "OPENAI_API_KEY",
         ),
         (
-            settings({**SERVER, "openai": {**SERVER["openai"], "token_prices": {"other": [1.0, 1.0]}}}),
+            judging({**SERVER, "openai": {**SERVER["openai"], "token_prices": {"other": [1.0, 1.0]}}}),
             "judge.generator.openai.token_prices",
             "judge.generator.token_prices, {input: 0.0, output: 0.0}",
         ),
-        (settings(templates={"rubric": "[body]\n{question}"}), "judge.templates.rubric", "{fence}"),
-        (settings(templates={"rubric": "nowhere.txt"}), "judge.templates.rubric", "nowhere.txt"),
+        (judging(templates={"rubric": "[body]\n{question}"}), "judge.templates.rubric", "{fence}"),
+        (judging(templates={"rubric": "nowhere.txt"}), "judge.templates.rubric", "nowhere.txt"),
     ],
 )
 def test_what_no_worker_could_make_is_refused(monkeypatch, found, field, words):
@@ -51,6 +51,6 @@ def test_what_no_worker_could_make_is_refused(monkeypatch, found, field, words):
 
 def test_the_embedded_model_is_no_judge(caplog):
     """The default of `generator` as a judge is warned of: its replies are no JSON."""
-    check_judge(settings({}), fetch=False)
+    check_judge(judging({}), fetch=False)
     (record,) = caplog.records
     assert "too small to judge" in record.getMessage()

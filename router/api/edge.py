@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
+from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
 from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
@@ -33,21 +34,11 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import OFF, SCOPE_ID, Span, Tracing, request_id_of, trace_id_of
-from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
-from ragbandit.shared.outbound import unpacked
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
-_CODINGS: Final = ("gzip", "deflate")
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
-
-
-class UnknownCoding(InvalidInput, code="UNSUPPORTED_CODING", status=415):
-    """The body has a coding that the service cannot read."""
-
-
-class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
-    """The request is not valid HTTP/1.1, its body is not what its head says, or it needs what the service refuses."""
 
 
 class NoUpgrade(Malformed, code="UPGRADE"):
@@ -153,8 +144,8 @@ class _Exchange:
         self.rule: Rule = ANY_ROLE if found is None else found.rule
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
-        #: gzip or deflate if the body is packed
-        self.coding = ""
+        #: codings of the body, in the order in which they were applied
+        self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
@@ -177,15 +168,11 @@ class _Exchange:
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
 
     async def receive(self) -> Message:
-        if not self.coding:
+        if not self.codings:
             return await self._next()
-        coding, self.coding = self.coding, ""
+        codings, self.codings = self.codings, []
         packed = await Request(self.scope, self._next).body()
-        try:
-            body = await asyncio.to_thread(unpacked, packed, encoding=coding, most=self.limit)
-        except ValueError as error:
-            remedy = "send the body plain"
-            raise Malformed(f"the body cannot be unpacked: {error}", field="Content-Encoding", remedy=remedy) from error
+        body = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def _next(self) -> Message:
@@ -227,19 +214,9 @@ def _check_head(exchange: _Exchange) -> None:
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="use chunked")
         if name == b"content-encoding":
-            exchange.coding = _coding_of(value.decode("latin-1").strip().lower())
+            exchange.codings += codings_of(value.decode("latin-1"))
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
-
-
-def _coding_of(name: str) -> str:
-    """The coding in a header Content-Encoding; "" for a plain body. Raises UnknownCoding."""
-    if name in ("", "identity"):
-        return ""
-    if name not in _CODINGS:
-        remedy = f"use {' or '.join(_CODINGS)}, or send the body plain"
-        raise UnknownCoding(f"a body in {name!r:.80} is not read", field="Content-Encoding", remedy=remedy)
-    return name
 
 
 def reply_to(error: BaseException, *, scope: Scope) -> Response:

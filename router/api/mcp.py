@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
+from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import PART, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH
@@ -63,27 +64,55 @@ async def _server_of(app: Any) -> Any:
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Send an endpoint a request inside this process, with the agent's key. Returns the reply, or raises the error."""
     assert context.request is not None  # the SDK sets `request` for every call over HTTP
-    outer = context.request.scope
+    outer, progress = context.request.scope, _Progress(context)
+    streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await outer["app"]({**scope, PART: "mcp"}, receive, send)
+        async def tapped(message: Message) -> None:
+            if streams:
+                await progress.report(message.get("body", b""))
+            await send(message)
+
+        await outer["app"]({**scope, PART: "mcp"}, receive, tapped)
 
     headers = {name: value for name, value in context.request.headers.items() if name in _HEADERS}
-    request = _request(endpoint, arguments, headers={**headers, "x-request-id": outer[SCOPE_ID]})
+    request = _request(endpoint, arguments, streams=streams, headers={**headers, "x-request-id": outer[SCOPE_ID]})
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
     if received.status >= 300:
         raise refused(received, path=endpoint)
-    return object_of(received, path=endpoint)
+    return progress.outcome or object_of(received, path=endpoint)
 
 
-def _request(endpoint: str, arguments: Mapping[str, Any], *, headers: Mapping[str, str]) -> httpx.Request:
+def _request(
+    endpoint: str, arguments: Mapping[str, Any], *, streams: bool, headers: Mapping[str, str]
+) -> httpx.Request:
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
         path = path.format(decision_id=quoted(arguments.get("decision_id")))
     wait_s = arguments.get("wait_s")  # a query parameter; all other arguments are fields of the body
-    params = {} if wait_s is None else {"wait_s": wait_s}
+    params = {"stream": "true"} if streams else {}
+    if wait_s is not None:
+        params["wait_s"] = wait_s
     body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
     headers = {**headers, "content-type": "application/json"}
     content = body if method == "POST" else b""
     return httpx.Request(method, f"http://localhost{path}", params=params, headers=headers, content=content)
+
+
+class _Progress:
+    def __init__(self, context: "Context") -> None:
+        self._context, self._events = context, AnswerReader()
+        self._count = 0
+        #: data of the event `outcome`; {} before this event
+        self.outcome: dict[str, Any] = {}
+
+    async def report(self, body: bytes) -> None:
+        """Read more bytes of the streamed answer, and report its events to the agent. Raises the error of an event."""
+        for event in self._events.read(body):
+            if event.event == "outcome":
+                self.outcome = dict(event.data)
+            elif event.event in ("decision", "status"):
+                self._count += 1
+                text = event.data.get("text") or f"the arm {event.data.get('arm')} was chosen"
+                await self._context.session.report_progress(float(self._count), message=text)

@@ -164,12 +164,12 @@ async def serve_pipes(connection: Connection) -> None:
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
     async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
 
-        async def ask(request: types.Request[Any, Any], kind: type[_Reply]) -> _Reply:
+        async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
             # Each call has its own client, because a client cannot reconnect. A fixed `mode` saves the handshake.
             transport = streamable_http_client(f"{connection.url}{MCP_PATH}", http_client=http)
             try:
                 async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
-                    return await client.session.send_request(request, kind)
+                    return await client.session.send_request(request, kind, progress_callback=progress)
             except Exception as error:  # the SDK may raise an exception group
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
@@ -179,10 +179,11 @@ async def serve_pipes(connection: Connection) -> None:
         async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
             return await ask(types.ListToolsRequest(), types.ListToolsResult)
 
-        async def call_tool(_context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        async def call_tool(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+            progress = context.session.report_progress if "progress_token" in (context.meta or {}) else None
             request = types.CallToolRequest(params=params.model_copy(update={"meta": None}))
             try:
-                return await ask(request, types.CallToolResult)
+                return await ask(request, types.CallToolResult, progress=progress)
             except MCPError as error:
                 return result(str(error), is_error=True)
 

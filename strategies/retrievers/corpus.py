@@ -8,6 +8,7 @@ import math
 import os
 import re
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from itertools import islice, pairwise
@@ -32,8 +33,11 @@ MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: maximum bytes of a document
 
 #: a part of at most 16,000 characters, since the splitter's time grows with the square of a line and of the whole text
 _SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
-#: front matter at the beginning of a Markdown file
-_FRONT_MATTER = re.compile(r"---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+#: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
+_FRONT_MATTER = re.compile(
+    r"(?:---[ \t]*\n(?P<yaml>.*?)^(?:---|\.\.\.)|\+\+\+[ \t]*\n(?P<toml>.*?)^\+\+\+)[ \t]*(?:\n|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 _BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
 #: an image or file within the text: SVG, or anything up to a white space or the end of the link, and lines of base64
 _DATA_URI = re.compile(
@@ -258,17 +262,25 @@ def _markdown(path: Path) -> tuple[str, str]:
 def _front_matter(text: str) -> tuple[str, str]:
     """Returns (title, text without the front matter)."""
     match = _FRONT_MATTER.match(text)
-    if match is None or _BLANK_LINE.search(match["yaml"]):  # a blank line ends YAML: what follows is text
-        return "", text
     try:
-        # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.
-        values = yaml.load(match["yaml"], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists, mappings
+        if text.startswith("{"):
+            values, end = json.JSONDecoder().raw_decode(text)
+            if text[end:].partition("\n")[0].strip():
+                return "", text
+        elif match is None or _BLANK_LINE.search(match["yaml"] or ""):  # a blank line ends YAML: what follows is text
+            return "", text
+        elif match["toml"] is not None:
+            values, end = tomllib.loads(match["toml"]), match.end()
+        else:
+            # This loader reads every scalar as text, for example the titles 1984 and 2024-05-01.
+            values = yaml.load(match["yaml"], Loader=yaml.BaseLoader) or {}  # noqa: S506 - only texts, lists, mappings
+            end = match.end()
     except (yaml.YAMLError, ValueError, RecursionError):
         return "", text
     if not isinstance(values, dict):
         return "", text
     title = values.get("title")
-    return " ".join(title.split()) if isinstance(title, str) else "", text[match.end() :]
+    return " ".join(title.split()) if isinstance(title, str) else "", text[end:]
 
 
 def _heading(text: str) -> str:

@@ -20,6 +20,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.rules import APP, CHAT
+from ragbandit.shared.errors import NotFound
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
@@ -72,6 +73,15 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
+
+
+@endpoints.post("/v1/completions", rule=APP, include_in_schema=False)
+async def completions(_request: Request) -> Response:
+    """Refuse the older completions, which some clients use by default, and point to chat completions."""
+    raise NotFound(
+        "the older completions are not served here, chat completions are",
+        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
+    )
 
 
 _RESPONSE: Final = f"{errors.RESPONSES}/{{response_id}}"

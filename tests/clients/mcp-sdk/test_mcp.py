@@ -42,12 +42,17 @@ def structured(result):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_asks_judges_and_is_told_why(service, kind):
-    """Tools are listed; an answer has its sources, feedback and an explanation."""
+    """Tools are listed; an answer has its sources, progress while it is made, feedback and an explanation."""
+    news = []
+
+    async def progress(number, _total, text):
+        news.append((number, text))
 
     async def work(client):
         listed = await client.list_tools()
         names = [tool.name for tool in getattr(listed, "tools", listed)]
-        answered = structured(await client.call_tool("answer", QUESTION | {"wait_s": 30}))
+        options = {"progress_handler" if kind == "fastmcp" else "progress_callback": progress}
+        answered = structured(await client.call_tool("answer", QUESTION | {"wait_s": 30}, **options))
         key = {"decision_id": answered["decision_id"]}
         receipt = structured(await client.call_tool("feedback", key | {"label": [service.answer], "source": "code"}))
         explained = structured(await client.call_tool("explain", key))
@@ -56,6 +61,7 @@ def test_an_agent_asks_judges_and_is_told_why(service, kind):
     names, answered, receipt, explained = with_client(service, kind, work)
     assert names == ["answer", "route", "report_outcome", "feedback", "explain"]
     assert (answered["status"], answered["answer"]) == ("answered", service.answer)
+    assert news[0] == (1.0, f"the arm {answered['arm']} was chosen")
     assert (receipt["duplicate"], explained["decision_id"]) == (False, answered["decision_id"])
     assert service.decision(answered["decision_id"])["request"]["surface"] == "mcp"
 

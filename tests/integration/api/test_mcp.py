@@ -73,18 +73,23 @@ def test_a_question_from_its_arm_to_its_explanation(service, mode):
     assert service.router.status().counters.decided == 1
 
 
-def test_a_pending_answer_comes_later(service):
-    """An answer is pending after `wait_s`; the same call with its id gets it later."""
+def test_an_answer_with_news_of_its_arm(service):
+    """A client that asks for progress gets the arm first; the answer equals that of /v1/answer, pending included."""
+    news, asked = [], {"question": QUESTION, "decision_id": "mcp-17"}
+
+    async def progress(number, total, text):
+        news.append((number, total, text))
+        worker_answers(service, asked["decision_id"], "Bram Stoker")
 
     async def work(client):
-        pending = (await client.call_tool("answer", {"question": QUESTION, "wait_s": 0})).structured_content
-        worker_answers(service, pending["decision_id"], "Bram Stoker")
-        sent = {"question": QUESTION, "decision_id": pending["decision_id"], "wait_s": 20}
-        return pending, (await client.call_tool("answer", sent)).structured_content
+        pending = await client.call_tool("answer", {"question": QUESTION, "wait_s": 0})
+        answered = await client.call_tool("answer", asked | {"wait_s": 20}, progress_callback=progress)
+        return pending.structured_content, answered.structured_content
 
     pending, answered = with_client(service, work)
     assert (pending["status"], pending["answer"]) == ("pending", None)
     assert (answered["status"], answered["answer"]) == ("answered", "Bram Stoker")
+    assert news == [(1.0, None, f"the arm {answered['arm']} was chosen")]
 
 
 def test_a_refusal_is_a_result_that_an_agent_reads(service):

@@ -13,11 +13,15 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_an_agent_has_the_tools_of_the_service(tmp_path):
-    """Tools, results and refusals are those of /mcp; the service may end and start while the agent lives."""
+    """Tools, results, progress and refusals are those of /mcp; the service may end and start while the agent lives."""
     given = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}}
     service = Service(Settings.model_validate(given))
     environ = {"PYTHONPATH": str(ROOT), "RAGBANDIT_URL": service.url}
     started = StdioServerParameters(command=sys.executable, args=["-m", "ragbandit", "mcp"], env=environ)
+    news = []
+
+    async def progress(*step):
+        news.append(step)
 
     async def work():
         async with Client(started) as client:
@@ -26,7 +30,7 @@ def test_an_agent_has_the_tools_of_the_service(tmp_path):
             routed = await client.call_tool("route", {"question": QUESTION})
             refused = await client.call_tool("route", {"question": ""})
             asked = {"question": QUESTION, "wait_s": 0}
-            pending = await client.call_tool("answer", asked)
+            pending = await client.call_tool("answer", asked, progress_callback=progress)
             kept = service.router.decision(routed.structured_content["decision_id"])
             service.close()
             away = await client.call_tool("route", {"question": QUESTION})
@@ -44,6 +48,7 @@ def test_an_agent_has_the_tools_of_the_service(tmp_path):
     assert kept.decision.query.request["surface"] == "mcp"
     assert (refused.is_error, refused.structured_content["error"]["field"]) == (True, "question")
     assert pending.structured_content["status"] == "pending"
+    assert news == [(1.0, None, f"the arm {pending.structured_content['arm']} was chosen")]
     assert away.is_error
     for text in (away.content[0].text, str(error)):
         assert text.startswith(f"no service answered at {service.url}/mcp: ")

@@ -146,6 +146,12 @@ def test_a_conversation(http, service, answers):
     assert (ended.status_code, ended.json()["error"]["param"]) == (400, "messages")
 
 
+def test_older_completions_are_a_404_with_the_remedy(client):
+    """The error of /v1/completions names the setting that makes a client use chat completions."""
+    with pytest.raises(openai.NotFoundError, match="is_chat_model=True"):
+        client.completions.create(model="auto", prompt="Who wrote Dracula?")
+
+
 #: the reply of a model's server, without its text
 MORE = {
     "message": {"annotations": [CITED], "images": [{"image_url": {"url": "data:image/png;base64,AAAA"}}], "mood": "x"},

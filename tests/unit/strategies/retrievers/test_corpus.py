@@ -250,8 +250,12 @@ def test_long_documents_are_cut_without_losing_a_word(tmp_path):
         ("---\ndate: 2024-05-01\n...\n# City\n\nParis.", "City", "# City\n\nParis."),
         ("---\ntitle: [a, b]\n---\nParis.", "d", "Paris."),
         ("---\n---\nParis.", "d", "Paris."),
-        # without front matter: broken YAML, text between two rules, also if it reads
+        ('+++\r\ntitle = "A  town"\n\n[params]\na = 1\n+++\nParis.', "A town", "Paris."),
+        ('{\n  "title": "A town"\n}\n\nParis.', "A town", "Paris."),
+        # without front matter: no TOML, JSON in a line of text, broken YAML, text between two rules, also if it reads
         # as a mapping, a blank line before it, a rule without an end, a rule further down
+        ("+++\na town\n+++\nParis.", "d", "+++\na town\n+++\nParis."),
+        ('{"title": "x"} Paris.', "d", '{"title": "x"} Paris.'),
         ("---\ntitle: a: b\n---\n\n# City", "City", "---\ntitle: a: b\n---\n\n# City"),
         ("---\nParis.\n\n---\n\nRome.", "d", "---\nParis.\n\n---\n\nRome."),
         ("---\nNote: read this.\n\n---\n\nRome.", "d", "---\nNote: read this.\n\n---\n\nRome."),

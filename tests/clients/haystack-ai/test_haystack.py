@@ -69,12 +69,3 @@ def test_saved_and_loaded(pipeline, client):
     found = loaded.run({"router": {"query": QUESTION, "context": {"premium": True}}})["router"]
     assert client.decision(found["decision_id"])["context"] == {"premium": True}
     loaded.get_component("router").close()
-
-
-def test_without_the_service():
-    """The default arm's branch runs."""
-    router = BanditRouter(["fast", "deep"], url="http://127.0.0.1:9", default_arm="deep")
-    found = router.run(query=QUESTION)
-    assert found["deep"] == QUESTION
-    assert found["decision_id"].startswith("degraded-")
-    router.close()

@@ -3,7 +3,6 @@
 import uuid
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -38,22 +37,3 @@ def test_a_chain(client):
     assert record["question"] == QUESTION
     assert set(record["pmf"]) == {"fast", "deep"}
     assert client.feedback(key, rating=True)["waiting_for"] is None
-
-
-class Runs(BaseCallbackHandler):
-    """The runs that a tracer sees."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_chain_start(self, serialized, inputs, *, run_id, metadata=None, tags=None, **more):
-        self.seen.append((run_id, metadata or {}, tags or []))
-
-
-def test_without_the_service():
-    """The default arm runs, under the id that the client made."""
-    runs = Runs()
-    with Client("http://127.0.0.1:9", default_arm="deep") as client:
-        routed = RoutedRunnable(client, runnables={"fast": chain("a"), "deep": chain("b")})
-        assert routed.invoke({"question": QUESTION}, config={"callbacks": [runs]}) == "b"
-    assert runs.seen[0][1]["ragbandit_decision_id"] == f"degraded-{runs.seen[0][0]}"

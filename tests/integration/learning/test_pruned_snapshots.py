@@ -1,15 +1,13 @@
 """Rows of `snapshots` have a cap: the newest are kept, and what the others decided is still verified."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, select, update
 
 from ragbandit.router.learning import publishing
 from ragbandit.router.learning.audit import checks
 from ragbandit.router.storage.ledgers import ledger
-from ragbandit.router.storage.rows.conversion import snapshot_row
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 
 KEPT = 2
@@ -91,26 +89,6 @@ def test_an_invented_version_is_found(world, version):
     verdict = world.router.verify(deep=True)
     assert verdict.deep_mismatches == 1
     assert version in "\n".join(verdict.notes)
-
-
-def test_thousands_of_rows(make_world, database_url):
-    """Among 5,000 snapshot rows the newest 1,000 stay, and the newest of every policy of the ledger."""
-    world = make_world(database_url=database_url)
-    world.judged(1)
-    world.learn()
-    (newest, *_) = world.ledger.latest_snapshots(limit=1)
-    many = [
-        replace(newest, version=f"main-{seq}-{seq:012d}", last_seq=seq, algorithm="former" if seq < 2000 else "mba")
-        for seq in range(100, 5100)
-    ]
-    with world.database.write() as connection:
-        connection.execute(insert(snapshots), [snapshot_row(info) for info in many])
-    while world.ledger.prune_snapshots():
-        pass
-    kept = world.ledger.latest_snapshots(limit=9999)
-    assert [info.last_seq for info in kept[: ledger.SNAPSHOT_ROWS]] == list(range(5099, 4099, -1))
-    assert {info.last_seq for info in kept[ledger.SNAPSHOT_ROWS :]} <= {1999, 1, 0}
-    assert 1999 in {info.last_seq for info in kept}
 
 
 def test_some_are_kept_longer(make_world, monkeypatch, database_url):

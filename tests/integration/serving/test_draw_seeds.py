@@ -5,6 +5,7 @@ import time
 import pytest
 from sqlalchemy import delete
 
+from ragbandit.router.learning.audit.checks import seed_fault
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.storage.access.shared_secrets import shared_secret
@@ -42,3 +43,12 @@ def test_a_store_draws_the_same_and_another_store_does_not(new_world):
     assert [again.route(key=key).seed for key in IDS] == seeds
     assert set(seeds).isdisjoint(other.route(key=key).seed for key in IDS)
     assert set(seeds).isdisjoint(map(seed_of, IDS))
+
+
+@pytest.mark.parametrize("secret", [None, b"t" * 32])
+def test_a_seed_of_the_id_alone_is_a_fault(make_decision, secret):
+    """The audit refuses a seed that a caller could compute, and one of another store's secret."""
+    decision = make_decision("mine", seed=seed_of("mine", secret=secret))
+    assert seed_fault(decision, secret=b"s" * 32) is not None
+    ours = make_decision("mine", seed=seed_of("mine", secret=b"s" * 32))
+    assert seed_fault(ours, secret=b"s" * 32) is None

@@ -15,6 +15,7 @@ from sqlalchemy import func, insert, select, update
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.this_process import this_process
@@ -244,3 +245,20 @@ def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decisi
     assert queue.free_lost(held=["waits"]) == ["here"]
     again = queue.claim(within=["a", "b", made[0].arm])
     assert (again.decision_id, again.tries) == ("here", 1)
+
+
+def test_jobs_of_another_kind_are_not_claimed(database, queue):
+    """A decision that waits only for the judge is not claimed by workers."""
+    row = {"kind": "judge", "decision_id": "d1", "turn": 0, "made_at": 0.0, "due_at": 0.0, "tries": 0, "facts": "{}"}
+    with database.write() as connection:
+        connection.execute(insert(jobs), [row])
+    assert not queue.wait()
+    assert queue.claim() is None
+
+
+def test_erasure_blanks_the_chat_of_a_waiting_decision(database, store, queue, make_decision):
+    """The job of an erased decision keeps its turn, without the texts of its chat."""
+    query = Query(id=DecisionId("d1"), text="q", chat={"messages": [{"role": "user", "content": "secret"}]})
+    store.add_decisions([make_decision("d1", run_by="worker", query=query)])
+    erase(database, Selection(decision="d1"), features=False, actor="cli:me", now=1.0)
+    assert queue.claim().chat == {}

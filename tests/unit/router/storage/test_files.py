@@ -10,16 +10,6 @@ from ragbandit.shared.files import Folder, cached_arrays, check_root, replace_fo
 from tests.support.waiting import at_once
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_put_writes_the_bytes(tmp_path, durable):
-    """The file has the data, whether new or replaced, and no temporary file is left."""
-    file = tmp_path / "deep" / "folder" / "file"
-    for data in (b"", b"one", b"two" * 100_000):
-        write_file(file, data, durable=durable)
-        assert file.read_bytes() == data
-        assert list(file.parent.iterdir()) == [file]
-
-
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_put_that_breaks_leaves_the_old_file(tmp_path, monkeypatch, error):
     """Where the write breaks off, the old content stays and nothing else is left."""

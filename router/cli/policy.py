@@ -185,7 +185,7 @@ def canary(
 
 def promote(
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="promote without evidence; the record says so")] = False,
+    force: Annotated[bool, typer.Option("--force", help="promote without evidence, which is recorded")] = False,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -10,7 +10,7 @@ from tests.support.servers.http_service import Service, routed
 
 
 class Visitor:
-    """What a browser does with pages: it sends forms, and the key that somebody has entered."""
+    """What a browser does with pages: it sends forms, and the key that the user has entered."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=30)
@@ -27,7 +27,7 @@ class Visitor:
         return self.http.post(path, data=fields, headers=told)
 
     def log_in(self, key: str) -> None:
-        """Send the key with every request, as a browser does once somebody has entered it."""
+        """Send the key with every request, as a browser does after the user has entered it."""
         self.http.auth = ("any name", key)
 
 

@@ -113,7 +113,7 @@ FEEDBACKS = any_of(Feedback, value=REALS | st.lists(TEXTS, min_size=1, max_size=
 QUERY = Query(id="d-1", text="who?", context={"a": 1, "b": "x"}, arms=("a", "b"), budget=Budget(rounds=2))
 made_decision = partial(examples.made_decision, query=QUERY, run_by="worker", arm="a", arms=("a", "b"), pmf=(0.5, 0.5))
 made_outcome = partial(reports.made_outcome, decision_id="d-1", now=1.0, status="answered", answer="x", steps=1.0)
-bits = repr  # floats as they are, so that -0.0 and 0.0 differ
+bits = repr  # floats by their bits: -0.0 and 0.0 differ
 
 
 @steady

@@ -1,3 +1,1 @@
-from typing import Final
-
-__version__: Final = "1.0.0"
+__version__ = "1.0.0"

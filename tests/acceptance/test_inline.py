@@ -13,10 +13,9 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.support.servers.faulty_models import FaultyModels
+from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, two_models
 
 from .conftest import running_systems, until
-from .test_failover import DOORS, asked, events_of, two_models
 
 
 def models(server, **more):

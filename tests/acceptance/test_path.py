@@ -11,9 +11,9 @@ from ragbandit.testing.openai_server import ScriptedServer
 from tests.support import command, two_pipelines as world
 from tests.support.cases import every_case
 from tests.support.logs.log_rows import write_json
+from tests.support.servers.faulty_models import two_models
 
 from .conftest import running_systems
-from .test_failover import two_models
 
 CODE = "from tests.support.two_pipelines import pipelines\n\narms = pipelines()\n"
 

@@ -41,7 +41,6 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     assert (learning.labels, learning.fault) == (16, None)
     mine = live.sha256(learning.policy)
     assert mine == live.sha256(live.replayed()) == live.sha256(live.learner().policy)
-    assert live.router.verify(deep=True).ok
 
 
 def test_processes_change_nothing():

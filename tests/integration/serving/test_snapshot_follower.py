@@ -3,7 +3,7 @@
 import threading
 
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.serving import router
+from ragbandit.router.serving import process
 from ragbandit.router.serving.loading import snapshots as snapshot_follower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
@@ -40,7 +40,7 @@ def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch
 def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatch):
     """Where no snapshot can be read each counts once, and the memory of them has an end."""
     monkeypatch.setattr(snapshot_follower, "REMEMBERED", 3)
-    monkeypatch.setattr(router, "POLL_S", 60.0)  # the router itself must not look for snapshots meanwhile
+    monkeypatch.setattr(process, "POLL_S", 60.0)  # the router itself must not look for snapshots meanwhile
     world = make_world()
     files = SnapshotFiles(world.settings.snapshot_root)
     found = snapshot_follower.SnapshotLoader(

@@ -10,6 +10,9 @@ JSON, STREAM, HTML = "application/json", "text/event-stream", "text/html"
 #: longest silence, seconds: longer than any limit of the tests
 SILENCE_S = 6.0
 
+#: (endpoint, whether the reply is streamed) of every way to get an answer
+DOORS = [("chat", False), ("chat", True), ("responses", False), ("responses", True), ("answer", False)]
+
 
 def chunk(delta, **more):
     body = {"id": "up", "object": "chat.completion.chunk", "created": 1, "model": "m"}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.service_process import free_port
 from ragbandit.router.config.settings import Settings
-from tests.support.servers.faulty_models import FaultyModels, asked, events_of, generator, two_models
+from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
 from tests.support.servers.http_service import Service
 
 #: faults after which the other arm answers
@@ -54,9 +54,6 @@ def gateway(serve_models):
     with FaultyModels() as server:
         service = serve_models(**two_models(server.url))
         yield service.http, server, service
-
-
-DOORS = [("chat", False), ("chat", True), ("responses", False), ("responses", True), ("answer", False)]
 
 
 def test_another_arm_answers(gateway):

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.draw import made_decisions, outputs_of
@@ -25,6 +25,7 @@ from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, Poli
 log = logging.getLogger("ragbandit.service")
 
 S = TypeVar("S", bound=Step)
+P = ParamSpec("P")
 
 
 class RouteService:
@@ -38,6 +39,10 @@ class RouteService:
         self.clock = clock
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.steps = tuple(step(store.database) for step in STEPS)
+        self._checks = _overridden(self.steps, Step.check)
+        self._befores = _overridden(self.steps, Step.before)
+        self._afters = _overridden(self.steps, Step.after)[::-1]
+        self._notes = _overridden(self.steps, Step.note_committed)
         self.take_over(served)
         #: secret of the store, from which draws are seeded; None before `start`
         self.secret: bytes | None = None
@@ -84,8 +89,8 @@ class RouteService:
         if query.id is not None:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
         question = Question(query=checked, run_by=run_by, allowed=tuple(map(ArmName, checked.arms or offered)))
-        for step in self.steps:
-            step.check(question)
+        for check in self._checks:
+            check(question)
         return question
 
     def refresh_steps(self, *, more: Sequence[ArmName] = ()) -> None:
@@ -101,8 +106,8 @@ class RouteService:
         new_questions = [question for question in batch if question.query.id not in already_decided]
         committed = self._commit(self._decide(new_questions)) if new_questions else []
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
-        for step in self.steps:
-            step.note_committed(new, now=now)
+        for note_committed in self._notes:
+            note_committed(new, now=now)
         results = iter(committed)
         return [
             settle(*already_decided[question.query.id], request_hash=query_hash(question.query, run_by=question.run_by))
@@ -138,11 +143,11 @@ class RouteService:
             now=now,
             secret=self.secret,
         )
-        for step in self.steps:
-            step.before(batch)
+        for before in self._befores:
+            before(batch)
         self._draw(batch)
-        for step in reversed(self.steps):
-            step.after(batch)
+        for after in self._afters:
+            after(batch)
         return [question.finished for question in questions]
 
     def _draw(self, batch: Batch) -> None:
@@ -171,3 +176,9 @@ class RouteService:
         if self._throttle.lets_pass("fault"):  # a broken policy would fill the log: it fails for every question
             fields = {"action": "fault", "times": self.faults, "reason": reason}
             log.error("the policy broke its contract: the fallback arm decided", extra=fields)
+
+
+def _overridden(steps: Sequence[Step], hook: Callable[Concatenate[Step, P], None]) -> tuple[Callable[P, None], ...]:
+    """This method of the steps that override it, so that a question does not pass through those that do nothing."""
+    name = hook.__name__
+    return tuple(getattr(step, name) for step in steps if getattr(type(step), name) is not hook)

@@ -8,21 +8,16 @@ import json
 import os
 import re
 import ssl
-import threading
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from itertools import count
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies, proxy_bypass
 
 from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
 from ragbandit.shared.failures import Failure, failure_of_error, server_message
-from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.outbound import redirect_message, retry_pause
+from ragbandit.shared.outbound import redirect_message
 from ragbandit.shared.redaction import without_keys
-from ragbandit.shared.token_usage import Tokens, tokens_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -321,74 +316,3 @@ def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
         begin, text = "it was silent or slow for longer than allowed", ""
     # Secrets are removed before the text is cut, since half a secret would not be recognized.
     return f"{begin}{without_keys(text, secrets=secrets)[:_MESSAGE]}".removesuffix(": ")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatReply:
-    """The model's text in a chat, or the failure of the chat."""
-
-    text: str = ""
-    #: `Failure.name` of the failure; None if the server answered
-    failed: str | None = None
-    #: OpenAI's finish reason, for example "stop" or "length"
-    finish: str | None = None
-    #: token counts of the chat; None if the server did not report them
-    tokens: Tokens | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatServer:
-    """An OpenAI-compatible server, for processes without an event loop of their own."""
-
-    #: address of the server; None for $OPENAI_BASE_URL, else OpenAI
-    base_url: str | None
-    #: environment variable with the API key
-    api_key_env: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    async def complete(self, fields: Mapping[str, Any]) -> ChatReply:
-        """Complete a chat in at most two attempts. Call this on `event_loop`, with a deadline. fields: the request."""
-        headers = tuple(sorted(self.headers.items()))
-        for attempt in count(1):
-            reply = ModelReply()
-            try:
-                server = _server(asyncio.get_running_loop(), self.base_url, os.environ.get(self.api_key_env), headers)
-                async with aclosing(reply_values(server, fields)) as values:  # type: ignore[type-var] # a generator
-                    async for value in values:
-                        reply.take(value)
-                reply.end()
-                break
-            except Exception as error:  # an error of this server must not fail the caller's question
-                failure = failure_of_error(error)
-            pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
-            if attempt == 2 or pause is None or not failure.may_pass:
-                return ChatReply(failed=failure.name)
-            await asyncio.sleep(pause)
-        return ChatReply(text=reply.text, finish=reply.finish, tokens=tokens_of(reply.usage))
-
-
-@functools.cache
-def _server(
-    loop: asyncio.AbstractEventLoop,  # noqa: ARG001 - a connection works only in its event loop
-    base_url: str | None,
-    key: str | None,
-    headers: tuple[tuple[str, str], ...],
-) -> ModelServer:
-    """The connections of this process to a server. They have no time limit, since the caller has a deadline."""
-    return connect(base_url=base_url, key=key, headers=dict(headers))
-
-
-_lock = threading.Lock()
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop for the chats of this process. The first call starts it."""
-    with _lock:
-        return _loop_of(os.getpid())  # a forked process needs another one, since threads do not survive a fork
-
-
-@functools.cache
-def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
-    return loop

@@ -6,15 +6,17 @@ If a rewrite fails, the question is used as the user wrote it, and `rewrite.fail
 """
 
 import asyncio
+import functools
 import importlib.util
 import json
 import logging
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,7 +26,11 @@ from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, StoreError
-from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
+from ragbandit.shared.failures import failure_of_error
+from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.openai_client import ModelServer, connect, reply_values
+from ragbandit.shared.outbound import retry_pause
+from ragbandit.shared.token_usage import tokens_of
 from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 
 _GAP: Final = " [...] "
@@ -119,17 +125,15 @@ def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, 
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
 
 
-def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
-    """Returns (rewritten question, None), or (None, reason of the failure)."""
-    if reply.failed is not None:
-        return None, reply.failed
-    text = reply.text.rpartition("</think>")[2]  # some servers do not remove a model's reasoning
+def parsed_rewrite(reply: str, *, finish: str | None) -> tuple[str | None, str | None]:
+    """Returns (rewritten question, None), or (None, reason of the failure). finish: OpenAI's finish reason."""
+    text = reply.rpartition("</think>")[2]  # some servers do not remove a model's reasoning
     text = " ".join(text.replace("\x00", " ").split())
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].strip()
     if not text:
         return None, "empty"
-    if reply.finish == "length" or len(text) > MAX_REWRITE:
+    if finish == "length" or len(text) > MAX_REWRITE:
         return None, "too_long"
     try:
         text.encode()
@@ -145,9 +149,8 @@ class Rewriter:
         self.model = chosen.model
         self.settings, self._store = settings, store
         self._options, self._prices = chosen.openai, chosen.prices_by_model
-        self._server = ChatServer(
-            base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
-        )
+        #: None before the first rewrite
+        self._server: ModelServer | None = None
         self._under_way = 0
         self._failed_in_row = 0
         self._rest_until = 0.0
@@ -184,31 +187,56 @@ class Rewriter:
 
     async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
         """Returns (rewritten question or None, facts for `request.rewrite`)."""
-        began, before = time.monotonic(), None
+        began, reply, failed = time.monotonic(), ModelReply(), None
         try:
             async with asyncio.timeout(self.settings.seconds):
                 if query.id is not None and self._store.text == "full":  # other stores contain no texts
+                    before = None
                     with suppress(Exception):  # if the store cannot be read, deciding reports the error
                         before = await asyncio.to_thread(self._decided_text, DecisionId(query.id))
-                if before is not None:
-                    return before, {"repeated": True}
+                    if before is not None:
+                        return before, {"repeated": True}
                 for package in ("openai", "aiohttp"):  # imports take a second, and must not block the event loop
                     await asyncio.to_thread(__import__, package)
-                reply = await self._server.complete(self._fields(query.messages, question=query.text))
+                reply = await self._ask(self._fields(query.messages, question=query.text))
         except TimeoutError:
-            reply = ChatReply(failed="timeout")
-        except Exception:  # a failed rewrite must not fail the request
-            reply = ChatReply(failed="malformed")
-        text, failed = parsed_rewrite(reply)
+            failed = "timeout"
+        except Exception as error:  # a failed rewrite must not fail the request
+            failed = failure_of_error(error).name
+        text = None
+        if failed is None:
+            text, failed = parsed_rewrite(reply.text, finish=reply.finish)
         self._note_health(failed)
         facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
-        tokens = reply.tokens
+        tokens = tokens_of(reply.usage)
         if tokens is not None and tokens.read + tokens.written:
             self.tokens.update(prompt=tokens.read, completion=tokens.written)
             facts |= {"prompt_tokens": tokens.read, "completion_tokens": tokens.written}
             dollars = tokens.dollars(self._prices.get(self.model, (0.0, 0.0)))
             facts |= {"dollars": dollars} if dollars else {}
         return text, facts | ({"failed": failed} if failed else {})
+
+    async def _ask(self, fields: Mapping[str, Any]) -> ModelReply:
+        """Complete a chat in at most two attempts. Raises the error of the last one. fields: the request."""
+        options = self._options
+        if self._server is None:
+            key = os.environ.get(options.api_key_env)
+            self._server = connect(base_url=options.base_url, key=key, headers=options.headers)
+        for attempt in (1, 2):
+            reply = ModelReply()
+            try:
+                async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
+                    async for value in values:
+                        reply.take(value)
+                reply.end()
+                break
+            except Exception as error:
+                failure = failure_of_error(error)
+                pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
+                if attempt == 2 or pause is None or not failure.may_pass:
+                    raise
+            await asyncio.sleep(pause)
+        return reply
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
         options = self._options
@@ -259,6 +287,22 @@ def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store
     return Rewriter(chosen, settings=rewrite, store=store) if usable else None
 
 
+_lock = threading.Lock()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop for the rewrites of this process. The first call starts it."""
+    with _lock:
+        return _loop_of(os.getpid())  # a forked process needs another one, since threads do not survive a fork
+
+
+@functools.cache
+def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key of the cache
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
+    return loop
+
+
 class ConversationQueries:
     """Turns chats into queries. Safe to use from several threads."""
 
@@ -271,7 +315,7 @@ class ConversationQueries:
         query = with_chat(query, messages, settings=self.settings)
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
-            return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
+            return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), _event_loop())
         unchanged: Future[Query] = Future()
         unchanged.set_result(query)
         return unchanged

@@ -15,9 +15,9 @@ import typer
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
-from ragbandit.router.cli.tables import show, show_list
+from ragbandit.router.cli.tables import show_list
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
-from ragbandit.router.storage.access.audit_log import check_entries, entries
+from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment
 
@@ -125,32 +125,13 @@ def _end(text: str, *, now: float) -> float:
 
 
 def audit(
-    known: Annotated[str | None, typer.Option(help="NUMBER:SHA256 of an earlier check; it must exist")] = None,
-    export: Annotated[bool, typer.Option("--export", help="print the entries as JSON lines, the oldest first")] = False,
-    after: Annotated[int, typer.Option(help="with --export: only entries with a larger number")] = 0,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
+    after: Annotated[int, typer.Option(help="only entries with a larger number")] = 0, config: ConfigOption = None
 ) -> None:
-    """Check that no entry of the audit log was changed or removed; exit code 1 if one was.
+    """Print the entries of the audit log as JSON lines, the oldest first.
 
-    To detect later that the newest entries were removed, keep the printed number and sha256 elsewhere and give them as
-    --known, or copy the entries to another system with --export.
+    The database refuses to change or delete an entry, but its owner can drop the triggers that refuse it. If that
+    matters, copy the entries to another system.
     """
     with opened(config, registered=False) as (_, ledger):
-        if export:
-            for entry in entries(ledger.database, after=after):
-                sys.stdout.write(json.dumps(asdict(entry)) + "\n")
-            return
-        verdict = check_entries(ledger.database, known=_entry(known))
-        show({"whole": verdict.fault is None, **asdict(verdict)}, as_json=as_json)
-    if verdict.fault is not None:
-        raise typer.Exit(1)
-
-
-def _entry(text: str | None) -> tuple[int, str] | None:
-    if text is None:
-        return None
-    number, _, sha256 = text.partition(":")
-    if not number.isdecimal() or len(sha256) != 64:
-        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="copy the output of `audit`")
-    return int(number), sha256
+        for entry in entries(ledger.database, after=after):
+            sys.stdout.write(json.dumps(asdict(entry)) + "\n")

@@ -197,8 +197,7 @@ audit_log = _table(
     Column("target", String(128), nullable=False, comment="object of the action"),
     Column("tenant", String(64)),
     Column("facts", Text, nullable=False, comment="JSON object"),
-    Column("sha256", String(64), nullable=False, comment="hash of the previous row's sha256 and this row"),
-    comment="who changed what; append-only, with a hash chain over all rows",
+    comment="who changed what; append-only",
 )
 
 service_secrets = _table(

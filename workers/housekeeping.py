@@ -212,9 +212,9 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("look at policy versions", watch_rollouts, every_s=5.0, at_end=evaluator.close).start(),
         version_learning(context),
     ]
-    limits = settings.retention.model_dump(exclude_none=True)
-    if limits:
-        retention = Retention(database, holder=lease_holder("retention"), **limits)
+    days = settings.retention.days
+    if days is not None:
+        retention = Retention(database, holder=lease_holder("retention"), days=days)
         chore = "let old decisions leave the store"
         routines.append(Routine(chore, retention.step, every_s=60.0, at_end=retention.release).start())
     return routines if settings.reward.check is None else [*routines, checking_routine(context)]

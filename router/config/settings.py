@@ -194,10 +194,8 @@ class HealthSettings(Section):
 class RetentionSettings(Section):
     """Deletion of the oldest decisions with all their data; docs/store.md lists what remains."""
 
-    #: age in days at which a decision is deleted; None: no limit of age
+    #: age in days at which a decision is deleted; None: nothing is deleted
     days: Annotated[float, Field(gt=0)] | None = None
-    #: size of the database, in 10^9 bytes, above which the oldest decisions are deleted; None: no limit of size
-    gb: Annotated[float, Field(gt=0)] | None = None
 
 
 class LogSettings(Section):

@@ -1,4 +1,4 @@
-"""Retention: deletes the oldest decisions if they are too old or the store is too large, while traffic goes on.
+"""Retention: deletes decisions that are too old, while traffic goes on.
 
 A decision is deleted with its outcome, feedback, updates and closures if no ledger waits for it, the hourly totals
 include it, and every policy that learned it has a later snapshot. The newest update of a ledger stays. Deleted rows are
@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
-from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, or_, select, text, tuple_, union_all
+from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, or_, select, tuple_, union_all
 
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.counters import ALL, GONE, Moves, counting, gone, kept
+from ragbandit.router.storage.sql.counters import GONE, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, updates
@@ -27,36 +27,22 @@ AIM_S: Final = 0.012
 FEWEST, MOST = 16, 500
 #: duration of `step`, and of the lease unless it is renewed, seconds
 STEP_S, LEASE_S = 2.0, 60.0
-#: Queries for the bytes in use. PostgreSQL keeps the pages of deleted rows, so the share of empty pages is estimated
-#: from 2,000 pages of `decisions`, and subtracted from all tables.
-_SIZE: Final = {
-    "sqlite": "SELECT (page_count - freelist_count) * page_size"
-    " FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
-    "postgresql": "WITH whole AS (SELECT"
-    " greatest(1, pg_relation_size('decisions') / current_setting('block_size')::int)"
-    " AS pages) SELECT (SELECT sum(pg_total_relation_size(relid)) FROM pg_stat_user_tables"
-    " WHERE schemaname = current_schema()) * least(1, (SELECT count(DISTINCT (ctid::text::point)[0])"
-    " / least(2000.0, pages) FROM decisions"
-    " TABLESAMPLE SYSTEM ((SELECT least(100, 200000.0 / pages) FROM whole)))) FROM whole",
-}
 
 
 class Retention:
-    """Deletes old decisions. holder: name of this process in the lease. days, gb: limits; None for no limit."""
+    """Deletes old decisions. holder: name of this process in the lease. days: the age at which a decision goes."""
 
     def __init__(
         self,
         database: Database,
         *,
         holder: str,
-        days: float | None = None,
-        gb: float | None = None,
+        days: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.database, self.holder = database, holder
         self.clock = clock
-        self._days = math.inf if days is None else days
-        self._gb = math.inf if gb is None else gb
+        self._days = days
         self._lease = Lease(database=database, name="retention")
         self._batch = FEWEST
         #: (made_at, id) of the decision that was read last
@@ -70,16 +56,15 @@ class Retention:
         if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return None
         with self.database.read() as connection:
-            excess = self.look(connection)
-        old, give_up = self.clock() - 86_400 * self._days, time.monotonic() + STEP_S
+            self.look(connection)
+        before = min(self.clock() - 86_400 * self._days, self._made_before)
+        give_up = time.monotonic() + STEP_S
         while time.monotonic() < give_up:
-            before = self._made_before if excess > 0 else min(old, self._made_before)
             with counting(self.database, foreign_keys=False) as (connection, moves):
                 began = time.monotonic()
-                last, deleted = self.leave(connection, before, limit=self._batch, moves=moves)
+                last = self.leave(connection, before, limit=self._batch, moves=moves)
             duration_s = time.monotonic() - began
             self._after = last or (-math.inf, "")
-            excess -= deleted
             if last is None:
                 return None
             self._batch = int(min(MOST, max(FEWEST, self._batch * min(1.25, max(0.5, AIM_S / duration_s)))))
@@ -89,8 +74,8 @@ class Retention:
     def release(self) -> None:
         self._lease.release(holder=self.holder)
 
-    def look(self, connection: Connection) -> float:
-        """Update the bounds of what may be deleted. Returns how many decisions exceed the size limit; <= 0 for none."""
+    def look(self, connection: Connection) -> None:
+        """Update the bounds of what may be deleted."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)
@@ -102,16 +87,12 @@ class Retention:
         # The totals still need the decisions of hours that they have not rechecked yet.
         self._made_before = min(position.get("decisions", [-math.inf])[0], 3600.0 * position.get("checked", 0))
         self._ended_before = position.get("outcomes", [-math.inf])[0]
-        stored = kept(connection, label=ALL)["decided"] - gone(connection, label=ALL)["decided"]
-        return stored * (1.0 - 1e9 * self._gb / max(1.0, size_of(connection))) if self._gb < math.inf else 0.0
 
-    def leave(
-        self, connection: Connection, before: float, *, limit: int, moves: Moves
-    ) -> tuple[tuple[float, str] | None, int]:
+    def leave(self, connection: Connection, before: float, *, limit: int, moves: Moves) -> tuple[float, str] | None:
         """Read the next `limit` decisions made before the time `before`, and delete those that are not needed.
 
         Decisions locked by another transaction are skipped. While a ledger inherits decisions, none is read. Returns
-        ((made_at, id) of the last decision that was read, or None; number of deleted decisions).
+        (made_at, id) of the last decision that was read; None if there is none.
         """
         order = decisions.c.made_at, decisions.c.id
         # The first condition lets the database use the index, which has no ids.
@@ -121,7 +102,7 @@ class Retention:
         ids = self._not_needed(connection, [row.id for row in rows])
         last = (rows[-1].made_at, rows[-1].id) if rows else None
         if not ids:
-            return last, 0
+            return last
         removed = Moves(GONE)
         removed.add("decided", len(ids))
         feedback_rows = _delete(connection, tables.feedback, "late", ids=ids)
@@ -136,7 +117,7 @@ class Retention:
             _delete(connection, table, "decision_id", ids=ids)
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         removed.write(connection, shard=0)
-        return last, len(ids)
+        return last
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]
@@ -160,7 +141,3 @@ def _delete(
     if labels is not None:
         statement = statement.where(table.c.policy.in_(labels))
     return connection.execute(statement.returning(*table.c[names])).mappings().all()
-
-
-def size_of(connection: Connection) -> float:
-    return float(connection.execute(text(_SIZE[connection.dialect.name])).scalar() or 0)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from ragbandit.router.storage import retention
-from ragbandit.router.storage.retention import Retention, size_of
+from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import Moves, counted, gone, kept, recount
 from ragbandit.router.storage.sql.tables import (
     closures,
@@ -21,7 +21,6 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.router.storage.totals import Extender, totals_ever
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import Query
 
 DAY = 86_400.0
 TABLES = (decisions, outcomes, feedback, updates, closures, waiting, jobs)
@@ -56,9 +55,9 @@ def count(world):
     extender.release()
 
 
-def leave(world, **limits):
+def leave(world, *, days):
     """Let every decision leave that may."""
-    router = Retention(world.database, holder="one", clock=lambda: world.now, **limits)
+    router = Retention(world.database, holder="one", clock=lambda: world.now, days=days)
     while router.step() is not None:
         pass
     router.release()
@@ -149,32 +148,6 @@ def test_a_row_that_nothing_explains_is_a_fault(world):
     assert (verdict.ok, verdict.ledger_mismatches) == (False, 1), verdict.notes
 
 
-def test_by_size(world, monkeypatch):
-    """The oldest leave until the store is as small as it may be, and no more."""
-    monkeypatch.setattr(retention, "FEWEST", 2)
-    for _ in range(8):
-        queries = [Query(text=f"{'long ' * 200} {number}") for number in range(100)]
-        for start in range(0, 100, 25):  # a busy machine would refuse some of a hundred
-            for decided in world.router.submit_many(queries[start : start + 25]):
-                world.outcome(decided.result(60))
-        world.now += DAY
-    world.now += 30 * DAY
-    world.learn()
-    count(world)
-    with world.database.read() as connection:
-        oldest_first = select(decisions.c.id).order_by(decisions.c.made_at, decisions.c.id)
-        size, ids = size_of(connection), list(connection.execute(oldest_first).scalars())
-    leave(world, gb=size / 1e9 + 1)
-    assert stored(world) == set(ids)
-    leave(world, gb=0.5 * size / 1e9)
-    left = len(ids) - len(stored(world))
-    assert 0.3 * len(ids) < left < 0.7 * len(ids)
-    assert stored(world) == set(ids[left:])
-    with world.database.read() as connection:
-        assert size_of(connection) < 0.75 * size
-    assert_right(world)
-
-
 def test_while_others_write(world, monkeypatch):
     """Routes, outcomes and ratings that come in while decisions leave are all stored, and none of them leaves."""
     lived(world, days=4)
@@ -205,12 +178,12 @@ def test_an_index_finds_them(world):
             plans.append(f"{statement}\n" + "\n".join(str(row) for row in cursor.fetchall()))
             cursor.fetchall()
 
-    leaving = Retention(world.database, holder="one", clock=lambda: world.now)
+    leaving = Retention(world.database, holder="one", clock=lambda: world.now, days=1)
     with world.database.write(foreign_keys=False) as connection:
         if not world.database.is_sqlite:  # which scans a table of few rows
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
         leaving.look(connection)
         event.listen(connection, "before_cursor_execute", explained)
-        assert leaving.leave(connection, world.now, limit=3, moves=Moves())[1] == 3
+        assert leaving.leave(connection, world.now, limit=3, moves=Moves())
     assert len(plans) >= 9
     assert not [plan for plan in plans if re.search(r"'SCAN (?!policies)|Seq Scan on (?!policies)", plan)], plans

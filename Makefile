@@ -27,7 +27,7 @@ install: $(STAMP) ## .venv with all that the tests need
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,pgvector,qdrant,docs,dev]'
+	$(PIP) --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,docs,dev]'
 	touch $(STAMP)
 	$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1 || true
 

@@ -53,48 +53,34 @@ class EncoderSettings(Section):
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
+#: a retriever of the user: "package.module:function"
+OwnRetriever = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
+
+
 class RetrieverSettings(Section):
     """The retriever that finds passages."""
 
     #: search backend. "hybrid" asks `first` and `second` in parallel and merges their hits by rank.
     #: "package.module:function" names your own function, which is called without arguments and returns a retriever
-    name: (
-        Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense", "hybrid"]
-        | Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-    ) = "bm25"
+    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] | OwnRetriever = "bm25"
     #: "bm25", "dense": folder of the index; a relative path is under data_dir/indexes ("dense" appends "-dense").
-    #: "elasticsearch": index name. "pgvector": table or view, as SCHEMA.TABLE. "qdrant": collection name
+    #: "elasticsearch": index name
     index: Annotated[str, Field(min_length=1)] = "default"
-    #: "elasticsearch", "qdrant": address of the server; None: http://127.0.0.1:9200 or http://127.0.0.1:6333. "qdrant"
-    #: also accepts a local folder, which only one process can open
-    url: str | None = None
-    #: "elasticsearch", "qdrant": environment variable with the API key; if it is not set, no key is sent. None:
-    #: ELASTICSEARCH_API_KEY or QDRANT_API_KEY
-    api_key_env: str | None = None
-    #: "pgvector": environment variable with postgresql://USER:PASSWORD@HOST/DATABASE
-    dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
-    #: "pgvector": column names that differ from id, title, text, url and embedding. "qdrant": payload keys that differ
-    #: from title, text and url; `id` if it is not the point's id; `vector` if the vector has a name. A dot reads a
-    #: field of a JSON value: {title: metadata.title}
-    fields: dict[Literal["id", "title", "text", "url", "vector"], Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=dict
-    )
-    #: "pgvector", and indexes built for "qdrant": distance between vectors
-    distance: Literal["cosine", "dot", "euclid"] = "cosine"
+    #: "elasticsearch": address of the server
+    url: str = "http://127.0.0.1:9200"
+    #: "elasticsearch": environment variable with the API key; if it is not set, no key is sent
+    api_key_env: Annotated[str, Field(min_length=1)] = "ELASTICSEARCH_API_KEY"
     #: "elasticsearch": search by words (BM25), by meaning (vectors of `model`), or by both, merged by rank
     search: Literal["words", "meaning", "both"] = "words"
-    #: "elasticsearch", "pgvector", "qdrant": timeout of a request, seconds
+    #: "elasticsearch": timeout of a request, seconds
     timeout_s: Seconds = 10.0
-    #: embedding model: a sentence-transformers folder or hub name. Used by "dense", "pgvector", "qdrant", and by
-    #: "elasticsearch" with search: meaning. For existing vectors: the model that made them
+    #: embedding model: a sentence-transformers folder or hub name. Used by "dense", and by "elasticsearch" with
+    #: search: meaning
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    #: "pgvector", "qdrant": "exact" compares every vector, which is fast enough for about a million passages; "hnsw"
-    #: uses the database's approximate index
-    search_by: Literal["exact", "hnsw"] = "exact"
-    #: "hybrid": the first backend
-    first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
+    #: "hybrid": the first backend, or your own function
+    first: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "bm25"
     #: "hybrid": the second backend
-    second: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "dense"
+    second: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "dense"
     #: reranker of the hits: a cross-encoder's folder or hub name, or your class "package.module:Class"; None: no
     #: reranking
     rerank: Annotated[str, Field(min_length=1)] | None = None

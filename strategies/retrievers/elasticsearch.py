@@ -1,6 +1,11 @@
+import asyncio
 import itertools
 import logging
-from typing import Any, ClassVar, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +16,18 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBan
 from ragbandit.shared.outbound import check_address, shown_address
 from ragbandit.shared.text_forms import words
 from ragbandit.shared.types import Json
-from ragbandit.strategies.base import Hit, Passage
-from ragbandit.strategies.retrievers.corpus import build_command
-from ragbandit.strategies.retrievers.databases import CONNECTIONS, Batches, DatabaseRetriever
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text
+
+if TYPE_CHECKING:  # this import loads torch, which is not needed to search by words
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 FORMAT = "elasticsearch-1"
 
 Search = Literal["words", "meaning"]
 
+BATCH: Final = 256  #: passages per batch of a build
+CONNECTIONS: Final = 10  #: maximum number of connections of a retriever
 #: maximum number of words of a query. Each is searched in two fields, and small servers accept at most 1,024 clauses
 MAX_WORDS = 500
 _LONGEST_ID = 512  #: maximum bytes of an id that the server accepts
@@ -43,8 +52,8 @@ _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
 logging.getLogger("elastic_transport").setLevel(logging.ERROR)
 
 
-class ElasticsearchRetriever(DatabaseRetriever):
-    """Searches passages in an Elasticsearch server, version 8 or 9.
+class ElasticsearchRetriever(Retriever):
+    """Searches passages in an Elasticsearch server, version 8 or 9. The first request is made by `opened`, or `build`.
 
     The name of the index is an alias of the index "NAME-a" or "NAME-b". A build fills the unused index and then moves
     the alias, so searches see either all old or all new passages.
@@ -54,14 +63,18 @@ class ElasticsearchRetriever(DatabaseRetriever):
     The server refuses a k above 10,000. Raises ConfigError for an invalid url.
     """
 
-    kind = "elasticsearch"
-    errors: ClassVar[tuple[type[Exception], ...]] = (ApiError, TransportError, BulkIndexError)
+    #: passages, sha256, created_at, model, width and settings of the index
+    meta: Mapping[str, Json]
+    _encoder: "SentenceEncoder | None" = None
 
     def __init__(
         self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
     ) -> None:
         check_address(url, field="retriever.url", remedy=_URL_REMEDY)
-        super().__init__(index=index, label=f"elasticsearch:{search}")
+        self.index = index
+        self.name = self._label = f"elasticsearch:{search}"
+        # The retriever has threads of its own: a server that hangs must not block all threads of the event loop.
+        self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="ragbandit-elasticsearch")
         try:
             self._client = Elasticsearch(
                 url, api_key=api_key, request_timeout=timeout_s, max_retries=2, connections_per_node=CONNECTIONS
@@ -70,23 +83,51 @@ class ElasticsearchRetriever(DatabaseRetriever):
             message = f"{shown_address(url)!r} is not a url: {error}"
             raise ConfigError(message, field="retriever.url", remedy=_URL_REMEDY) from error
 
-    def _read(self) -> None:
+    def opened(self, encoder: "SentenceEncoder | None" = None) -> Self:
+        """Check the index, and return self. encoder: None to search by words. Raises ConfigError."""
+        try:
+            with self._translated_errors(ConfigError):
+                self.meta = self._read()
+            model, width = self.meta.get("model"), self.meta.get("width")
+            if encoder is not None and (width, model) != (encoder.width, encoder.name):
+                fault = f"{self.index!r} has vectors of {model!r} with {width} numbers, and {encoder.name!r} has "
+                remedy = "set retriever.model to the model of these vectors"
+                raise ConfigError(f"{fault}{encoder.width}", field="retriever.model", remedy=remedy)
+        except ConfigError:
+            self._client.close()
+            raise
+        self.name = f"{self._label}:{str(self.meta['sha256'])[:12]}"
+        self._encoder = encoder
+        return self
+
+    def facts(self) -> dict[str, Json]:
+        """Returns `meta`, and disconnects. Raises ConfigError."""
+        self.opened()
+        self._client.close()
+        return dict(self.meta)
+
+    def _read(self) -> dict[str, Json]:
         mapping = next(iter(self._client.indices.get_mapping(index=self.index).body.values()))["mappings"]
         meta = mapping.get("_meta", {}).get("ragbandit", {})
         if meta.get("format") != FORMAT:
             raise self._unusable(f"{self.index!r} has format {meta.get('format')!r}, and this version reads {FORMAT!r}")
         if not meta.get("complete"):
             raise self._unusable(f"{self.index!r} is incomplete: its build was interrupted")
-        self.meta = {key: value for key, value in meta.items() if key != "complete"}
-        self.width = meta.get("width")
+        return {key: value for key, value in meta.items() if key != "complete"}
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        if k < 1 or not any(character.isalnum() for character in query):
+            return ()
+        search = self._translated_errors(ArmFailed)(partial(self._search, query, k=k))
+        return tuple(await asyncio.get_running_loop().run_in_executor(self._threads, search))
 
     def _search(self, query: str, *, k: int) -> list[Hit]:
         if self._encoder is not None:
-            return super()._search(query, k=k)
+            return self._nearest(self._encoder.encode([query])[0], k=k)
         query_words = words(query)
         if len(query_words) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
-        matches = [{"match": {field: {"query": self._storable(query)}}} for field in ("title", "text")]
+        matches = [{"match": {field: {"query": encodable(query)}}} for field in ("title", "text")]
         either = {"bool": {"should": matches}}
         return self._hits(query=either, sort=["_score", {"number": "asc"}], track_scores=True, size=k)
 
@@ -99,38 +140,50 @@ class ElasticsearchRetriever(DatabaseRetriever):
         reply = self._client.search(index=self.index, source_includes=_FIELDS, track_total_hits=False, **body)
         try:
             rows = reply["hits"]["hits"]
-            return [Hit(passage=self._passage(row["_source"]), score=float(row["_score"])) for row in rows]
+            return [Hit(passage=_passage(row["_source"]), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             message = f"the index {self.index!r} sent an unexpected reply: {error!r}"
             remedy = "check that the url is an Elasticsearch server, and that `ragbandit index build` made the index"
             raise ArmFailed(message, remedy=remedy) from error
 
-    def _count(self) -> int:
-        return int(self._client.count(index=self.index)["count"])
+    def build(
+        self,
+        rows: Iterable[Passage],
+        *,
+        encoder: "SentenceEncoder | None" = None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> dict[str, Json]:
+        """Build the index, or replace an index that RagBandit built, atomically. Returns its `meta`. Disconnects.
 
-    def _fill(self, batches: Batches, *, meta: dict[str, Json]) -> None:
+        Raises InvalidInput if there are no passages or two with the same id, ConfigError if RagBandit did not build the
+        index of this name, and ArmFailed if the server fails.
+        """
+        try:
+            with self._translated_errors(ArmFailed):
+                return self._fill(PassageReader(rows, progress=progress), encoder=encoder)
+        finally:
+            self._client.close()
+
+    def _fill(self, reader: PassageReader, *, encoder: "SentenceEncoder | None") -> dict[str, Json]:
         client = self._client.options(request_timeout=30.0, max_retries=3, retry_on_timeout=True)
         live, building = self._places(client)
-        numbers = itertools.count(1)
-        text = {"type": "text", "analyzer": "english"}
-        fields: dict[str, Any] = {"id": _STORED, "url": _STORED, "title": text, "text": text}
-        fields["number"] = {"type": "integer", "index": False}
-        if meta["width"]:
-            fields["vector"] = {"type": "dense_vector", "dims": meta["width"], "index": True, "similarity": "cosine"}
         client.indices.create(
             index=building,
             # One shard, so that word frequencies and scores are computed over the whole corpus.
             settings={"number_of_shards": 1, "refresh_interval": "-1"},
-            mappings={"dynamic": "strict", "_meta": {"ragbandit": {"format": FORMAT}}, "properties": fields},
+            mappings=_mappings(width=encoder and encoder.width),
         )
-        for passages, vectors in batches:
-            documents = [_document(passage, number=next(numbers)) for passage in passages]
-            if vectors is not None:
-                for document, vector in zip(documents, vectors.tolist(), strict=True):
+        numbers = itertools.count(1)
+        for batch in reader.batches(BATCH):
+            documents = [_document(passage, number=next(numbers)) for passage, _ in batch]
+            if encoder is not None:
+                texts = [model_text(passage.text, title=passage.title) for passage, _ in batch]
+                for document, vector in zip(documents, encoder.encode(texts).tolist(), strict=True):
                     document["vector"] = vector
             writes = ({"_index": building, "_id": row["id"], "_source": row} for row in documents)
             bulk(client, writes, max_retries=5, initial_backoff=1, max_chunk_bytes=10 * 1024 * 1024)
-        meta |= {"format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
+        meta: dict[str, Json] = {"model": encoder and encoder.name, "width": encoder and encoder.width}
+        meta |= {**reader.facts(), "format": FORMAT, "settings": {"analyzer": "english", "k1": 1.2, "b": 0.75}}
         client.indices.put_settings(index=building, settings={"refresh_interval": None})
         client.indices.put_mapping(index=building, meta={"ragbandit": {**meta, "complete": True}})
         client.indices.refresh(index=building)
@@ -138,6 +191,7 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if live:
             actions.append({"remove_index": {"index": live}})
         client.indices.update_aliases(actions=actions)
+        return meta
 
     def _places(self, client: Elasticsearch) -> tuple[str | None, str]:
         """Returns (index behind the alias or None, index to fill). Deletes the index that a failed build has left."""
@@ -146,18 +200,29 @@ class ElasticsearchRetriever(DatabaseRetriever):
         if client.indices.exists_alias(name=self.index):
             live, *others = client.indices.get_alias(name=self.index).body
             if live not in (first, second) or others:
-                raise self._not_ours(self.index)
+                raise _not_ours(self.index)
         elif client.indices.exists(index=self.index):
-            raise self._not_ours(self.index)
+            raise _not_ours(self.index)
         building = second if live == first else first
         if client.indices.exists(index=building):  # an interrupted build left it
             if "ragbandit" not in client.indices.get_mapping(index=building)[building]["mappings"].get("_meta", {}):
-                raise self._not_ours(building)
+                raise _not_ours(building)
             client.indices.delete(index=building)
         return live, building
 
-    def _disconnect(self) -> None:
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
         self._client.close()
+
+    def _unusable(self, fault: str) -> ConfigError:
+        return ConfigError(fault, field="retriever.index", remedy=build_command("elasticsearch", index=self.index))
+
+    @contextmanager
+    def _translated_errors(self, kind: type[RagBanditError]) -> Iterator[None]:
+        try:
+            yield
+        except (ApiError, TransportError, BulkIndexError) as error:
+            raise self._translated(error, kind=kind) from error
 
     def _translated(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
         if isinstance(error, BulkIndexError):
@@ -182,7 +247,20 @@ class ElasticsearchRetriever(DatabaseRetriever):
         remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), "see the Elasticsearch server's log")
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
 
-    _storable = staticmethod(encodable)
+
+def _not_ours(name: str) -> ConfigError:
+    remedy = f"choose another name for the index, or delete {name!r}"
+    return ConfigError(f"{name!r} exists, and is not made by ragbandit", field="retriever.index", remedy=remedy)
+
+
+def _mappings(*, width: int | None) -> dict[str, Any]:
+    """width: number of components of a vector; None without vectors."""
+    text = {"type": "text", "analyzer": "english"}
+    fields: dict[str, Any] = {"id": _STORED, "url": _STORED, "title": text, "text": text}
+    fields["number"] = {"type": "integer", "index": False}
+    if width:
+        fields["vector"] = {"type": "dense_vector", "dims": width, "index": True, "similarity": "cosine"}
+    return {"dynamic": "strict", "_meta": {"ragbandit": {"format": FORMAT}}, "properties": fields}
 
 
 def _cause(body: object) -> tuple[str, str]:
@@ -195,8 +273,13 @@ def _cause(body: object) -> tuple[str, str]:
 
 
 def _document(passage: Passage, *, number: int) -> dict[str, Any]:
-    if not passage.id or len(passage.id.encode()) > _LONGEST_ID:
+    values = {name: getattr(passage, name) for name in _FIELDS}
+    document: dict[str, Any] = {name: encodable(value) for name, value in values.items() if value is not None}
+    if not passage.id or len(document["id"].encode()) > _LONGEST_ID:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
         raise InvalidInput(fault, field="id", remedy="give an id within this limit of Elasticsearch")
-    values = {name: getattr(passage, name) for name in _FIELDS}
-    return {**{name: value for name, value in values.items() if value is not None}, "number": number}
+    return document | {"number": number}
+
+
+def _passage(values: Mapping[str, Any]) -> Passage:
+    return Passage(id=values["id"], title=values["title"], text=values["text"], url=values.get("url"))

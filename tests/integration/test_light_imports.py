@@ -72,19 +72,6 @@ def test_imports_are_light():
         assert forbidden & loaded == set(), name
 
 
-@pytest.mark.parametrize(
-    ("retriever", "missing"),
-    [("pgvector", ("qdrant_client", "elasticsearch")), ("qdrant", ("psycopg", "pgvector", "elasticsearch"))],
-)
-def test_a_database_needs_its_own_client_alone(retriever, missing):
-    """The retriever of one database is imported without the packages of the others, which are extras of their own."""
-    pytest.importorskip({"qdrant": "qdrant_client"}.get(retriever, retriever))
-    without = f"import sys; sys.modules.update(dict.fromkeys({missing!r}))"
-    code = f"{without}; import ragbandit.strategies.retrievers.{retriever}"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert run.returncode == 0, run.stderr
-
-
 #: loaded with httpx; `idna` and `typing_extensions` among its packages
 WITH_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions"}
 #: loaded at every start of a Python that has them, as Debian's has

@@ -18,10 +18,8 @@ from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.outbound import shown_address
 from ragbandit.shared.plugins import import_class
-from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.retrievers.databases import DatabaseRetriever
 from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
 
@@ -207,65 +205,32 @@ def _elasticsearch(settings: Settings) -> Kind:
     from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
 
     chosen = settings.retriever
-    url = chosen.url or "http://127.0.0.1:9200"
-    api_key = os.environ.get(chosen.api_key_env or "ELASTICSEARCH_API_KEY") or None
-    location: Facts = {"url": shown_address(url), "index": chosen.index}
+    api_key = os.environ.get(chosen.api_key_env) or None
 
     def searching(search: Search) -> Kind:
         make = partial(
-            ElasticsearchRetriever, url, index=chosen.index, search=search, api_key=api_key, timeout_s=chosen.timeout_s
+            ElasticsearchRetriever,
+            chosen.url,
+            index=chosen.index,
+            search=search,
+            api_key=api_key,
+            timeout_s=chosen.timeout_s,
         )
-        return _database(settings, make, location=location, encodes=search == "meaning")
+
+        def encoder() -> "SentenceEncoder | None":
+            return _encoder(chosen.model) if search == "meaning" else None
+
+        return Kind(
+            open=lambda: make().opened(encoder()),
+            build=lambda rows, progress: make().build(rows(), encoder=encoder(), progress=progress),
+            read=lambda: make().facts(),
+            location={"url": shown_address(chosen.url), "index": chosen.index},
+        )
 
     if chosen.search != "both":
         return searching(chosen.search)
     by_words, by_meaning = searching("words"), searching("meaning")
     return replace(by_meaning, open=lambda: HybridRetriever(by_words.open(), second=by_meaning.open()))
-
-
-def _pgvector(settings: Settings) -> Kind:
-    required_module("pgvector", extra="pgvector", field="retriever.name")
-    from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
-
-    chosen = settings.retriever
-    dsn = os.environ.get(chosen.dsn_env)
-    if not dsn:
-        remedy = "set it to postgresql://USER:PASSWORD@HOST/DATABASE"
-        message = f"the variable {shown_variable(chosen.dsn_env)} is not set"
-        raise ConfigError(message, field="retriever.dsn_env", remedy=remedy)
-    return _vectors(settings, partial(PgvectorRetriever, dsn), location={"table": chosen.index})
-
-
-def _qdrant(settings: Settings) -> Kind:
-    required_module("qdrant_client", extra="qdrant", field="retriever.name")
-    from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
-
-    chosen = settings.retriever
-    url = chosen.url or "http://127.0.0.1:6333"
-    api_key = os.environ.get(chosen.api_key_env or "QDRANT_API_KEY") or None
-    location: Facts = {"url": shown_address(url), "collection": chosen.index}
-    return _vectors(settings, partial(QdrantRetriever, url, api_key=api_key), location=location)
-
-
-def _vectors(settings: Settings, kind: Callable[..., DatabaseRetriever], *, location: Facts) -> Kind:
-    chosen = settings.retriever
-    shared = {"index": chosen.index, "fields": chosen.fields, "distance": chosen.distance}
-    make = partial(kind, **shared, exact=chosen.search_by == "exact", timeout_s=chosen.timeout_s)
-    return _database(settings, make, location=location, encodes=True)
-
-
-def _database(settings: Settings, make: Callable[[], DatabaseRetriever], *, location: Facts, encodes: bool) -> Kind:
-    """encodes: whether `retriever.model` makes vectors of the passages."""
-
-    def encoder() -> "SentenceEncoder | None":
-        return _encoder(settings.retriever.model) if encodes else None
-
-    return Kind(
-        open=lambda: make().opened(encoder()),
-        build=lambda rows, progress: make().build(rows(), encoder=encoder(), progress=progress),
-        read=lambda: make().facts(),
-        location=location,
-    )
 
 
 def _hybrid(settings: Settings) -> Kind:
@@ -276,20 +241,15 @@ def _hybrid(settings: Settings) -> Kind:
     halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
     return Kind(
         open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),
-        build=lambda rows, progress: {name: kind.built(rows, progress) for name, kind in halves.items()},
+        build=lambda rows, progress: {
+            name: half.built(rows, progress) for name, half in halves.items() if ":" not in name
+        },
         read=lambda: {name: kind.info() for name, kind in halves.items()},
     )
 
 
 RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
-    {
-        "bm25": _bm25,
-        "dense": _dense,
-        "elasticsearch": _elasticsearch,
-        "hybrid": _hybrid,
-        "pgvector": _pgvector,
-        "qdrant": _qdrant,
-    }
+    {"bm25": _bm25, "dense": _dense, "elasticsearch": _elasticsearch, "hybrid": _hybrid}
 )
 
 

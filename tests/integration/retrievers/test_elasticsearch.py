@@ -16,7 +16,7 @@ from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 
-from ragbandit.strategies.retrievers import databases, elasticsearch as es
+from ragbandit.strategies.retrievers import elasticsearch as es
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.reranking import HybridRetriever
@@ -108,8 +108,8 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(at, name):
 
 
 def test_a_build_replaces_what_it_made_when_it_is_whole(at, name, monkeypatch):
-    """An interrupted build changes nothing, and the next build starts again; facts contain the corpus' sha256."""
-    monkeypatch.setattr(databases, "BATCH", 2)
+    """An interrupted build changes nothing, and the next build starts again; half surrogate pairs become "?"."""
+    monkeypatch.setattr(es, "BATCH", 2)
 
     def broken():
         yield from PASSAGES[:3]
@@ -126,8 +126,10 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(at, name, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         at(name).build(broken())
     assert at(name).facts() == meta
-    assert at(name).build(PASSAGES[:1])["passages"] == 1
-    assert [hit.passage.id for hit in found(at(name).opened(), "river")[0]] == [PASSAGES[0].id]
+    linked = Passage(id="u\ud800", title="t", text="river \ud800", url="https://example.com")
+    assert at(name).build([linked])["passages"] == 1
+    stored = Passage(id="u?", title="t", text="river ?", url="https://example.com")
+    assert [hit.passage for hit in found(at(name).opened(), "river")[0]] == [stored]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,6 @@ def test_a_busy_server_is_asked_again_with_the_key(replies, asked, message):
     elastic = {"x_elastic_product": "Elasticsearch"}
     with ScriptedHttp(*(json_reply(body, status=status, **elastic) for status in replies)) as server:
         retriever = es.ElasticsearchRetriever(server.url, index="any", api_key="secret")
-        retriever._encoder = None
         if message is None:
             assert found(retriever, "river", k=1) == [()]
         else:

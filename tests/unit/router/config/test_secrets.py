@@ -127,7 +127,6 @@ def test_misspelt(tmp_path):
         ({"generator": {"openai": {"fields": {"deep": {"list": [SECRET]}}}}}, "generator.openai.fields.deep.list"),
         ({"generator": {"openai": {"api_key_env": SECRET}}}, "generator.openai.api_key_env"),
         ({"retriever": {"api_key_env": SECRET}}, "retriever.api_key_env"),
-        ({"retriever": {"dsn_env": SECRET}}, "retriever.dsn_env"),
         ({"policy": {"params": {"api_key": SECRET}}}, "policy.params.api_key"),
         ({"arms": {"single_step": {"password": SECRET}}}, "arms.single_step.password"),
         ({"arms": {"ask": {"class": "http", "url": "http://h/", "headers": {"X": SECRET}}}}, "arms.ask.headers.X"),

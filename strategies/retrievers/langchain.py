@@ -1,0 +1,58 @@
+"""Searches by a retriever of LangChain, and so in every vector store that LangChain has."""
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.text_forms import is_blank
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.failures import log_exception
+
+_SEARCHES: Final = 10  #: maximum number of concurrent searches of a retriever
+
+
+class LangChainRetriever(Retriever):
+    """Searches by a retriever of LangChain, for example `store.as_retriever()`. Imports nothing of LangChain.
+
+    A vector store receives `k`; the hits of any retriever are its first k documents with text, each id once. The id of
+    a document without one is a hash of its text. Title and url are `title` and `url` of its metadata. LangChain's
+    retrievers return no scores: a hit scores 1 / its rank.
+    name: identifies the corpus in every outcome.
+    """
+
+    def __init__(self, retriever: Any, *, name: str) -> None:
+        self.name = name
+        self._retriever = retriever
+        # The retriever has threads of its own: a store that hangs must not block all threads of the event loop.
+        self._threads = ThreadPoolExecutor(_SEARCHES, thread_name_prefix="ragbandit-langchain")
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        if k < 1 or not any(character.isalnum() for character in query):
+            return ()
+        ask = partial(self._retriever.invoke, query, k=k)
+        try:
+            documents = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+            passages = [_passage(document) for document in documents if not is_blank(document.page_content)]
+        except Exception as error:  # a store may raise anything
+            log_exception(error, of=f"the retriever {self.name}", action="search_failed", retriever=self.name)
+            message = f"the retriever {self.name} failed: {type(error).__name__}: {error}"
+            raise ArmFailed(message, remedy="see the traceback in the worker's log") from error
+        distinct = dict[str, Passage]()
+        for passage in passages:
+            distinct.setdefault(passage.id, passage)
+        return tuple(Hit(passage=each, score=1.0 / rank) for rank, each in enumerate(islice(distinct.values(), k), 1))
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+def _passage(document: Any) -> Passage:
+    text, metadata = document.page_content, getattr(document, "metadata", None) or {}
+    title, url = ("" if metadata.get(name) is None else str(metadata[name]) for name in ("title", "url"))
+    number = getattr(document, "id", None)
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    return Passage(id=digest if number is None else str(number), title=title, text=text, url=url or None)

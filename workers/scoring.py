@@ -13,7 +13,6 @@ from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.jobs.scores import drawn_for
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
-from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
 from ragbandit.workers.context import Context
@@ -75,10 +74,10 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             assert isinstance(scorer, Checking)
             verdict = _checked(scorer, job, record=record, outcome=outcome)
         if verdict is not None:
-            _keep(context, scorer, job, record=record, verdict=verdict)
+            _keep(context, scorer, job, verdict=verdict)
 
 
-def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRecord, verdict: Verdict) -> None:
+def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, verdict: Verdict) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -95,10 +94,7 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRe
         facts={**scorer.facts, **shared, **verdict.facts},
     )
     keep = partial(scorer.queue.keep, job, feedback=feedback, spent=verdict.spent)
-    receipt = insist(keep, seconds=KEEP_S, ending=context.ending)
-    if receipt is not None:
-        carrier = carrier_of(record.decision.query.request)
-        record_evaluation(context.tracing, feedback, late=receipt.late, carrier=carrier)
+    if insist(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
 

@@ -49,8 +49,7 @@ def run_worker(
     jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
     has_check = settings.reward.check is not None
     store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
-    telemetry = settings.telemetry
-    tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="worker")
+    tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
     context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:

@@ -80,8 +80,7 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state = app.state
         state.router = router = await asyncio.to_thread(open_router)
-        telemetry = router.settings.telemetry
-        state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
+        state.tracing = make_tracing(enabled=router.settings.telemetry.enabled, process="service")
         state.read_state = SharedRead(router.state, name="state", limit_s=operations.PROBE_S)
         state.read_budgets = operations.budgets_of(router)
         state.metrics = Metrics(router)

@@ -214,10 +214,8 @@ class LogSettings(Section):
 class TelemetrySettings(Section):
     """OpenTelemetry traces (extra `otel`), sent by OTLP over HTTP. See docs/telemetry.md."""
 
-    #: true: trace requests, decisions, answers and feedback. OTEL_EXPORTER_OTLP_ENDPOINT sets the receiver
+    #: true: trace requests, decisions and answers. OTEL_EXPORTER_OTLP_ENDPOINT sets the receiver
     enabled: bool = False
-    #: service name in the traces, if OTEL_SERVICE_NAME is not set
-    service_name: Annotated[str, Field(min_length=1, max_length=200)] = "ragbandit"
 
 
 class WorkerSettings(Section):

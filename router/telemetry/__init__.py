@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from ragbandit.router.telemetry.tracing import Tracing
 
 
-def make_tracing(*, enabled: bool, service: str, process: str) -> "Tracing":
+def make_tracing(*, enabled: bool, process: str) -> "Tracing":
     """Make the tracing of this process; call again after a fork. Raises ConfigError without the extra `otel`."""
     if not enabled:
         from ragbandit.router.telemetry.tracing import OFF
@@ -14,4 +14,4 @@ def make_tracing(*, enabled: bool, service: str, process: str) -> "Tracing":
         return OFF
     from ragbandit.router.telemetry.otel import open_telemetry  # needs the extra `otel`
 
-    return open_telemetry(service=service, process=process)
+    return open_telemetry(process=process)

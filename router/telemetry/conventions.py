@@ -1,4 +1,4 @@
-"""Names of spans, attributes and events. docs/telemetry.md explains our own names.
+"""Names of spans and attributes. docs/telemetry.md explains our own names.
 
 The names were read on 2026-11-20: HTTP from semantic conventions 1.45, GenAI from semantic-conventions-genai (in
 development, so names may change), OpenInference from 0.1.42. OpenTelemetry's own GenAI constants are deprecated.
@@ -28,17 +28,11 @@ OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
 FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
-RESPONSE_ID: Final = "gen_ai.response.id"
-EVALUATION: Final = "gen_ai.evaluation.name"
-EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 # The next four attributes contain texts. They are set only if the capture of texts is turned on.
 QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
 DOCUMENTS: Final = "gen_ai.retrieval.documents"
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
-
-#: name of the event that reports a judgement, a log record in the trace of the judged decision
-EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
 
 # ------------------------------------------------------------------------------------------------------- OpenInference
 SPAN_KIND: Final = "openinference.span.kind"
@@ -60,6 +54,4 @@ STATUS: Final = "ragbandit.outcome.status"
 STOP_REASON: Final = "ragbandit.outcome.stop_reason"
 STEPS: Final = "ragbandit.outcome.steps"
 DOLLARS: Final = "ragbandit.outcome.dollars"
-FEEDBACK_SOURCE: Final = "ragbandit.feedback.source"
-FEEDBACK_LATE: Final = "ragbandit.feedback.late"
 PROCESS: Final = "ragbandit.process"

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, Unpack
@@ -13,12 +12,8 @@ from ragbandit.shared.errors import missing_package
 
 try:
     from opentelemetry import trace
-    from opentelemetry._logs import SeverityNumber
     from opentelemetry.context import Context
-    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk._logs import LoggerProvider
-    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -28,7 +23,7 @@ except ImportError as error:
 
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SCOPE: Final = "ragbandit"
-#: longest time to send the remaining records when the process ends, seconds; further records are lost
+#: longest time to send the remaining spans when the process ends, seconds; further spans are lost
 _CLOSE_S: Final = 3.0
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
@@ -74,11 +69,10 @@ class _OtelSpan(Span):
 class OpenTelemetry(Tracing):
     enabled = True
 
-    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:
+    def __init__(self, tracers: TracerProvider) -> None:
         capture = os.environ.get(_CAPTURE, "NO_CONTENT").strip().upper()
         self.texts_in_spans = capture in ("SPAN_ONLY", "SPAN_AND_EVENT")
-        self._providers = tracers, loggers
-        self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
+        self._provider, self._tracer = tracers, tracers.get_tracer(_SCOPE)
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
         context, link = _context(how.get("parent")), how.get("link")
@@ -91,40 +85,25 @@ class OpenTelemetry(Tracing):
         kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
         return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
-    def event(
-        self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
-    ) -> None:
-        severity, context = SeverityNumber.INFO, _context(parent)
-        self._logger.emit(event_name=name, severity_number=severity, attributes=_plain(attributes), context=context)
-
     def close(self) -> None:
         # The SDK has no reliable time limit: if the receiver hangs, the SDK waits 10 s for each batch, longer than a
-        # process may take to end. Daemon threads do not delay the end of the process.
-        endings = [
-            threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
-            for provider in self._providers
-        ]
-        give_up = time.monotonic() + _CLOSE_S
-        for ending in endings:
-            ending.start()
-        for ending in endings:
-            ending.join(max(0.0, give_up - time.monotonic()))
+        # process may take to end. A daemon thread does not delay the end of the process.
+        ending = threading.Thread(target=self._provider.shutdown, name="ragbandit-telemetry", daemon=True)
+        ending.start()
+        ending.join(_CLOSE_S)
 
 
 def _context(carrier: Mapping[str, str] | None) -> Context | None:
     return None if carrier is None else _PROPAGATOR.extract(carrier, context=Context())
 
 
-def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
-    """Make the tracing of this process. Background threads send the records; records beyond their queues are lost."""
+def open_telemetry(*, process: str) -> OpenTelemetry:
+    """Make the tracing of this process. A background thread sends the spans; spans beyond its queue are lost."""
     from ragbandit.shared.version import __version__
 
     attributes: dict[str, Any] = {"service.version": __version__, names.PROCESS: process}
     if not os.environ.get("OTEL_SERVICE_NAME"):
-        attributes["service.name"] = service
-    resource = Resource.create(attributes)
-    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
+        attributes["service.name"] = _SCOPE
+    tracers = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
-    return OpenTelemetry(tracers=tracers, loggers=loggers)
+    return OpenTelemetry(tracers)

@@ -1,4 +1,4 @@
-"""Interface of tracing: spans and events, which are not recorded here. `otel` has the implementation that records."""
+"""Interface of tracing: spans, which are not recorded here. `otel` has the implementation that records."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,8 +7,7 @@ from typing import Final, Literal, TypedDict, Unpack
 
 import uuid_utils
 
-from ragbandit.router.telemetry import conventions as names
-from ragbandit.shared.types import Feedback, Json
+from ragbandit.shared.types import Json
 
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]
@@ -69,11 +68,6 @@ class Tracing:
         finally:
             span.end()
 
-    def event(
-        self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
-    ) -> None:
-        """Record an event as a log record. parent: W3C headers of its trace; None for the current trace."""
-
     def close(self) -> None:
         """Send the remaining records, for at most a few seconds."""
 
@@ -109,16 +103,3 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
             if _REQUEST_ID.fullmatch(request_id):
                 return request_id
     return f"req_{uuid_utils.uuid7().hex}"
-
-
-def record_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
-    """Record a judgement in the trace of its decision, without gold answers, raters and reasons."""
-    attributes: dict[str, Attribute | None] = {
-        names.EVALUATION: feedback.event or feedback.kind,
-        names.EVALUATION_SCORE: feedback.value if isinstance(feedback.value, int | float) else None,
-        names.RESPONSE_ID: feedback.decision_id,
-        names.DECISION_ID: feedback.decision_id,
-        names.FEEDBACK_SOURCE: feedback.source,
-        names.FEEDBACK_LATE: late,
-    }
-    tracing.event(names.EVALUATION_RESULT, attributes=attributes, parent=carrier)

@@ -2,8 +2,6 @@
 
 import time
 
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,11 +13,9 @@ class Memory:
     """A tracing, and its recorded spans."""
 
     def __init__(self) -> None:
-        self._spans, self._events = InMemorySpanExporter(), InMemoryLogRecordExporter()
-        tracers, loggers = TracerProvider(), LoggerProvider()
+        self._spans, tracers = InMemorySpanExporter(), TracerProvider()
         tracers.add_span_processor(SimpleSpanProcessor(self._spans))
-        loggers.add_log_record_processor(SimpleLogRecordProcessor(self._events))
-        self.tracing = OpenTelemetry(tracers=tracers, loggers=loggers)
+        self.tracing = OpenTelemetry(tracers)
 
     @property
     def spans(self):
@@ -37,11 +33,7 @@ class Memory:
         (found,) = (span for span in self.spans if span.name == name)
         return found
 
-    @property
-    def events(self):
-        return [each.log_record for each in self._events.get_finished_logs()]
-
     def texts(self) -> str:
         """All recorded names and attributes."""
         spans = [f"{span.name} {dict(span.attributes)} {span.status.description} {span.events}" for span in self.spans]
-        return "\n".join([*spans, *(f"{each.event_name} {each.body} {dict(each.attributes)}" for each in self.events)])
+        return "\n".join(spans)

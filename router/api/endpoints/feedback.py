@@ -1,6 +1,5 @@
-import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -15,7 +14,6 @@ from ragbandit.router.api.dependencies import (
     check_count,
     reads_of,
     router_of,
-    tracing_of,
 )
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
@@ -26,8 +24,6 @@ from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.security.rules import LABEL, Rule, roles
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
-from ragbandit.router.storage.decisions.search import traces_of
-from ragbandit.router.telemetry.tracing import carrier_of, record_evaluation
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
@@ -115,7 +111,6 @@ async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt |
         metrics.feedback.labels(item.kind, result).inc()
         if item.event is not None:
             metrics.events.labels(item.event, result).inc()
-    await _trace_feedback(request, stored)
     return receipts
 
 
@@ -130,19 +125,3 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
     fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     return replace(item, api_key=caller_of(request).key)
-
-
-async def _trace_feedback(request: Request, stored: Sequence[tuple[Feedback, Receipt]]) -> None:
-    """Record new judgements in the traces of their decisions. If the traces cannot be read, no error is raised."""
-    tracing = tracing_of(request)
-    new = [(feedback, receipt) for feedback, receipt in stored if not receipt.duplicate]
-    if not tracing.enabled or not new:
-        return
-    database = router_of(request).database
-    traces: Mapping[str, Mapping[str, object]] = {}
-    with contextlib.suppress(RagBanditError):
-        ids = {feedback.decision_id for feedback, _ in new}
-        traces = await reads_of(request).run(lambda: traces_of(database, ids))
-    for feedback, receipt in new:
-        carrier = carrier_of(traces.get(feedback.decision_id, {}))
-        record_evaluation(tracing, feedback, late=receipt.late, carrier=carrier)

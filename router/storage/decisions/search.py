@@ -4,20 +4,18 @@ Arm, state and tenant have no index. So a page filtered by them may be short or 
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, select, tuple_
 
-from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import (
     ArmName,
     DecisionId,
     DecisionState,
-    Json,
     OutcomeStatus,
     PinnedArm,
     PolicyLabel,
@@ -196,11 +194,3 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
         first, turn = (last, 1) if stay is None else (stay.first, stay.turn)
         return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=first, turn=turn, last=last)
     return None
-
-
-def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
-    """Decision id -> `Query.request`, which has the trace context. Ids of decisions without a request are left out."""
-    query = select(decisions.c.id, decisions.c.request)
-    query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
-    with database.read() as connection:
-        return {row.id: object_or_empty(row.request).get("edge", {}) for row in connection.execute(query)}

@@ -1,4 +1,4 @@
-"""An OTLP receiver over HTTP: keeps the spans and log records that processes send it."""
+"""An OTLP receiver over HTTP: keeps the spans that processes send it."""
 
 import gzip
 import threading
@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 @dataclass
 class Sent:
-    """A span or a log record as it came over the wire."""
+    """A span as it came over the wire."""
 
     name: str
     trace: str
@@ -30,7 +29,6 @@ class OtlpReceiver:
     """Listens on a free port of this machine."""
 
     spans: list[Sent] = field(default_factory=list)
-    events: list[Sent] = field(default_factory=list)
     #: every body as it came, to be searched for texts
     raw: list[bytes] = field(default_factory=list)
 
@@ -40,7 +38,7 @@ class OtlpReceiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.take(self.path, gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
+                receiver.take(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
                 self.send_response(200)
                 self.end_headers()
 
@@ -51,25 +49,18 @@ class OtlpReceiver:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
-    def take(self, path: str, body: bytes) -> None:
+    def take(self, body: bytes) -> None:
         self.raw.append(body)
-        if path == "/v1/traces":
-            request = ExportTraceServiceRequest.FromString(body)
-            for resource in request.resource_spans:
-                process = _attributes(resource.resource.attributes)["ragbandit.process"]
-                for scope in resource.scope_spans:
-                    self.spans += [_span(span, process) for span in scope.spans]
-        else:
-            logs = ExportLogsServiceRequest.FromString(body)
-            for resource in logs.resource_logs:
-                process = _attributes(resource.resource.attributes)["ragbandit.process"]
-                for scope in resource.scope_logs:
-                    self.events += [_event(record, process) for record in scope.log_records]
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            process = _attributes(resource.resource.attributes)["ragbandit.process"]
+            for scope in resource.scope_spans:
+                self.spans += [_span(span, process) for span in scope.spans]
 
-    def wait_for(self, *, spans: int = 0, events: int = 0, timeout_s: float = 30.0) -> None:
+    def wait_for(self, *, spans: int, timeout_s: float = 30.0) -> None:
         give_up = time.monotonic() + timeout_s
-        while len(self.spans) < spans or len(self.events) < events:
-            assert time.monotonic() < give_up, (self.spans, self.events)
+        while len(self.spans) < spans:
+            assert time.monotonic() < give_up, self.spans
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -96,16 +87,4 @@ def _span(span, process: str) -> Sent:
         process=process,
         attributes=_attributes(span.attributes),
         failed=span.status.code == 2,
-    )
-
-
-def _event(record, process: str) -> Sent:
-    return Sent(
-        name=record.event_name,
-        trace=record.trace_id.hex(),
-        span=record.span_id.hex(),
-        parent="",
-        links=[],
-        process=process,
-        attributes=_attributes(record.attributes),
     )

@@ -29,7 +29,6 @@ from ragbandit.router.comparison import MARGIN, NOT_KNOWN
 from ragbandit.router.offline.warm import learner_of
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
@@ -228,7 +227,6 @@ class Life:
             self._ask("replay --policy", "replay", "--policy", f"{self.world.policy},{best}", "--baseline", best)
             self._ask("advise", "advise")
         if self.world.setup == "shadow":
-            Evaluator(router.database, settings=router.settings).evaluate(now=time.time() + 10.0)
             self._ask("policy show", "policy", "show", "v1")
 
     def _cli(self, *words: str) -> str:

@@ -17,7 +17,7 @@ from ragbandit.shared.version import __version__
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
 #: verbs of `ragbandit policy` whose functions have the same names
-_POLICY: Final = ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire", "kill", "restart")
+_POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart")
 
 #: heading in the help -> its verbs, in the order shown
 PANELS: Final[Mapping[str, Verbs]] = {

@@ -9,8 +9,8 @@ from typing import Final
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.streams import STREAM_NEWS
-from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.verbs import previous_champion
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.cancellations import cancellations_of
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
@@ -32,7 +32,7 @@ from ragbandit.workers.scoring import check_answers
 
 log = logging.getLogger("ragbandit.worker")
 
-_LEARNING_STATES: Final = frozenset({"shadow", "canary", "paused", "champion"})
+_LEARNING_STATES: Final = frozenset({"shadow", "champion"})
 #: maximum number of versions that learn at the same time
 MOST: Final = 32
 #: time for which a learner tries again while the store fails, seconds
@@ -79,10 +79,9 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
     """The versions that learn in their own ledgers, the champion first. The last former champion is one of them."""
-    former = [version for version in versions if version.state == "retired" and version.former == "champion"]
-    last = max(former, key=lambda version: version.since, default=None)
+    last = previous_champion(versions)
     learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING_STATES or v is last)]
-    return sorted(learning, key=lambda v: (v.state != "champion", v.state != "canary", v.since))[:MOST]
+    return sorted(learning, key=lambda v: (v.state != "champion", v.since))[:MOST]
 
 
 def version_learning(context: Context) -> Routine:
@@ -103,7 +102,7 @@ def version_learning(context: Context) -> Routine:
             running[name].start()
             retired.discard(name)
         for version in versions:
-            has_ended = version.state in ("rolled_back", "retired") and version.label != version.base
+            has_ended = version.state == "retired" and version.label != version.base
             is_done = version.name in learning or version.name in retired
             if has_ended and not is_done and _retired(context, version):
                 retired.add(version.name)
@@ -195,7 +194,6 @@ def routines_of(context: Context) -> list[Routine]:
     if context.learner is None:
         return routines
     extender = Extender(database, holder=lease_holder("totals"), weight=settings.reward.weight)
-    evaluator = Evaluator(database, settings=settings)
 
     def wake_again() -> None:
         recover(database, jobs=context.jobs, settings=settings.judge, now=steady_clock().now())
@@ -203,13 +201,9 @@ def routines_of(context: Context) -> list[Routine]:
     def extend_totals() -> float:
         return 2.0 if extender.extend(seconds=2.0) else 5.0  # seconds until the next call
 
-    def watch_rollouts() -> None:
-        evaluator.evaluate(now=time.time())
-
     routines += [
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
         Routine("extend the hourly totals", extend_totals, every_s=5.0, at_end=extender.release).start(),
-        Routine("look at policy versions", watch_rollouts, every_s=5.0, at_end=evaluator.close).start(),
         version_learning(context),
     ]
     days = settings.retention.days

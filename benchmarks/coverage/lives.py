@@ -24,10 +24,9 @@ class Life:
     #: which question was asked; the same number: the same question
     question: npt.NDArray[np.intp]
     features: Matrix
-    #: pmf of the serving policy, of another one, and of the draw: a mixture of both, or the first one
-    champion: Matrix
-    candidate: Matrix
+    #: pmf of the serving policy, from which the arm is drawn, and of another one
     pmf: Matrix
+    candidate: Matrix
     action: npt.NDArray[np.intp]
     #: the reward of the arm drawn, 0 or 1, whether anybody rated it or not, and its chance to be 1 for every arm
     reward: Vector
@@ -71,8 +70,8 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def life(kind: Kind, *, seed: int, weight: float = 0.0, decisions: int = DECISIONS) -> Life:
-    """A life of this kind. weight: share of the other policy in what is drawn."""
+def life(kind: Kind, *, seed: int, decisions: int = DECISIONS) -> Life:
+    """A life of this kind."""
     random = np.random.default_rng(seed)
     count = kind.questions or decisions
     x = random.standard_normal((count, SIZE))
@@ -88,7 +87,6 @@ def life(kind: Kind, *, seed: int, weight: float = 0.0, decisions: int = DECISIO
     made = Life(
         question=question,
         features=x,
-        champion=usual,
         candidate=_FLOOR + (1.0 - 3 * _FLOOR) * np.eye(3)[liked],
         pmf=usual,
         action=np.zeros(decisions, dtype=np.intp),
@@ -96,19 +94,19 @@ def life(kind: Kind, *, seed: int, weight: float = 0.0, decisions: int = DECISIO
         chance=chance,
         rated=np.zeros(decisions, dtype=np.bool_),
     )
-    return _learned(made, random=random, weight=weight) if kind.drifts else _drawn(made, kind, random, weight)
+    return _learned(made, random=random) if kind.drifts else _drawn(made, kind, random)
 
 
-def _drawn(made: Life, kind: Kind, random: np.random.Generator, weight: float) -> Life:
-    pmf = (1.0 - weight) * made.champion + weight * made.candidate
+def _drawn(made: Life, kind: Kind, random: np.random.Generator) -> Life:
+    pmf = made.pmf
     rows = np.arange(len(pmf))
     action = (pmf.cumsum(axis=1)[:, :-1] < random.random((len(pmf), 1))).sum(axis=1)
     reward = (random.random(len(pmf)) < made.chance[rows, action]).astype(float)
     rated = random.random(len(pmf)) < np.array(kind.rated)[action]
-    return replace(made, pmf=pmf, action=action, reward=reward, rated=rated)
+    return replace(made, action=action, reward=reward, rated=rated)
 
 
-def _learned(made: Life, *, random: np.random.Generator, weight: float) -> Life:
+def _learned(made: Life, *, random: np.random.Generator) -> Life:
     """A policy that prefers the arms whose ratings so far are best, in batches of 50; the first arm becomes worse."""
     right, count = np.ones(3), np.full(3, 2.0)
     parts = []
@@ -116,8 +114,8 @@ def _learned(made: Life, *, random: np.random.Generator, weight: float) -> Life:
         here = made.part(slice(first, first + 50))
         means = np.exp(8.0 * right / count)
         chance = here.chance * np.array([1.0 - 0.6 * first / len(made.action), 1.0, 1.0])
-        champion = np.tile(_FLOOR + (1.0 - 3 * _FLOOR) * means / means.sum(), (len(here.action), 1))
-        part = _drawn(replace(here, champion=champion, chance=chance), Kind(), random, weight)
+        pmf = np.tile(_FLOOR + (1.0 - 3 * _FLOOR) * means / means.sum(), (len(here.action), 1))
+        part = _drawn(replace(here, pmf=pmf, chance=chance), Kind(), random)
         np.add.at(right, part.action[part.rated], part.reward[part.rated])
         np.add.at(count, part.action[part.rated], 1.0)
         parts.append(part)

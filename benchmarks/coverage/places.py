@@ -15,7 +15,6 @@ import numpy.typing as npt
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.intervals import mean_difference
-from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.gains import CONFIDENCE
@@ -24,8 +23,7 @@ from ragbandit.router.offline.replay import LogPart, Plan, ReplayResult, estimat
 from ragbandit.router.offline.replay.plan import CandidatePmf
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.rollouts.evidence import Draws, Judged
-from ragbandit.router.rollouts.verdicts import Evidence
+from ragbandit.router.rollouts.evidence import comparison_of
 from ragbandit.shared.types import ArmName, Matrix
 
 #: numbers of decisions after which the interval is checked
@@ -190,54 +188,22 @@ def _look(measured: Difference, truth: float) -> Look:
     return Look(truth=truth, low=measured.low, high=measured.high)
 
 
-def shadow(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
-    """A version in shadow: page, `policy show` and audit log, after every 100 decisions."""
-    return _of_version(life(kind, seed=seed), seed=seed)
-
-
-def canary(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
-    """A version that is a canary of a quarter."""
-    return _of_version(life(kind, seed=seed, weight=0.25), seed=seed)
-
-
-def _of_version(lived: Life, *, seed: int) -> Mapping[Line, Sequence[Look]]:
-    evidence = Evidence(settings=RolloutSettings())
-    failing = np.array([0.02, 0.2, 0.4])
-    failed = (np.random.default_rng([seed, 1]).random(len(lived.action)) < failing[lived.action]).astype(float)
-    apart = lived.candidate - lived.champion
-    reward, failures, dollars = (apart * lived.chance).sum(axis=1), apart @ failing, apart @ DOLLARS
-    spread = np.random.default_rng([seed, 5]).lognormal(-0.32, 0.8, len(failed))  # mean 1
-    settings = evidence.settings
-    promises = (1.0 - settings.alpha - settings.rollback_alpha, 1.0 - 2.0 * settings.rollback_alpha)
-    names = ("difference in reward", "guardrail of failures")
-    of_reward, of_failures = (
-        Line(name=name, confidence=promise, every_look=True) for name, promise in zip(names, promises, strict=True)
-    )
-    of_cost = replace(of_reward, name="difference in cost")
-    lines: dict[Line, list[Look]] = {of_reward: [], of_failures: [], of_cost: []}
-    for first, look in zip((0, *LOOKS), LOOKS, strict=False):
-        here = lived.part(slice(first, look))
-        cost = DOLLARS[here.action] * spread[first:look]
-        evidence.add(_draws(here), failed=failed[first:look], cost=cost)
-        rated = here.part(here.rated)
-        evidence.rewards.add_judged(Judged(draws=_draws(rated), reward=rated.reward, minimum=0.0, maximum=1.0))
-        seen = lived.rated[:look]
-        truth = float(reward[:look][seen].mean()) if seen.any() else 0.0
-        lines[of_reward].append(_look(evidence.rewards.difference, truth))
-        lines[of_failures].append(_look(evidence.failures.difference, float(failures[:look].mean())))
-        lines[of_cost].append(_look(evidence.cost.difference, float(dollars[:look].mean())))
+def rollout(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """A version in shadow against the champion: `policy show`, page and promotion, after every 100 decisions."""
+    lived = life(kind, seed=seed)
+    apart = lived.candidate - lived.pmf
+    gains = {"reward": (apart * lived.chance).sum(axis=1), "cost": apart @ DOLLARS}
+    spread = np.random.default_rng([seed, 5]).lognormal(-0.32, 0.8, len(lived.action))  # mean 1
+    spent = DOLLARS[lived.action] * spread
+    lines: dict[Line, list[Look]] = {}
+    for look in LOOKS:
+        rows = _report_log(lived.part(slice(0, look)), spent[:look])
+        comparison = comparison_of(rows, version="v1", champion="main", seconds=1.0)
+        for name, gain in gains.items():
+            line = Line(name=f"difference in {name}", confidence=0.95, every_look=True)
+            difference = getattr(comparison, name)
+            lines.setdefault(line, []).append(_look(difference, float(gain[:look].mean())))
     return lines
-
-
-def _draws(rows: Life) -> Draws:
-    return Draws(
-        arms=ARMS,
-        arm=rows.action,
-        pmf=rows.pmf,
-        candidate=rows.candidate,
-        champion=rows.champion,
-        scores=np.full(rows.pmf.shape, np.nan),
-    )
 
 
 def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
@@ -298,6 +264,7 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
         prices=("as configured",),
         arm=rows.action,
         pmf=rows.pmf,
+        candidate=rows.candidate,
         costs={"dollars": spent, "steps": zero, "seconds": zero},
         quality=np.where(rows.rated, rows.reward, np.nan),
         expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
@@ -309,8 +276,7 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
 PLACES: Final[Mapping[str, Place]] = {
     "report": report,
     "replay": replay,
-    "rollout in shadow": shadow,
-    "rollout as canary": canary,
+    "rollouts": rollout,
     "warm": warm,
 }
 

@@ -1,14 +1,10 @@
-"""Candidates for the made-up traffic: one in shadow, one in canary, one that is a draft.
-
-The service's own code decides, learns and judges, with a clock that is set.
-"""
+"""Candidates for the made-up traffic: two in shadow, one that is a draft. The clock is set."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.types import Json
@@ -16,7 +12,7 @@ from ragbandit.shared.types import Json
 #: part of the time that is over when it happens -> what differs, the verbs, and why
 _STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
     (0.2, {"reward": {"weight": 0.07}}, ("shadow",), "steps may cost less"),
-    (0.4, {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}}}, ("shadow", "canary"), "a faster answer"),
+    (0.4, {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}}}, ("shadow",), "a faster answer"),
     (1.0, {"policy": {"name": "linucb"}}, (), "textbook optimism"),
 )
 
@@ -41,11 +37,10 @@ class Learners:
 
 
 class Rollout:
-    """People's steps with candidates, and the evaluator's verdicts."""
+    """People's steps with candidates."""
 
     def __init__(self, router: Router) -> None:
         self._router, self._left = router, list(_STEPS)
-        self._evaluator = Evaluator(router.database, settings=router.settings)
 
     def go_on(self, share: float, *, now: float) -> None:
         """Do the steps that are due after this share of the time."""
@@ -54,16 +49,6 @@ class Rollout:
             told: dict[str, Any] = {"base": self._router.ledger.label, "actor": "cli:ann@office", "reason": reason}
             made = verbs.add(self._router.database, changes=changes, now=now, **told)
             for verb in wanted:
-                weight = 0.25 if verb == "canary" else None
-                act = verbs.Act(verb=verb, name=made.name, weight=weight, now=now, **told)
+                act = verbs.Act(verb=verb, name=made.name, now=now, **told)
                 verbs.perform(self._router.database, act, settings=self._router.settings.rollout)
             self._router.refresh()
-
-    def judge(self, *, now: float) -> None:
-        """One look of the evaluator."""
-        self._evaluator.evaluate(now=now)
-        self._router.refresh()
-
-    def close(self) -> None:
-        """Give its lease back."""
-        self._evaluator.close()

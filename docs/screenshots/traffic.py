@@ -65,10 +65,8 @@ def fill(router: Router, *, hours: int = 156, each: int = 60, seed: int = 7) -> 
             for number in range(each):
                 _one(router, drawn, at=begin + (number + drawn.random()) * _HOUR / each, share=hour / hours)
             learners.learn(now=begin + _HOUR)
-            rollout.judge(now=begin + _HOUR)
         rollout.go_on(1.0, now=now)
     finally:
-        rollout.close()
         router.service.clock = time.time
         router.process.versions.snapshots.lags.clear()  # lags by the clock that was set
     extender = Extender(router.database, holder="screenshots", weight=0.05)

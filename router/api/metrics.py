@@ -65,9 +65,6 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     text = "1 for the state that a version of the policy is in."
     states = {(version.name, version.state): 1.0 for version in versions}
     yield gauge("ragbandit_policy_version", text, states, labels=["version", "state"])
-    text = "Share of the version's pmf in what is served."
-    weights = {version.name: version.weight for version in versions}
-    yield gauge("ragbandit_policy_version_weight", text, weights, labels=["version"])
     yield gauge("ragbandit_kill_switch", "1 while the kill switch decides instead of the policy.", earned.killed)
 
 

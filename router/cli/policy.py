@@ -22,7 +22,7 @@ from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
-from ragbandit.shared.formats import moment, percent
+from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName, PolicyControl
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
@@ -37,23 +37,22 @@ def show_versions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all versions with state, share, start and what each waits for; or show one version.
+    """List all versions with state, start and reason; or show one version.
 
-    One version is shown with its changed settings, its possible verbs and its newest verdicts.
+    One version is shown with its changed settings, its possible verbs and, in shadow, its comparison with the champion.
     """
     with opened(config) as (_, ledger):
         if name is None:
             _list(overview(ledger.database, base=ledger.label), as_json=as_json)
             return
-        version = asdict(detail(ledger.database, name, base=ledger.label))
+        version = asdict(detail(ledger.database, name, base=ledger.label, now=time.time()))
         if as_json:
             print_json(version)
             return
-        verdicts = version.pop("verdicts")
+        evidence = version.pop("evidence")
         show(version, as_json=False)
-        for verdict in verdicts[:10]:
-            at, weight = moment(verdict["made_at"]), percent(verdict["weight"])
-            console.say(f"{at} {verdict['kind']} at {weight}: {verdict['reason']}")
+        if evidence is not None:
+            console.say(evidence["sentence"])
 
 
 def _list(versions: PolicyList, *, as_json: bool) -> None:
@@ -66,8 +65,8 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
         console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
         console.print("ragbandit policy resume takes it back")
     none = "no version yet: the configuration decides (ragbandit policy add --help)"
-    rows = [(v.name, v.state, percent(v.weight), moment(v.since), v.waits_for, v.reason) for v in versions.policies]
-    show_rows(("name", "state", "share", "since", "waits for", "reason"), rows, none=none)
+    rows = [(v.name, v.state, moment(v.since), v.reason) for v in versions.policies]
+    show_rows(("name", "state", "since", "reason"), rows, none=none)
 
 
 def add(
@@ -96,26 +95,8 @@ def shadow(
     _perform("shadow", name, reason=reason, config=config, as_json=as_json)
 
 
-def pause(
-    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
-) -> None:
-    """Pause a version: its probabilities are not computed until it is resumed. It keeps learning."""
-    _perform("pause", name, reason=reason, config=config, as_json=as_json)
-
-
-def resume(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="default: deactivate the kill switch")] = None,
-    reason: ReasonOption = _BY_HAND,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Resume a paused version in its former state. Without NAME, deactivate the kill switch.
-
-    Champion and candidates then continue as they were.
-    """
-    if name is not None:
-        _perform("resume", name, reason=reason, config=config, as_json=as_json)
-        return
+def resume(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Deactivate the kill switch: champion and versions in shadow continue as they were."""
     with opened(config) as (_, ledger):
         control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
         _switch(control, as_json=as_json)
@@ -124,7 +105,7 @@ def resume(
 def rollback(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Withdraw a version. If it is the champion, the previous champion decides again."""
+    """Retire the champion. The previous champion decides again."""
     _perform("rollback", name, reason=reason, config=config, as_json=as_json)
 
 
@@ -172,25 +153,16 @@ def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -
         ledger.release(holder=holder)
 
 
-def canary(
-    name: NameArgument,
-    weight: Annotated[float | None, typer.Option(help="share served, at most 0.5; default: 0.05")] = None,
-    reason: ReasonOption = _BY_HAND,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Draw a share of the decisions from a version's probabilities."""
-    _perform("canary", name, reason=reason, config=config, as_json=as_json, weight=weight)
-
-
 def promote(
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="promote without evidence, which is recorded")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="promote whatever the evidence says; this is recorded")
+    ] = False,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a version the champion, if the evidence says that it is better. Routers switch to it without a restart."""
+    """Make a version in shadow the champion, if the log shows that it is better. Routers switch without a restart."""
     _perform("promote", name, reason=reason, config=config, as_json=as_json, force=force)
 
 
@@ -208,7 +180,7 @@ def kill(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop all candidates; with ARM, stop the champion too: every router uses this arm from its next decision on."""
+    """Stop all shadows; with ARM, stop the champion too: every router uses this arm from its next decision on."""
     with opened(config) as (settings, ledger):
         offered, by = tuple(settings.arms), actor()
         control = verbs.kill(
@@ -223,7 +195,7 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 
 def _decides(control: PolicyControl) -> str:
     if control.killed is None:
-        return "off: champion and candidates continue where they were"
+        return "off: champion and shadows continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
 
 

@@ -228,32 +228,15 @@ class ConversationSettings(Section):
         return max(1, self.sticky_turns, self.max_sticky_turns)
 
 
-class GuardrailSettings(Section):
-    """How much more often than the champion's a candidate's answers may fail before it is rolled back."""
-
-    #: largest increase of the share of failed answers: 0.01 is one percentage point
-    failures: Annotated[float, Field(gt=0, le=1)] = 0.01
-    #: seconds after which an answer counts as failed here; None: however slow, it does not
-    slow_s: Seconds | None = None
-
-
 class RolloutSettings(Section):
-    """How versions of the policy are compared and rolled back. See docs/rollouts.md."""
+    """How versions of the policy are compared. See docs/rollouts.md."""
 
-    #: largest probability, over all checks together, that a candidate is called better though it is not better by
-    #: `margin`
-    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
-    #: largest probability, in each state, that a candidate's reward rolls it back though it is not worse by `harm`
-    rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
-    #: reward by which a candidate must be better than the champion to be promoted without --force
+    #: reward by which a version must be better than the champion to be promoted without --force
     margin: Annotated[float, Field(ge=0)] = 0.0
-    #: reward by which a candidate may be worse than the champion before it is rolled back
-    harm: Annotated[float, Field(ge=0)] = 0.0
-    guardrails: GuardrailSettings = GuardrailSettings()
-    #: maximum number of candidates in shadow; each computes the arms' probabilities for every decision, with a ledger
+    #: maximum number of versions in shadow; each computes the arms' probabilities for every decision, with a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
-    #: seconds in which a candidate must compute its probabilities for a batch of questions. A slower candidate skips
-    #: the batch, and cannot be a canary
+    #: seconds in which a version in shadow must compute its probabilities for a batch of questions. A slower version
+    #: skips the batch
     time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
 
 

@@ -320,16 +320,3 @@ def certain_decision(decision: Decision, *, arm: ArmName) -> Decision:
         facts, scores = {name: value for name, value in facts.items() if name not in BY_ARM}, None
     decision = replace(decision, facts=facts, scores=scores)
     return replace(decision, arm=arm, arms=(arm,), pmf=(1.0,), propensity=1.0, explored=False)
-
-
-def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:
-    """The mixture of two pmfs over the same arms, normalised. weight: weight of the candidate, in [0, 1]."""
-    parts = tuple((1.0 - weight) * p + weight * q for p, q in zip(champion, candidate, strict=True))
-    total = math.fsum(parts)
-    return tuple(p / total for p in parts)
-
-
-def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
-    """Lower limit of the probabilities that `mixed` returns. added: number of arms that the champion does not offer."""
-    champion_floor = 0.0 if added else min(champion, 1.0 / arms)
-    return (1.0 - weight) * champion_floor + weight * min(candidate, 1.0 / arms)

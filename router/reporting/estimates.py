@@ -1,6 +1,10 @@
-"""Compares the served answers with always using one arm. The intervals hold however often the report is read."""
+"""Compares two ways of choosing arms by their logged draws. The intervals hold however often the log is looked at.
+
+A report compares the served answers with always using one arm, a rollout compares a version with the champion.
+"""
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,7 +18,7 @@ from ragbandit.shared.types.ledger import effective_rows
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
-#: probability that the interval misses the true difference in at least one of the reports made while the log grows
+#: probability that the interval misses the true difference at any look while the log grows
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
 _NARROWEST_AT: Final = 200
@@ -40,70 +44,154 @@ def compared(
     arm: Choices,
     pmf: Matrix,
     predicted: Matrix,
-    against: int,
+    second: Matrix,
+    first: Matrix | None = None,
     least: float,
     most: float,
     counts: Vector | None = None,
 ) -> tuple[Difference, Matrix | None]:
-    """The served answers minus always using one arm, in the unit of `value`. A row is a question.
+    """One way of choosing arms minus another, in the unit of `value`. A row is a question.
 
     Returns (difference, doubly robust scores of both ways, whose means it compares: shape (2, n)). Below
     FEWEST_EFFECTIVE effective rows there are no estimate, interval and scores, only the mean of what was served.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
-    pmf: probabilities of the K arms at the draw, shape (n, K); above 0 for `against` in every row
+    pmf: probabilities of the K arms at the draw, shape (n, K)
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
-    against: index of the arm to compare with
+    first, second: probabilities of the arms in both ways, shape (n, K), 0 where `pmf` is 0. `first` is None for the
+        answers that were served
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
     """
-    n = len(value)
-    is_seen, is_drawn = ~np.isnan(value), arm == against
+    n, is_seen = len(value), ~np.isnan(value)
     if not is_seen.any():
         return Difference(), None
-    seen_weight = np.where(is_seen, 1.0 if counts is None else counts, 0.0)
-    served, seen_share, unknown = _served(
-        value, seen_weight=seen_weight, arm=arm, predicted=predicted[np.arange(n), arm]
-    )
-    first = float(served.mean())
-    if not (is_drawn & is_seen).any():
-        return Difference(first=first), None
-    inverse, rated = 1.0 / pmf[:, against], float(seen_share[against])
-    weight = np.where(is_drawn & is_seen, inverse * seen_weight, 0.0)
-    effective = min(
-        _effective(weight),
-        # computed from the probabilities of all questions, so that questions that hardly ever draw the arm count too
-        rated * effective_rows(float(n), squares=float((inverse if counts is None else inverse * counts).sum())),
-        _effective(seen_weight / seen_share[arm]),
-    )
+    draws = _Draws.of(value, arm=arm, pmf=pmf, predicted=predicted, counts=counts)
+    served, unknown = draws.served()
+    mean = None if first is not None else float(served.mean())
+    effective = min(draws.effective(policy) for policy in (first, second) if policy is not None)
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
-        return Difference(first=first, effective_rows=effective), None
-    model = _fitted(value, weight=weight, predicted=predicted[:, against])
-    always = model + np.where(weight > 0.0, value - model, 0.0) * weight * (n / weight.sum())
-    least_share = 0.0 if is_seen.all() else float(seen_share[arm[is_seen]].min())
-    heavy = _heavy(inverse, is_drawn=is_drawn, counts=counts, rated=rated, least_share=least_share)
+        return Difference(first=mean, effective_rows=effective), None
+    if first is None:
+        scores = np.stack([served, draws.scores(second)])
+        least_share = 0.0 if is_seen.all() else float(draws.seen_share[arm[is_seen]].min())
+        heavy = draws.heavy(second, in_row=1.0 - draws.ratio(second), least_share=least_share)
+    else:
+        scores = np.stack([draws.scores(first), draws.scores(second)])
+        away = np.abs(first - second)
+        heavy = draws.heavy(away, in_row=draws.ratio(away))
+        unknown = float(away[:, ~draws.is_tried].sum(axis=1).mean())
     span = most - least
-    scores = np.stack([served, always])
     return _interval(scores, effective=effective, farthest=heavy * span / n, margin=unknown * span), scores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Draws:
+    """n draws over K arms, some of whose values were seen."""
+
+    value: Vector
+    arm: Choices
+    pmf: Matrix
+    predicted: Matrix
+    counts: Vector | None
+    seen_weight: Vector  #: `counts` of the seen rows, 0 for other rows, shape (n,)
+    seen_share: Vector  #: share of seen rows of each arm, shape (K,); 1 for an arm without a seen row
+    is_tried: Flags  #: whether a row of the arm was seen, shape (K,)
+    balanced: Vector  #: `seen_weight` / probability of the drawn arm, scaled to the number of questions, shape (n,)
+
+    @classmethod
+    def of(cls, value: Vector, *, arm: Choices, pmf: Matrix, predicted: Matrix, counts: Vector | None) -> "_Draws":
+        seen_weight = np.where(np.isnan(value), 0.0, 1.0 if counts is None else counts)
+        arms, inverse = pmf.shape[1], seen_weight / pmf[np.arange(len(arm)), arm]
+        drawn = np.bincount(arm, minlength=arms)
+        seen, total = (np.bincount(arm, weights=weights, minlength=arms) for weights in (seen_weight, inverse))
+        is_tried = seen > 0.0
+        scale = (pmf > 0.0).sum(axis=0) / np.where(is_tried, total, 1.0)
+        return cls(
+            value=value,
+            arm=arm,
+            pmf=pmf,
+            predicted=predicted,
+            counts=counts,
+            seen_weight=seen_weight,
+            seen_share=np.where(is_tried, seen / np.maximum(drawn, 1), 1.0),
+            is_tried=is_tried,
+            balanced=inverse * scale[arm],
+        )
+
+    def drawn(self, table: Matrix) -> Vector:
+        column: Vector = table[np.arange(len(self.arm)), self.arm]
+        return column
+
+    def ratio(self, policy: Matrix) -> Vector:
+        return self.drawn(policy) / self.drawn(self.pmf)
+
+    def effective(self, policy: Matrix) -> float:
+        """Effective rows for a policy; also computed from the probabilities of all questions, so that questions that
+        hardly ever draw an arm count too.
+        """
+        squares = (policy**2 / self._chance / self.seen_share).sum(axis=1)
+        expected = float((squares if self.counts is None else squares * self.counts).sum())
+        return min(
+            _effective(self.drawn(policy) * self.balanced),
+            effective_rows(float(len(self.arm)), squares=expected),
+            _effective(self.seen_weight / self.seen_share[self.arm]),
+        )
+
+    def scores(self, policy: Matrix) -> Vector:
+        models = np.zeros(policy.shape)
+        for place in np.flatnonzero(policy.any(axis=0) & self.is_tried):
+            weight = np.where(self.arm == place, self.balanced, 0.0)
+            models[:, place] = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
+        rest = np.where(self.balanced > 0.0, self.value - self.drawn(models), 0.0) * self.balanced
+        scores: Vector = (policy * models).sum(axis=1) + self.drawn(policy) * rest
+        return scores
+
+    def heavy(self, policy: Matrix, *, in_row: Vector, least_share: float = 0.0) -> float:
+        """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
+
+        It is computed from the probabilities (see `heavy_weight` in comparison/intervals).
+
+        in_row: amount that the value of each row would add to the difference. least_share: smallest share of seen rows
+        of a drawn arm, 0 if every row was seen
+        """
+        if self.counts is not None:
+            added = self.counts * np.abs(in_row) / self.seen_share[self.arm]
+            return _heaviest(added**2 / self.counts, added)
+        weights = policy / self._chance / self.seen_share
+        heavy = _heaviest(self.pmf * self.seen_share * weights**2, weights)
+        return max(heavy, 1.0 / least_share if least_share else 0.0)
+
+    @property
+    def _chance(self) -> Matrix:
+        return np.where(self.pmf > 0.0, self.pmf, np.inf)
+
+    def served(self) -> tuple[Vector, float]:
+        """Returns (estimated value of each served answer, share of the rows that drew an arm without any seen row)."""
+        value, is_seen = self.value, self.seen_weight > 0.0
+        model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=self.seen_weight[is_seen]))
+        predicted, unknown = self.drawn(self.predicted), 0.0
+        for place in np.unique(self.arm):
+            rows = self.arm == place
+            seen = rows & is_seen
+            if not seen.any():
+                model[rows], unknown = overall, unknown + float(rows.mean())
+                continue
+            fitted = _fitted(value[rows], weight=self.seen_weight[rows], predicted=predicted[rows])
+            above_arm = overall - float(np.average(value[seen], weights=self.seen_weight[seen]))
+            model[rows] = fitted + _PRIOR_ROWS / (_PRIOR_ROWS + seen.sum()) * above_arm
+        rest = np.where(is_seen, value - model, 0.0) * self.seen_weight / self.seen_share[self.arm]
+        return model + rest, unknown
+
+
+def _heaviest(squares: Vector | Matrix, weights: Vector | Matrix) -> float:
+    total = float(squares.sum())
+    return float((squares * weights).sum()) / total if total > 0.0 else 0.0
 
 
 def _effective(weight: Vector) -> float:
     return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
-
-
-def _heavy(inverse: Vector, *, is_drawn: Flags, counts: Vector | None, rated: float, least_share: float) -> float:
-    """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
-
-    It is computed from the probabilities (see `heavy_weight` in comparison/intervals). rated: share of seen rows of the
-    compared arm. least_share: smallest such share of a drawn arm, 0 if every row was seen. counts: see `compared`
-    """
-    if counts is None:
-        heavy = float((inverse**2).sum() / inverse.sum()) / rated
-        return max(heavy, 1.0 / least_share if least_share else 0.0)
-    # The weight of a row is the amount that its label would add to the difference.
-    added = counts * np.abs(1.0 - np.where(is_drawn, inverse, 0.0))
-    return float((added**3 / counts).sum() / (added**2 / counts).sum()) / rated
 
 
 def _interval(scores: Matrix, *, effective: float, farthest: float, margin: float) -> Difference:
@@ -141,29 +229,6 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
     shift = _LEAN * _UNSEEN_ROWS * farthest * max(min(lean, 1.0), -1.0)
     below, above = (near, wide) if lean > 0.0 else (wide, near)
     return max(below - shift, 0.0), max(above + shift, 0.0)
-
-
-def _served(value: Vector, *, seen_weight: Vector, arm: Choices, predicted: Vector) -> tuple[Vector, Vector, float]:
-    """Returns (estimated value of each served answer, share of seen rows of each arm, share without any seen row).
-
-    The second is 1 for an arm without a seen row. The third is the share of all rows that drew such an arm.
-    """
-    is_seen = seen_weight > 0.0
-    model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=seen_weight[is_seen]))
-    seen_share, unknown = np.ones(int(arm.max()) + 1), 0.0
-    for place in np.unique(arm):
-        rows = arm == place
-        seen = rows & is_seen
-        if not seen.any():
-            model[rows], unknown = overall, unknown + float(rows.mean())
-            continue
-        seen_share[place] = seen_weight[rows].sum() / rows.sum()
-        fitted = _fitted(value[rows], weight=seen_weight[rows], predicted=predicted[rows])
-        above_arm = overall - float(np.average(value[seen], weights=seen_weight[seen]))
-        shrinkage = _PRIOR_ROWS / (_PRIOR_ROWS + seen.sum()) * above_arm
-        model[rows] = fitted + shrinkage
-    served = model + np.where(is_seen, value - model, 0.0) * seen_weight / seen_share[arm]
-    return served, seen_share, unknown
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:

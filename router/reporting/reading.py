@@ -29,7 +29,17 @@ from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
-from ragbandit.shared.types import IMPORTED, WHOLE, LabelRequest, Matrix, PinnedArm, StickyTurn, Vector
+from ragbandit.shared.types import (
+    IMPORTED,
+    WHOLE,
+    CandidateNote,
+    LabelRequest,
+    Matrix,
+    PinnedArm,
+    StickyTurn,
+    Vector,
+    candidate_note,
+)
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
@@ -97,7 +107,12 @@ _PAGE: Final = 2000
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "by_judge", "counts", *UNITS)
-_OFFERED: Final = ("row", "place", "pmf", "quality", "cost")
+_OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
+#: smaller differences between two probabilities are rounding: a policy does not differ from itself
+_ROUNDING: Final = 1e-6
+#: reasons to leave out a decision: the version gave no usable probabilities, or was not in shadow in this router
+NO_PMF: Final = "the version gave no probabilities"
+NOT_ASKED: Final = "the version was not asked"
 #: key of a decision's facts -> reason to leave the decision out
 _NO_DRAW: Final = {StickyTurn.key: "a turn that stayed on its arm", PinnedArm.key: "an arm that was pinned"}
 
@@ -112,6 +127,8 @@ class ReportScope:
     tenant: str | None = None
     #: if the period has more questions, a sample of about this number of rows or fewer is read
     most: int = MOST_ROWS
+    #: version of the policy whose logged probabilities are read; rows without them are left out
+    version: str | None = None
     #: reward setting, whose cost weight is applied to all rewards; None keeps the weights with which they were learned
     reward: RewardSettings | None = None
 
@@ -146,6 +163,8 @@ class ReportRows:
     reward: Vector | None = None
     #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
+    #: the probabilities that `ReportScope.version` would have had, among arms with a probability at the draw
+    candidate: Matrix | None = None
     #: what decided the newest questions instead of the policy, the newest first
     deciders: Sequence[Decider] = ()
 
@@ -202,7 +221,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     rows = _Rows()
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
-            rows.add(row, reward=scope.reward)
+            rows.add(row, scope=scope)
     return rows
 
 
@@ -223,7 +242,7 @@ class _Rows:
     #: the numbers of _OFFERED, for every offered arm of every row
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
-    def add(self, row: RowMapping, *, reward: RewardSettings | None) -> None:
+    def add(self, row: RowMapping, *, scope: ReportScope) -> None:
         facts = row["facts"]
         if f'"{IMPORTED}":' in facts:
             self.imported += 1
@@ -231,13 +250,18 @@ class _Rows:
         if row["arms"] not in self.offers:
             self.offers[row["arms"]] = json.loads(row["arms"])
         arms = self.offers[row["arms"]]
-        reason = _reason_to_leave_out(row, arms=arms)
+        reason, pmf = _reason_to_leave_out(row, arms=arms), json.loads(row["pmf"])
+        candidate = None
+        if reason is None and scope.version is not None:
+            note = candidate_note(json.loads(facts), scope.version)
+            candidate = None if note is None else _candidate_pmf(note, pmf=pmf)
+            reason = NOT_ASKED if note is None else NO_PMF if candidate is None else None
         if reason is not None:
             self.left_out[reason] += 1
             return
         if len(self.deciders) < NEWEST:
             self.deciders.append(decider_of(json.loads(facts), request=row["request"] or ""))
-        self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
+        self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
         self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
@@ -252,18 +276,18 @@ class _Rows:
                 self.prices.setdefault(_price(row), len(self.prices)),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
-                reward_of(row, setting=reward) if rated else np.nan,
+                reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LabelRequest.key in facts else 1.0,
                 *costs,
             )
         )
 
-    def _add_offered(self, arms: list[str], *, pmf: list[float], facts: str) -> None:
+    def _add_offered(self, arms: list[str], *, pmf: list[float], candidate: Sequence[float] | None, facts: str) -> None:
         values = json.loads(facts) if '"quality":' in facts else {}
         number, unknown = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
         quality, cost = (_numbers(values.get(name), count=len(arms)) or unknown for name in ("quality", "cost"))
-        for arm, *numbers in zip(arms, pmf, quality, cost, strict=True):
+        for arm, *numbers in zip(arms, pmf, quality, cost, candidate or pmf, strict=True):
             self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
     def log(self, *, whole: int | None) -> ReportRows:
@@ -271,7 +295,8 @@ class _Rows:
         offered = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
         cells = offered["row"].astype(np.intp), offered["place"].astype(np.intp)
         shape = len(columns["arm"]), len(self.arms)
-        tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
+        tables = {"pmf": np.zeros(shape), "candidate": np.zeros(shape)}
+        tables |= {name: np.full(shape, np.nan) for name in ("quality", "cost")}
         for name, table in tables.items():
             table[cells] = offered[name]
         if self.judged_twice >= FEWEST_BOTH:
@@ -286,6 +311,7 @@ class _Rows:
             prices=tuple(self.prices),
             arm=columns["arm"].astype(np.intp),
             pmf=tables["pmf"],
+            candidate=tables["candidate"],
             costs={unit: columns[unit] for unit in UNITS},
             quality=columns["quality"],
             expected_quality=tables["quality"],
@@ -300,6 +326,18 @@ class _Rows:
 
 def _by_column(numbers: "array[float]", width: int) -> Matrix:
     return np.array(numbers, dtype=np.float64).reshape(-1, width).T
+
+
+def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] | None:
+    """The version's pmf among the arms that could be drawn; None without a usable pmf over them."""
+    if note.pmf is None or len(note.pmf) != len(pmf):
+        return None
+    drawable = [own if p > 0.0 else 0.0 for own, p in zip(note.pmf, pmf, strict=True)]
+    total = math.fsum(drawable)
+    if total <= 0.0:
+        return None
+    shares = (own / total for own in drawable)
+    return [p if abs(share - p) < _ROUNDING else share for share, p in zip(shares, pmf, strict=True)]
 
 
 def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:

@@ -74,7 +74,7 @@ def report_of(
 
     alarm: why the rows favour an arm
     """
-    unit = _unit(log)
+    unit = unit_of(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm)
     everything = np.ones(len(log.arm), dtype=np.bool_)
@@ -120,7 +120,7 @@ def _arm_of(comparison: Comparison) -> str:
     return comparison.second.removeprefix("always ")
 
 
-def _unit(log: ReportRows) -> Unit:
+def unit_of(log: ReportRows) -> Unit:
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
@@ -239,20 +239,24 @@ def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, ar
 def _ratings(log: ReportRows, values: Vector, *, against: int) -> tuple[Difference, Matrix | None]:
     least = float(np.nanmin(values, initial=0.0))
     most = float(np.nanmax(values, initial=1.0))
-    given: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts}
-    found, scores = compared(values, arm=log.arm, pmf=log.pmf, against=against, least=least, most=most, **given)
-    return _clipped(found, least - most, most - least), scores
+    given: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, "second": _always(log, against)}
+    found, scores = compared(values, arm=log.arm, pmf=log.pmf, least=least, most=most, **given)
+    return clipped(found, least - most, most - least), scores
+
+
+def _always(log: ReportRows, arm: int) -> Matrix:
+    return np.tile(np.arange(len(log.arms)) == arm, (len(log.arm), 1)).astype(np.float64)
 
 
 def _costs(log: ReportRows, unit: Unit, *, against: int) -> Difference:
     spent = log.costs[unit]
     most = float(np.nanmax(spent[log.arm == against], initial=0.0))
-    predicted = log.expected_cost
-    cost, _ = compared(spent, arm=log.arm, pmf=log.pmf, predicted=predicted, against=against, least=0.0, most=most)
-    return _clipped(cost, -math.inf, cost.first or 0.0)  # the difference is largest if the arm would have cost nothing
+    given: dict[str, Any] = {"predicted": log.expected_cost, "second": _always(log, against)}
+    cost, _ = compared(spent, arm=log.arm, pmf=log.pmf, least=0.0, most=most, **given)
+    return clipped(cost, -math.inf, cost.first or 0.0)  # the difference is largest if the arm would have cost nothing
 
 
-def _clipped(value: Difference, low: float, high: float) -> Difference:
+def clipped(value: Difference, low: float, high: float) -> Difference:
     if value.low is None or value.high is None:
         return value
     return replace(value, low=max(value.low, low), high=min(value.high, high))

@@ -1,1 +1,1 @@
-"""Rollouts: people move a version of a policy from shadow through canary to champion; proof of harm rolls it back."""
+"""Rollouts: people move a version of a policy from shadow to champion and back, by the evidence of the log."""

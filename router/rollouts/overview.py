@@ -1,4 +1,4 @@
-"""Versions with their states and verdicts, for the command line, HTTP and the dashboard."""
+"""Versions with their states and evidence, for the command line, HTTP and the dashboard."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,11 +8,12 @@ from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.rollouts.verbs import SECTIONS, Verb, verbs_of
-from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
+from ragbandit.router.rollouts.evidence import Evidence, evidence_on
+from ragbandit.router.rollouts.verbs import SECTIONS, Verb, previous_champion, verbs_of
+from ragbandit.router.storage.policy_versions import control_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
+from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVersion
 
 #: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
 _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
@@ -45,9 +46,6 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     return changed
 
 
-VERDICTS: Final = 50
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyList:
     """All versions of a configuration, and the kill switch."""
@@ -60,14 +58,14 @@ class PolicyList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionDetail(PolicyVersion):
-    """A version with its verdicts."""
+    """A version with the evidence on it."""
 
     possible: tuple[Verb, ...]
     """Actions that its state allows."""
     killed: Literal["arm", "champion"] | None
     """State of the kill switch, see `PolicyControl`."""
-    verdicts: tuple[PolicyVerdict, ...]
-    """Newest verdicts, newest first."""
+    evidence: Evidence | None
+    """The evidence since it entered shadow; null in other states."""
 
 
 def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
@@ -77,17 +75,14 @@ def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
     return PolicyList(control=control, policies=tuple(versions))
 
 
-def detail(database: Database, name: str, *, base: PolicyLabel) -> VersionDetail:
+def detail(database: Database, name: str, *, base: PolicyLabel, now: float) -> VersionDetail:
     with database.read() as connection:
         version = version_named(connection, name, base=base)
-        verdicts = verdicts_of(connection, name, limit=VERDICTS)
         control = control_of(connection, base=base)
-        siblings = versions_of(connection, base=base)
-    # The only action on a champion is the rollback, which needs a previous champion.
-    has_previous = any(sibling.state == "retired" and sibling.former == "champion" for sibling in siblings)
+        has_previous = previous_champion(versions_of(connection, base=base)) is not None
     return VersionDetail(
         **asdict(version),
-        possible=tuple(verb for verb in verbs_of(version) if has_previous or version.state != "champion"),
+        possible=tuple(verb for verb in verbs_of(version) if has_previous or verb != "rollback"),
         killed=control.killed,
-        verdicts=tuple(verdicts),
+        evidence=evidence_on(database, version, now=now),
     )

@@ -1,15 +1,15 @@
-"""Actions that change the state of a version, for people and for the evaluator.
+"""Actions of people that change the state of a version.
 
-    draft -> shadow -> canary -> champion -> retired
+    draft -> shadow -> champion -> retired
 
-The evaluator only rolls back; people do the rest. A live version can be paused or rolled back, and a person may put a
-rolled back version into shadow again. Rolling back the champion makes the previous champion decide again. Every action
-is one transaction that locks the row of the kill switch, so versions of a configuration are changed one at a time.
+A version can be retired from draft and shadow too. Rolling back the champion retires it, and the previous champion
+decides again. Every action is one transaction that locks the row of the kill switch, so versions of a configuration
+are changed one at a time.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -17,25 +17,22 @@ from sqlalchemy import Connection, select
 
 from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.rollouts.verdicts import comparison_of, is_proven
+from ragbandit.router.rollouts.evidence import Evidence, evidence_on
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.redaction import credentials_in
-from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
+from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-Verb = Literal["shadow", "canary", "promote", "pause", "resume", "rollback", "retire"]
+Verb = Literal["shadow", "promote", "rollback", "retire"]
 
 SECTIONS: Final = ("policy", "reward", "arms")
-#: maximum number of versions of one configuration that are neither rolled back nor retired
+#: maximum number of versions of one configuration that are not retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
 MAX_CHANGES: Final = 100_000
-#: share of a canary in what is served: without another one, and at most
-CANARY_WEIGHT: Final = 0.05
-MAX_CANARY_WEIGHT: Final = 0.5
 _NAME: Final = re.compile(r"[a-z0-9_]{1,20}")
 _MAX_LABEL: Final = 40
 
@@ -45,16 +42,13 @@ class Act:
     verb: Verb
     name: str
     base: PolicyLabel
-    actor: str  #: "key:PUBLIC_ID", "cli:USER@HOST", or "evaluator"
+    actor: str  #: "key:PUBLIC_ID" or "cli:USER@HOST"
     reason: str
     now: float
-    #: share of the version's pmf in the served pmf, for "canary" and "resume"; None for CANARY_WEIGHT
-    weight: float | None = None
     #: True if "promote" may contradict the evidence; the stored reason and the audit log then contain "forced"
     force: bool = False
     #: the action is refused if the version no longer has this revision; None accepts every revision
     revision: int | None = None
-    facts: Mapping[str, Json] | None = None
 
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
@@ -84,8 +78,8 @@ def add(
     with database.write() as connection:
         _lock(connection, base=base)
         versions = store.versions_of(connection, base=base)
-        if len([version for version in versions if version.state not in ("rolled_back", "retired")]) > MAX_OPEN:
-            message = f"more than {MAX_OPEN} versions are neither rolled back nor retired"
+        if len([version for version in versions if version.state != "retired"]) > MAX_OPEN:
+            message = f"more than {MAX_OPEN} versions are not retired"
             raise Conflict(message, field="name", remedy="retire some: ragbandit policy retire")
         _check_arms(changes, versions)
         if name is None:  # names are unique in the store, also across configurations
@@ -96,12 +90,10 @@ def add(
             base=base,
             label=_label(name, base=base),
             state="draft",
-            weight=0.0,
             former=None,
             changes=dict(changes),
             revision=1,
             reason=reason,
-            waits_for="a person: ragbandit policy shadow " + name,
             made_by=actor,
             made_at=now,
             since=now,
@@ -110,25 +102,26 @@ def add(
 
 
 def perform(database: Database, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
-    """Carry out an action. Raises NotFound, InvalidInput, or Conflict if the state or another version forbids it."""
-    with database.write() as connection:
-        return perform_within(connection, act, settings=settings)
-
-
-def perform_within(connection: Connection, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
+    """Carry out an action. Raises NotFound, InvalidInput, or Conflict if the state or the evidence forbids it."""
     check_reason(act.reason)
-    _lock(connection, base=act.base)
-    seen = store.version_named(connection, act.name, base=act.base)
-    if act.revision is not None and act.revision != seen.revision:
-        message = f"the version {seen.name!r} was changed meanwhile: it is {_state_in_words(seen)} now"
-        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
-        raise Conflict(message, field="revision", remedy=remedy)
-    states, change = TRANSITIONS[act.verb]
-    if seen.state not in states:
-        possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
-        message = f"{act.verb} is not possible while {seen.name!r} is {_state_in_words(seen)}"
-        raise Conflict(message, field="state", remedy=f"possible now: {possible}")
-    return change(connection, seen, act, settings)
+    evidence = None
+    if act.verb == "promote" and not act.force:
+        with database.read() as connection:
+            version = store.version_named(connection, act.name, base=act.base)
+        evidence = evidence_on(database, version, now=act.now)
+    with database.write() as connection:
+        _lock(connection, base=act.base)
+        seen = store.version_named(connection, act.name, base=act.base)
+        if act.revision is not None and act.revision != seen.revision:
+            message = f"the version {seen.name!r} was changed meanwhile: its state is {seen.state} now"
+            remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+            raise Conflict(message, field="revision", remedy=remedy)
+        states, change = TRANSITIONS[act.verb]
+        if seen.state not in states:
+            possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
+            message = f"{act.verb} is not possible while the state of {seen.name!r} is {seen.state}"
+            raise Conflict(message, field="state", remedy=f"possible now: {possible}")
+        return change(connection, seen, act, settings, evidence)
 
 
 def kill(
@@ -161,98 +154,80 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
 
-def _shadow(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    others = [version for version in _others(connection, seen) if version.state == "shadow"]
-    # The limit does not apply to a canary: it must always be possible to take a canary out of traffic.
-    if seen.state != "canary" and len(others) >= settings.shadows:
-        names = ", ".join(version.name for version in others)
-        message = f"{len(others)} versions are in shadow already: {names}"
+def _shadow(
+    connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings, _evidence: Evidence | None
+) -> PolicyVersion:
+    others = [version.name for version in _others(connection, seen) if version.state == "shadow"]
+    if len(others) >= settings.shadows:
+        message = f"{len(others)} versions are in shadow already: {', '.join(others)}"
         raise Conflict(message, field="state", remedy="retire one of them")
     return _change(connection, seen, act, state="shadow")
 
 
-def _canary(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    weight = CANARY_WEIGHT if act.weight is None else act.weight
-    if not 0.0 < weight <= MAX_CANARY_WEIGHT:
-        remedy = f"use a weight above 0, and at most {MAX_CANARY_WEIGHT:g}"
-        raise InvalidInput(f"the weight {weight:g} is not possible", field="weight", remedy=remedy)
-    if seen.state == "canary" and weight == seen.weight:
-        raise Conflict(f"{seen.name!r} has the weight {weight:g} already", field="weight", remedy="give another weight")
-    _check_canary(connection, seen)
-    return _change(connection, seen, act, state="canary", weight=weight)
-
-
-def _promote(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    present = seen.state, seen.weight
-    newest = store.verdicts_of(connection, seen.name, limit=1)
-    compared = [
-        comparison_of(verdict.facts)
-        for verdict in newest
-        if verdict.made_at >= seen.since and (verdict.state, verdict.weight) == present and verdict.kind == "better"
-    ]
-    is_better = any(found is not None and is_proven(found, margin=settings.margin) for found in compared)
-    if not (is_better or act.force):
-        why = seen.waits_for or "it was not judged yet"
-        remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
-        raise Conflict(f"the evidence does not show that {seen.name!r} is better: {why}", field="force", remedy=remedy)
+def _promote(
+    connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings, evidence: Evidence | None
+) -> PolicyVersion:
+    facts: dict[str, Json] = {"forced": True}
+    if not act.force:
+        if evidence is None or not evidence.shows_better(margin=settings.margin):
+            sentence = "it was not in shadow" if evidence is None else evidence.sentence
+            margin = f" by more than rollout.margin, {settings.margin:g}" if settings.margin else ""
+            message = f"the evidence does not show that {seen.name!r} is better{margin}: {sentence}"
+            remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
+            raise Conflict(message, field="force", remedy=remedy)
+        facts = {"comparison": asdict(evidence.comparison)}
     cause = replace(act, reason=f"{seen.name} was promoted")
     for version in _others(connection, seen):
         if version.state == "champion":
             _change(connection, version, cause, state="retired", former="champion", verb="retire")
-    _restart_candidates(connection, seen, cause)
-    if not is_better:
-        act = replace(act, reason=f"forced: {act.reason}", facts={**(act.facts or {}), "forced": True})
-    return _change(connection, seen, act, state="champion", weight=1.0)
+    _restart_shadows(connection, seen, cause)
+    if act.force:
+        act = replace(act, reason=f"forced: {act.reason}")
+    return _change(connection, seen, act, state="champion", facts=facts)
 
 
-def _resume(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
-    return (_canary if seen.former == "canary" else _shadow)(connection, seen, act, settings)
-
-
-def _rollback(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    if seen.state != "champion":
-        return _change(connection, seen, act, state="rolled_back")
-    former_champions = [
-        version for version in _others(connection, seen) if version.state == "retired" and version.former == "champion"
-    ]
-    if not former_champions:
+def _rollback(
+    connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings, _evidence: Evidence | None
+) -> PolicyVersion:
+    previous = previous_champion(store.versions_of(connection, base=seen.base))
+    if previous is None:
         message = f"{seen.name!r} is the first champion, so there is no previous one"
         raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
-    previous = max(former_champions, key=lambda version: version.since)
-    rolled_back = _change(connection, seen, act, state="rolled_back")
+    rolled_back = _change(connection, seen, act, state="retired")
     cause = replace(act, reason=f"{seen.name} was rolled back: {act.reason}"[:MAX_REASON])
-    _change(connection, previous, cause, state="champion", weight=1.0, verb="promote")
-    _restart_candidates(connection, seen, cause)
+    _change(connection, previous, cause, state="champion", verb="promote")
+    _restart_shadows(connection, previous, cause)
     return rolled_back
 
 
-def _restart_candidates(connection: Connection, seen: PolicyVersion, cause: Act) -> None:
-    """Put all other candidates into shadow again, since their evidence compares them with the former champion."""
+def previous_champion(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+    """The version that a rollback of the champion makes champion again; None if there is none."""
+    former = [version for version in versions if version.former == "champion"]
+    return max(former, key=lambda version: version.since, default=None)
+
+
+def _restart_shadows(connection: Connection, seen: PolicyVersion, cause: Act) -> None:
+    """Let the evidence on all other versions in shadow begin again, since it compares them with the former champion."""
     for version in _others(connection, seen):
-        if version.state in LIVE_STATES:
+        if version.state == "shadow":
             reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
             _change(connection, version, replace(cause, reason=reason), state="shadow", verb="shadow")
 
 
-def _pause(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    return _change(connection, seen, act, state="paused", former=seen.state)
-
-
-def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+def _retire(
+    connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings, _evidence: Evidence | None
+) -> PolicyVersion:
     return _change(connection, seen, act, state="retired")
 
 
-_Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
+_Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings, Evidence | None], PolicyVersion]
 #: action -> (states in which the action is allowed, function that carries it out)
 TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = MappingProxyType(
     {
-        "shadow": (("draft", "canary", "rolled_back"), _shadow),
-        "canary": (("shadow", "canary"), _canary),
-        "promote": (("shadow", "canary"), _promote),
-        "pause": (("shadow", "canary"), _pause),
-        "resume": (("paused",), _resume),
-        "rollback": (("shadow", "canary", "paused", "champion"), _rollback),
-        "retire": (("draft", "shadow", "canary", "paused", "rolled_back"), _retire),
+        "shadow": (("draft",), _shadow),
+        "promote": (("shadow",), _promote),
+        "rollback": (("champion",), _rollback),
+        "retire": (("draft", "shadow"), _retire),
     }
 )
 
@@ -260,20 +235,12 @@ TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = Ma
 def _change(
     connection: Connection, seen: PolicyVersion, act: Act, *, verb: str | None = None, **values: Any
 ) -> PolicyVersion:
-    entry: dict[str, Any] = {"actor": act.actor, "now": act.now, "reason": act.reason, "facts": act.facts}
+    entry: dict[str, Any] = {"actor": act.actor, "now": act.now, "reason": act.reason}
     return store.change_version(connection, seen, action=f"policy.{verb or act.verb}", **entry, **values)
 
 
 def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
     return [version for version in store.versions_of(connection, base=seen.base) if version.name != seen.name]
-
-
-def _check_canary(connection: Connection, seen: PolicyVersion) -> None:
-    canary = next((version for version in _others(connection, seen) if version.state == "canary"), None)
-    if canary is not None:
-        remedy = f"wait for it, or: ragbandit policy shadow {canary.name}"
-        message = f"{canary.name!r} is in canary already, and there is one at a time"
-        raise Conflict(message, field="state", remedy=remedy)
 
 
 def _lock(connection: Connection, *, base: PolicyLabel) -> None:
@@ -323,7 +290,3 @@ def check_reason(reason: str) -> None:
     if not reason.strip() or len(reason) > MAX_REASON:
         remedy = f"give a reason of 1 to {MAX_REASON} characters"
         raise InvalidInput(f"the reason has {len(reason)} characters", field="reason", remedy=remedy)
-
-
-def _state_in_words(version: PolicyVersion) -> str:
-    return f"in canary at {version.weight:.0%}" if version.state == "canary" else version.state.replace("_", " ")

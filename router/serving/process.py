@@ -104,7 +104,7 @@ class RouterProcess:
     def start(self) -> None:
         """Register the policy, load the newest snapshot, start the threads. Call it once. Raises StoreError."""
         self.versions.start()
-        self.service.refresh_steps(more=self.versions.live.added)
+        self.service.refresh_steps()
         if self.service.serving.last_seq < self.ledger.last_seq():
             # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
             self.notifier.notify_learner()
@@ -194,7 +194,7 @@ class RouterProcess:
     def _catch_up(self) -> None:
         if time.monotonic() >= self._poll_health_at:
             self._poll_health_at = time.monotonic() + POLL_S
-            self.service.refresh_steps(more=self.versions.live.added)
+            self.service.refresh_steps()
         self.versions.refresh()
         self.answers.poll()
         self.savings.refresh()

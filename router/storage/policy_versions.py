@@ -1,4 +1,4 @@
-"""Policy versions: their rows, the verdicts on them, and the kill switch that every router reads.
+"""Policy versions: their rows, and the kill switch that every router reads.
 
 A change names the revision on which it is based, so the second of two concurrent changes gets a Conflict. Each change
 adds an entry to the audit log, and increments `policy_control.revision`, so that routers notice the change.
@@ -8,39 +8,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new, run
-from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
+from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import (
     ArmName,
     Json,
     PolicyControl,
     PolicyLabel,
-    PolicyVerdict,
     PolicyVersion,
     VersionState,
 )
-
-VERDICTS_KEPT: Final = 1000
-
-_LOOK: Final = "the first look at its evidence, by a worker that learns"
-#: state -> what a version waits for after it enters the state, until its first verdict
-_WAITS: Final[Mapping[VersionState, str]] = {
-    "shadow": _LOOK,
-    "canary": _LOOK,
-    "paused": "a person: ragbandit policy resume {name}",
-    "rolled_back": "a person: ragbandit policy shadow {name}, or retire {name}",
-}
 
 _CONTROLS: Final = TableRows(policy_control, PolicyControl)
 # A constant for speed: every batch of decisions runs this statement.
 _CONTROL: Final = f"SELECT {', '.join(_CONTROLS.names)} FROM policy_control WHERE base = ?"  # noqa: S608 # names of ours
 _VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
-_VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
@@ -72,8 +59,8 @@ def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion
     """
     base, actor = version.base, version.made_by
     now = version.made_at
-    champion: dict[str, Any] = {"state": "champion", "weight": 1.0, "former": None, "changes": {}, "revision": 1}
-    champion |= {"reason": "defined in config.yaml", "waits_for": ""}
+    champion: dict[str, Any] = {"state": "champion", "former": None, "changes": {}, "revision": 1}
+    champion |= {"reason": "defined in config.yaml"}
     configured = replace(version, name=base, label=base, since=now, **champion)
     insert_new(connection, policy_versions, [_VERSIONS.row(configured)], key="name")
     if not any(insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name")):
@@ -92,7 +79,6 @@ def change_version(
     actor: str,
     now: float,
     state: VersionState,
-    weight: float = 0.0,
     former: VersionState | None = None,
     reason: str,
     facts: Mapping[str, Json] | None = None,
@@ -101,10 +87,8 @@ def change_version(
     changed = replace(
         seen,
         state=state,
-        weight=weight,
         former=former,
         reason=reason,
-        waits_for=_WAITS.get(state, "").format(name=seen.name),
         revision=seen.revision + 1,
         since=now,
     )
@@ -114,48 +98,10 @@ def change_version(
         message = f"the version {seen.name!r} was changed meanwhile: it is {current.state} now"
         remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
         raise Conflict(message, field="state", remedy=remedy)
-    changes = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
+    changes = {"from": seen.state, "to": state, "reason": reason, **(facts or {})}
     record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)
     return changed
-
-
-def add_verdict(
-    connection: Connection,
-    seen: PolicyVersion,
-    *,
-    kind: str,
-    reason: str,
-    waits_for: str,
-    facts: Mapping[str, Json],
-    now: float,
-) -> PolicyVerdict:
-    """Store a verdict, and what the version waits for. State and weight stay, so the audit log gets no entry."""
-    number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
-    verdict = PolicyVerdict(
-        number=number + 1,
-        version=seen.name,
-        state=seen.state,
-        weight=seen.weight,
-        kind=kind,
-        reason=reason,
-        facts=dict(facts),
-        made_at=now,
-    )
-    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict)))
-    named = policy_verdicts.c.version == seen.name
-    newest = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
-    last = connection.execute(newest.offset(VERDICTS_KEPT).limit(1)).scalar()
-    if last is not None:
-        connection.execute(policy_verdicts.delete().where(named, policy_verdicts.c.number <= last))
-    connection.execute(update(policy_versions).where(*_same(seen)).values(waits_for=waits_for))
-    return verdict
-
-
-def verdicts_of(connection: Connection, name: str, *, limit: int = 100) -> list[PolicyVerdict]:
-    query = select(policy_verdicts).where(policy_verdicts.c.version == name)
-    rows = connection.execute(query.order_by(policy_verdicts.c.number.desc()).limit(limit)).mappings()
-    return [_VERDICTS.value(row) for row in rows]
 
 
 def set_switch(

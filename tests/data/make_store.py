@@ -108,7 +108,7 @@ def _guarded(service: Service) -> None:
 
 
 def _free(service: Service) -> None:
-    """Sticky turns, a prompt's prefix, a breaker, a shadow, a canary and the kill switch."""
+    """Sticky turns, a prompt's prefix, a breaker, a version in shadow and the kill switch."""
     service.teach("plain", 12)
     service.teach("turn", 3, session="talk", sticky_turns=3)
     first = service.ask("long prompt", session="chat", cost_weight=100.0)
@@ -120,11 +120,10 @@ def _free(service: Service) -> None:
     service.teach("without dear", 3)
     database, base = service.router.database, PolicyLabel("free")
     verbs.add(database, base=base, name="v1", changes={"policy": {"name": "linucb"}}, now=EPOCH, **ACTOR)
-    for verb, weight in (("shadow", None), ("canary", 0.5)):
-        act = verbs.Act(verb=verb, name="v1", base=base, now=EPOCH, weight=weight, **ACTOR)  # type: ignore[arg-type]
-        verbs.perform(database, act, settings=RolloutSettings())
-        service.router.refresh()
-        service.teach(verb, 3)
+    act = verbs.Act(verb="shadow", name="v1", base=base, now=EPOCH, **ACTOR)
+    verbs.perform(database, act, settings=RolloutSettings())
+    service.router.refresh()
+    service.teach("shadow", 3)
     verbs.kill(database, base=base, arm="cheap", offered=("cheap", "usual", "dear"), now=EPOCH, **ACTOR)
     service.router.refresh()
     service.teach("pinned", 2)

@@ -15,7 +15,7 @@ LEFT = {
     "router/offline": 21,
     "router/policies": 6,
     "router/queue": 2,
-    "router/rollouts": 3,
+    "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
     "workers/draft.py": 1,
     "workers/evaluation": 11,

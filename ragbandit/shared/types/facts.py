@@ -177,57 +177,46 @@ class HoldbackShare(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateNote(Fact):
-    """What one candidate version would have drawn, or its part in a mixture."""
+    """What one version in shadow would have drawn."""
 
     version: str | None
-    #: state of the version: "shadow" or "canary"
-    state: str | None
-    #: share of the version in the draw
-    weight: float | None
     #: snapshot of its policy
     snapshot: str | None
-    #: its pmf over `Decision.arms`; None if it had no part in the draw
+    #: its pmf over `Decision.arms`; None if it gave none
     pmf: tuple[float, ...] | None
-    #: why it had no part in the draw
+    #: why it gave no pmf
     fault: str | None
     #: probability that it gave to arms that were not offered
     unseen: float | None = None
-    #: the champion's pmf over `Decision.arms`, and its floor; None unless this version was mixed in
-    champion: tuple[float, ...] | None = None
-    floor: float | None = None
-    #: arms that only this version offers, the last ones of `Decision.arms`
-    added: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateNotes(Fact):
-    """The notes of all candidate versions, in the order in which they were asked: the canary comes first."""
+    """The notes of all versions in shadow, in the order in which they were asked."""
 
     key: ClassVar[str] = "candidate"
     notes: tuple[CandidateNote, ...]
 
     @classmethod
     def read(cls, value: Json) -> Self | None:
-        """The notes from the stored value: the first note, with the others in its entry "others"."""
-        if not isinstance(value, Mapping):
+        """The notes from the stored list."""
+        if not isinstance(value, list):
             return None
-        others = value.get("others")
-        notes = map(CandidateNote.read, (value, *(others if isinstance(others, list) else ())))
+        notes = map(CandidateNote.read, value)
         return cls(notes=tuple(note for note in notes if note is not None))
 
     @property
     def stored(self) -> Json:
-        """The value that `read` reads."""
-        first, *others = [note.stored for note in self.notes]
-        return {**first, "others": others} if others else first  # type: ignore[dict-item] # a note is an object
+        """The list of the notes."""
+        return [note.stored for note in self.notes]
 
 
 def candidate_notes(facts: Mapping[str, Json]) -> tuple[CandidateNote, ...]:
-    """The notes of all candidate versions; () if none was live."""
+    """The notes of all versions in shadow; () if there was none."""
     notes = CandidateNotes.of(facts)
     return () if notes is None else notes.notes
 
 
 def candidate_note(facts: Mapping[str, Json], version: str) -> CandidateNote | None:
-    """The note of the version of this name; None if it was not live."""
+    """The note of the version of this name; None if it was not in shadow."""
     return next((note for note in candidate_notes(facts) if note.version == version), None)

@@ -156,12 +156,8 @@ class Counters:
 
 
 #: state of a policy version. draft: its pmf is not computed. shadow: its pmf is computed and logged, but not served.
-#: canary: the served pmf is (1 - weight) * champion's pmf + weight * its pmf. champion: its pmf is served. paused: its
-#: pmf is not computed until it is resumed. rolled_back: removed because of the evidence or by a person. retired: a
-#: former champion, or an abandoned draft
-VersionState = Literal["draft", "shadow", "canary", "champion", "paused", "rolled_back", "retired"]
-#: states in which the pmf of a candidate version is computed
-LIVE_STATES: Final = frozenset({"shadow", "canary"})
+#: champion: its pmf is served. retired: a former champion, or an abandoned version
+VersionState = Literal["draft", "shadow", "champion", "retired"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,46 +172,20 @@ class PolicyVersion:
     """Label of its ledger; equal to `base` if the version is the configuration itself."""
     state: VersionState
     """State of its rollout."""
-    weight: float
-    """Share of its pmf in the served pmf, in [0, 1]: 1 for the champion, above 0 for a canary, else 0."""
     former: VersionState | None
-    """Paused version: the state that it returns to. Former champion: `champion`. Otherwise null."""
+    """`champion` for a former champion that a rollback restores; otherwise null."""
     changes: Mapping[str, Json] = field(default_factory=dict)
     """Settings that differ from the configuration, by section: {"policy": {...}, "reward": {...}}."""
     revision: int
     """Number of changes of this version so far; a change names the revision that it is based on."""
     reason: str
     """Why it is in its state."""
-    waits_for: str = ""
-    """What is missing for a verdict, or what a person can do now; empty if nothing is, or no rollout is active."""
     made_by: str
     """Who added it."""
     made_at: float
     """When it was added, seconds since 1970."""
     since: float
-    """When its state or weight changed last, seconds since 1970; only evidence after this time counts."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PolicyVerdict:
-    """Verdict on a version at one time. A verdict is stored if it differs from the previous one."""
-
-    number: int
-    """1, 2, 3, ..."""
-    version: str
-    """Name of the version."""
-    state: VersionState
-    """State of the version at that time."""
-    weight: float
-    """Weight of the version at that time."""
-    kind: str
-    """`better`, `worse`, `as good`, `not known yet`; `rollback`: it did harm; `invalid`: the log is no evidence."""
-    reason: str
-    """The evidence in words."""
-    facts: Mapping[str, Json]
-    """Its numbers: the comparison with the champion, faults, the difference in failures, points of the plot."""
-    made_at: float
-    """Time of the verdict, seconds since 1970."""
+    """When its state changed last, seconds since 1970; only evidence after this time counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,7 @@ class ReasonBody(RequestBody):
 class KillBody(ReasonBody):
     """Effect of the kill switch, and the reason for it."""
 
-    model_config = example(reason="the canary answers nonsense")
+    model_config = example(reason="nonsense in the answers")
 
     arm: str | None = Field(default=None, max_length=64)
     """The arm that gets every question; null if the champion decides."""
@@ -56,10 +56,8 @@ class VerbBody(ReasonBody):
 
     revision: int | None = Field(default=None, ge=1, le=10**15)
     """The revision that you saw: 409 if the version has changed since."""
-    weight: float | None = Field(default=None, gt=0, le=verbs.MAX_CANARY_WEIGHT)
-    """For `canary`: share of its pmf in the served pmf; null for 0.05."""
     force: bool = False
-    """For `promote`: promote without proof by the evidence; the audit log notes it with the reason."""
+    """For `promote`: promote whatever the evidence says; the audit log notes it with the reason."""
 
 
 @endpoints.get(
@@ -69,7 +67,7 @@ class VerbBody(ReasonBody):
     responses={200: described("The versions, and the kill switch.", PolicyList)},
 )
 async def listed(request: Request) -> Response:
-    """List all versions of the policy, oldest first, with their states and what they wait for, and the kill switch."""
+    """List all versions of the policy, oldest first, with their states, and the kill switch."""
     router = router_of(request)
     return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=base_of(router))))
 
@@ -78,12 +76,13 @@ async def listed(request: Request) -> Response:
     "/v1/policies/{name}",
     rule=READ_ALL,
     summary="Read a version",
-    responses={200: described("The version with its verdicts.", VersionDetail)},
+    responses={200: described("The version and the evidence on it.", VersionDetail)},
 )
 async def shown(name: _NamePath, request: Request) -> Response:
-    """Read one version: its newest verdicts, why it waits, and the verbs that are possible now."""
+    """Read one version: its comparison with the champion if it is in shadow, and the verbs that are possible now."""
     router = router_of(request)
-    return JsonReply(await reads_of(request).run(partial(detail, router.database, name, base=base_of(router))))
+    read = partial(detail, router.database, name, base=base_of(router), now=time.time())
+    return JsonReply(await reads_of(request).run(read))
 
 
 _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
@@ -112,15 +111,15 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
     responses={200: described("The version as it is now.", PolicyVersion)},
 )
 async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
-    """Move a version to another state: shadow, canary, promote, pause, resume, rollback, retire.
+    """Move a version to another state: shadow, promote, rollback, retire.
 
     With `revision` the version moves only if it has not changed since: if two operators act at once, one gets 409.
     """
     settings = router_of(request).settings.rollout
 
     def perform(database: Database, **entry: Any) -> PolicyVersion:
-        parameters: dict[str, Any] = {"weight": body.weight, "force": body.force, "revision": body.revision}
-        return verbs.perform(database, verbs.Act(verb=verb, name=name, **entry, **parameters), settings=settings)
+        act = verbs.Act(verb=verb, name=name, force=body.force, revision=body.revision, **entry)
+        return verbs.perform(database, act, settings=settings)
 
     return JsonReply(await _done(request, perform, body))
 

@@ -25,6 +25,7 @@ _MODULES: Final = (
     "ragbandit.router.comparison",
     "ragbandit.router.comparison.assessment",
     "ragbandit.router.reporting.reading",
+    "ragbandit.router.rollouts.evidence",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.explain",
     "ragbandit.router.serving.overview",

@@ -162,7 +162,7 @@ def _page_end(text: str | None) -> PageEnd | None:
 def _facts(explained: Explanation) -> dict[str, Any]:
     outcome = explained.record.outcome
     steps: Any = () if outcome is None else trace_json(outcome.trace)
-    columns = ("score", "quality", "cost", "champion")
+    columns = ("score", "quality", "cost")
     return {
         "explained": explained,
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),

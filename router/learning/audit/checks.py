@@ -1,8 +1,7 @@
 """The checks of an audit: rules for single decisions, and the deep check, which computes every pmf again.
 
 A rule returns an error text, or None if the decision obeys it. The rules read only the decision's stored row. The seed
-must follow from the id and the store's secret, and the arm from the pmf and the seed. If a canary (a candidate policy
-with a share of the traffic) took part, the pmf must be the mixture of the champion's and the candidate's pmf.
+must follow from the id and the store's secret, and the arm from the pmf and the seed.
 """
 
 import json
@@ -10,7 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, func, select, tuple_
@@ -27,7 +26,6 @@ from ragbandit.router.policies.draw import (
     configured_floor,
     draw,
     holdback_of,
-    mixed,
     seed_of,
 )
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
@@ -37,16 +35,11 @@ from ragbandit.shared.errors import RESTORE, RagBanditError, SnapshotError, Stor
 from ragbandit.shared.formats import counted
 from ragbandit.shared.types import (
     IMPORTED,
-    CandidateNote,
     ColdStartFloors,
     Decision,
     Json,
     SnapshotInfo,
-    candidate_notes,
 )
-
-#: largest difference that rounding may cause between a logged pmf and the mixture of champion and candidate
-_ROUNDING: Final = 1e-12
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
@@ -69,45 +62,6 @@ def draw_fault(decision: Decision) -> str | None:
     if pmf[index] != decision.propensity:
         return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
     return None
-
-
-def _mixture_fault(decision: Decision) -> str | None:
-    """Error text if a canary took part in the decision, but the pmf is not the mixture of champion and candidate."""
-    canary = _canary_of(decision)
-    if canary is None:
-        return None
-    weight, champion, candidate = canary.weight, canary.champion, canary.pmf
-    if weight is None or champion is None or candidate is None or canary.floor is None:
-        return "its canary's parts cannot be read"
-    if not 0.0 < weight < 1.0:
-        return f"its canary has the weight {weight!r}"
-    try:
-        pmf = mixed(champion, candidate, weight=weight)
-        added = decision.arms[len(decision.arms) - len(canary.added) :]
-        not_offered = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
-        difference = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
-    except (ValueError, ZeroDivisionError) as error:
-        return f"its canary's parts do not fit the row: {error!r}"
-    if not_offered:
-        return f"the champion gives {not_offered!r} to arms that it does not offer"
-    return f"the mixture of champion and candidate is {pmf}, not its pmf" if difference > _ROUNDING else None
-
-
-def _champion_part(decision: Decision) -> Decision:
-    """The decision with only the champion's arms and pmf. `_mixture_fault` must have checked the canary's values."""
-    canary = _canary_of(decision)
-    if canary is None:
-        return decision
-    assert canary.champion is not None
-    assert canary.floor is not None
-    count = len(decision.arms) - len(canary.added)
-    return replace(decision, arms=decision.arms[:count], pmf=canary.champion[:count], floor=canary.floor, scores=None)
-
-
-def _canary_of(decision: Decision) -> CandidateNote | None:
-    """The canary whose pmf was mixed in; None if none was."""
-    canary = next(iter(candidate_notes(decision.facts)), None)
-    return canary if canary is not None and canary.state == "canary" and canary.fault is None else None
 
 
 Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
@@ -357,14 +311,10 @@ class DeepCheck:
         """Error text if this policy does not reproduce the logged pmf; None also if nothing can be compared."""
         if decision.fault is not None or is_erased_for(policy, decision):
             return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
-        fault = _mixture_fault(decision)
-        if fault is None:
-            by_champion = _champion_part(decision)
-            redrawn = _made_again(by_champion, policy=policy)
-            if redrawn.fault is None and agrees(redrawn, decision=by_champion, tolerance=tolerance_of(policy)):
-                return None
-            fault = redrawn.fault or f"{decision.version} gives another pmf"
-        return f"decision {decision.id}: {fault}"
+        redrawn = _made_again(decision, policy=policy)
+        if redrawn.fault is None and agrees(redrawn, decision=decision, tolerance=tolerance_of(policy)):
+            return None
+        return f"decision {decision.id}: {redrawn.fault or f'{decision.version} gives another pmf'}"
 
     def _check_missing(self, version: str) -> None:
         """Count a mismatch for a version without a snapshot row, unless all decisions of the version were imported."""

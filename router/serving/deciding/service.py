@@ -93,11 +93,11 @@ class RouteService:
             check(question)
         return question
 
-    def refresh_steps(self, *, more: Sequence[ArmName] = ()) -> None:
-        """Let the steps read the store. more: arms offered besides the configured ones. Raises StoreError."""
-        arms, now = tuple(dict.fromkeys((*self.arms, *more))), self.clock()
+    def refresh_steps(self) -> None:
+        """Let the steps read the store. Raises StoreError."""
+        now = self.clock()
         for step in self.steps:
-            step.refresh(arms=arms, now=now)
+            step.refresh(arms=self.arms, now=now)
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Decide and commit new questions. A repeated id gets its stored decision, or Conflict for another request."""

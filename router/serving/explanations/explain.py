@@ -19,7 +19,7 @@ from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.failures import link_of
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Decision, DecisionId, Json, UntriedArms, candidate_notes
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Decision, DecisionId, Json, UntriedArms
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
@@ -48,10 +48,6 @@ class ArmChance:
     """Whether this arm was drawn."""
     likeliest: bool
     """Whether no other arm was more probable."""
-    champion: float | None
-    """Probability by the champion; null if no candidate had a part in the draw."""
-    candidate: float | None
-    """Probability by the candidate; null if no candidate had a part in the draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,10 +118,6 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     count = min(len(decision.arms), len(decision.pmf))
     quality, cost = (numbers_of(decision.facts.get(name), count=count) for name in ("quality", "cost"))
     scores = numbers_of(decision.scores, count=count)
-    canary = next(iter(candidate_notes(decision.facts)), None)
-    parts = (None, None) if canary is None else (canary.champion, canary.pmf)
-    is_mixture = all(part is not None and len(part) == len(decision.pmf) for part in parts)
-    champion, candidate = parts if is_mixture else (None, None)
     untried = UntriedArms.of(decision.facts)
     untried_arms = frozenset(() if untried is None else untried.arms)
     edges = [0.0, *accumulate(decision.pmf)]
@@ -145,8 +137,6 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
                 high=1.0 if place == count - 1 else edges[place + 1],
                 drawn=arm == decision.arm,
                 likeliest=probability == highest,
-                champion=_at(champion, place),
-                candidate=_at(candidate, place),
             )
         )
     return tuple(chances)

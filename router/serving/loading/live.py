@@ -1,4 +1,4 @@
-"""Live versions of a policy, as immutable values: the deciding thread reads them, another thread replaces them."""
+"""Versions of a policy as immutable values: the deciding thread reads them, another thread replaces them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -36,19 +36,12 @@ class LiveVersions:
     """The kill switch and the candidates in one revision of `policy_control`."""
 
     control: PolicyControl
-    #: the canary first, then the candidates in shadow, the oldest first
+    #: the versions in shadow, the oldest first
     candidates: tuple[Candidate, ...] = ()
 
     @property
     def asks(self) -> bool:
         return bool(self.candidates) and self.control.killed is None
-
-    @property
-    def added(self) -> tuple[ArmName, ...]:
-        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added))
-
-    def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        return tuple(dict.fromkeys(arm for candidate in self.candidates for arm in candidate.added_for(run_by)))
 
 
 NOTHING_LIVE: Final = LiveVersions(control=PolicyControl(revision=0))

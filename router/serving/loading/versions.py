@@ -1,6 +1,6 @@
 """Version loader: makes this process use the champion, candidates and snapshots that the database names.
 
-`glance`, before each batch, applies the kill switch, removed versions and new weights: it reads one row by its key.
+`glance`, before each batch, applies the kill switch and removes ended versions: it reads one row by its key.
 `refresh`, on another thread, loads new candidates and another champion, which decide as soon as they are loaded.
 """
 
@@ -23,7 +23,7 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy, SnapshotLoa
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.shared.errors import ConfigError, Conflict, RagBanditError
-from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyVersion
+from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion
 
 log = logging.getLogger("ragbandit.versions")
 
@@ -75,11 +75,12 @@ class VersionLoader:
                 return self.live
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
-            versions = {version.name: version for version in versions_of(connection, base=self._base)}
+            versions = versions_of(connection, base=self._base)
+        in_shadow = {version.name for version in versions if version.state == "shadow"}
         with self._lock:
             if control.revision > self.live.control.revision:
-                candidates = [replace(old, version=versions[old.version.name]) for old in self.live.candidates]
-                self.live = LiveVersions(control=control, candidates=_in_order(candidates))
+                kept = tuple(old for old in self.live.candidates if old.version.name in in_shadow)
+                self.live = LiveVersions(control=control, candidates=kept)
             live = self.live
         self._wake()
         return live
@@ -154,24 +155,23 @@ class VersionLoader:
     def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
         champion = next((version for version in versions if version.state == "champion"), None)
         self._champion = None if champion is None or champion.label == self._base else champion
-        live = sorted((version for version in versions if version.state in LIVE_STATES), key=_place)
+        shadows = sorted((v for v in versions if v.state == "shadow"), key=lambda v: (v.since, v.name))
         self._again_at = None
         arms: Mapping[str, object] = self._settings.arms
         if self._champion is not None:
             with suppress(RagBanditError):  # `_follow_champion` logs the reason
                 arms = settings_of(self._settings, self._champion).arms
-        limit = self._settings.rollout.shadows + 1  # the canary runs in addition to the shadows
-        candidates = [self._candidate(version, champion_arms=arms) for version in live[:limit]]
+        shadows = shadows[: self._settings.rollout.shadows]
+        candidates = tuple(self._candidate(version, champion_arms=arms) for version in shadows)
         names = {candidate.version.name for candidate in candidates}
         self._loaded = {name: snapshots for name, snapshots in self._loaded.items() if name in names}
         for name in set(self._runners) - names:
-            if not self._runners[name].busy:  # a hanging thread is kept, or a returning version would start another one
-                self._runners.pop(name).close()
+            self._runners.pop(name).close()
         with self._lock:
             if control.revision >= self.live.control.revision:
-                self.live = LiveVersions(control=control, candidates=_in_order(candidates))
+                self.live = LiveVersions(control=control, candidates=candidates)
                 self._loaded_revision = control.revision
-        listed = ", ".join(f"{candidate.version.name} ({candidate.version.state})" for candidate in candidates)
+        listed = ", ".join(candidate.version.name for candidate in candidates)
         log.info("versions at revision %d", control.revision, extra={"action": "versions", "live": listed})
 
     def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
@@ -226,17 +226,3 @@ class VersionLoader:
 
 def _name_of(version: PolicyVersion | None) -> str:
     return "the configuration" if version is None else version.name
-
-
-def _place(version: PolicyVersion) -> tuple[bool, float, str]:
-    """Sort key: canaries first, then the oldest version."""
-    return version.state != "canary", version.since, version.name
-
-
-def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
-    """Sort live candidates, the canary first. All others, also a second canary, are asked as if in shadow."""
-    live = [candidate for candidate in candidates if candidate.version.state in LIVE_STATES]
-    live.sort(key=lambda candidate: _place(candidate.version))
-    for number, candidate in enumerate(live[1:], start=1):
-        live[number] = replace(candidate, version=replace(candidate.version, state="shadow", weight=0.0))
-    return tuple(live)

@@ -222,31 +222,15 @@ policy_versions = _table(
     Column("base", LABEL, nullable=False, comment="policy.label of the configuration that it is a version of"),
     Column("label", LABEL, nullable=False, comment="label of the version's own ledger"),
     Column("state", String(16), nullable=False),
-    Column("weight", Double, nullable=False, comment="share of the version's pmf in the pmf that is served"),
-    Column("former", String(16), comment="state to which a paused version returns"),
+    Column("former", String(16), comment="champion for a former champion, else NULL"),
     Column("changes", Text, nullable=False, comment="JSON object: settings that differ from the configuration"),
     Column("revision", LONG, nullable=False, comment="number of changes of this row"),
     Column("reason", Text, nullable=False),
-    Column("waits_for", Text, nullable=False),
     Column("made_by", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
-    Column("since", Double, nullable=False, comment="last change of state or weight"),
+    Column("since", Double, nullable=False, comment="time of the last change of state"),
     Index("policy_versions_base", "base", "state"),
-    comment="versions of a policy that roll out by evidence",
-)
-
-policy_verdicts = _table(
-    "policy_verdicts",
-    Column("number", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ..."),
-    Column("version", LABEL, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("weight", Double, nullable=False),
-    Column("kind", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("facts", Text, nullable=False, comment="JSON object"),
-    Column("made_at", Double, nullable=False),
-    Index("policy_verdicts_version", "version", "number"),
-    comment="result of each evaluation of a version's evidence",
+    comment="versions of a policy, which people roll out by evidence",
 )
 
 policy_control = _table(

@@ -19,20 +19,20 @@ def move(service, verb, *, name="v1", **more):
     return service.http.post(f"/v1/policies/{name}/{verb}", json={**WHY, **more})
 
 
-def test_a_version_is_moved_and_says_why_it_waits(world):
-    """The list has every version and the switch; one version has its verdicts and what can be done to it."""
+def test_a_version_is_moved_and_shows_its_evidence(world):
+    """The list has every version and the switch; a version in shadow has its evidence and what can be done to it."""
     listed = world.http.get("/v1/policies").json()
     assert [one["name"] for one in listed["policies"]] == ["main", "v1"]
     assert listed["control"]["killed"] is None
-    assert world.http.get("/v1/policies/v1").json()["waits_for"] != ""
+    assert world.http.get("/v1/policies/v1").json()["evidence"] is None
     assert move(world, "shadow").json()["state"] == "shadow"
-    assert move(world, "canary", weight=0.1).json()["weight"] == 0.1
     world.router.refresh()
     world.http.post("/v1/route", json={"question": "why?"})
     shown = world.http.get("/v1/policies/v1").json()
-    assert (shown["state"], shown["reason"]) == ("canary", WHY["reason"])
-    assert {"promote", "rollback", "pause"} <= set(shown["possible"])
-    assert shown["verdicts"] == []
+    assert (shown["state"], shown["reason"], shown["possible"]) == ("shadow", WHY["reason"], ["promote", "retire"])
+    assert shown["evidence"]["comparison"]["verdict"] == "not known yet"
+    refused(move(world, "promote"), 409, "CONFLICT", field="force")
+    assert move(world, "promote", force=True).json()["state"] == "champion"
 
 
 def test_what_cannot_be_done_is_a_conflict(world):

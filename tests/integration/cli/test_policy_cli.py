@@ -29,16 +29,14 @@ def told(*arguments: str):
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def test_from_draft_to_canary_and_back(made):
-    """Each verb moves the version, and a router that opens serves it so; the list says what each waits for."""
+def test_from_draft_to_champion_and_back(made):
+    """Each verb moves the version, and a router that opens serves it so; a version in shadow shows its evidence."""
     version = told("add", "--set", "policy.name=linucb", "--set", "policy.params.ridge=2", "--reason", "a [try]")
     assert version["changes"] == {"policy": {"name": "linucb", "params": {"ridge": 2}}}
-    assert "policy shadow v1" in version["waits_for"]
     assert told("shadow", "v1")["state"] == "shadow"
-    assert told("canary", "v1", "--weight", "0.2")["weight"] == 0.2
     with Router.open(made, jobs=MemoryJobs()) as router:
         said = candidate_note(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
-        assert (said.state, said.weight, said.fault) == ("canary", 0.2, None)
+        assert (said.version, said.fault) == ("v1", None)
         run("kill", "single_step", "--reason", "smoke")
         pinned = router.submit(Query(text="why?"), run_by="caller").result(30)
         assert (pinned.arm, PinnedArm.key in pinned.facts) == ("single_step", True)
@@ -48,14 +46,14 @@ def test_from_draft_to_canary_and_back(made):
         run("resume")
         assert PinnedArm.key not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
     shown = told("show", "v1")
-    assert (shown["killed"], "rollback" in shown["possible"]) == (None, True)
-    assert "canary" in run("show", "v1").stdout
-    assert told("canary", "v1")["weight"] == 0.05
-    run("promote", "v1", code=2)
+    assert (shown["killed"], shown["possible"]) == (None, ["promote", "retire"])
+    assert shown["evidence"]["comparison"]["verdict"] == "not known yet"
+    assert "whether v1 is better than main is not known yet" in " ".join(run("show", "v1").stdout.split())
+    assert "--force" in run("promote", "v1", code=2).output
     assert told("promote", "v1", "--force")["state"] == "champion"
     assert "v1 (linucb) decides" in " ".join(command.run("status").stdout.split())
-    assert told("rollback", "v1")["state"] == "rolled_back"
-    assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "rolled_back"}
+    assert told("rollback", "v1")["state"] == "retired"
+    assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "retired"}
 
 
 @pytest.mark.parametrize(

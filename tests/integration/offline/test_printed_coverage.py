@@ -27,7 +27,7 @@ def test_what_is_printed_holds(place, runs):
 
 def test_an_arm_that_was_hardly_tried_has_no_interval():
     """A shadow that likes arms which were hardly drawn is not judged, nor is replay's rarest arm by segment."""
-    for place, name in (("rollout in shadow", "difference in reward"), ("replay", "segment, always the rarest")):
+    for place, name in (("rollouts", "difference in reward"), ("replay", "segment, always the rarest")):
         found = {line.name: tally for line, tally in tallies(place, kind="untried", seeds=range(3)).items()}
         assert (found[name].ever, found[name].looks > 0) == (0, True)
 

@@ -20,58 +20,34 @@ do = partial(do, settings=SETTINGS)
 
 def states(database):
     with database.read() as connection:
-        return {one.name: (one.state, one.weight) for one in store.versions_of(connection, base=BASE)}
+        return {one.name: one.state for one in store.versions_of(connection, base=BASE)}
 
 
 @on_sqlite
-def test_the_way_to_champion_and_back(database):
-    """After a promotion the former champion retires and other candidates restart in shadow; a rollback restores it."""
-    assert add(database).name == "v1"
-    assert add(database).name == "v2"
+def test_a_promotion_and_its_rollback(database):
+    """After a promotion the former champion retires and the evidence on others restarts; a rollback restores it."""
+    assert [add(database).name, add(database).name] == ["v1", "v2"]
     do(database, "shadow", "v1")
     do(database, "shadow", "v2")
-    assert [do(database, "canary", "v1", weight=weight).weight for weight in (None, 0.5)] == [0.05, 0.5]
-    with pytest.raises(Conflict, match="has the weight"):
-        do(database, "canary", "v1", weight=0.5)
-    with pytest.raises(Conflict, match="there is one at a time"):
-        do(database, "canary", "v2")
-    with pytest.raises(Conflict, match="does not show that 'v2' is better"):
-        do(database, "promote", "v2")
     promoted = do(database, "promote", "v2", force=True)
-    assert (promoted.state, promoted.weight, promoted.reason) == ("champion", 1.0, "forced: because")
-    assert states(database) == {"main": ("retired", 0.0), "v1": ("shadow", 0.0), "v2": ("champion", 1.0)}
+    assert (promoted.state, promoted.reason) == ("champion", "forced: because")
+    assert states(database) == {"main": "retired", "v1": "shadow", "v2": "champion"}
     with database.read() as connection:
         assert store.version_named(connection, "v1", base=BASE).since == promoted.since
     do(database, "rollback", "v2")
-    assert states(database) == {"main": ("champion", 1.0), "v1": ("shadow", 0.0), "v2": ("rolled_back", 0.0)}
+    assert states(database) == {"main": "champion", "v1": "shadow", "v2": "retired"}
     with pytest.raises(Conflict, match="no previous one"):
         do(database, "rollback", "main")
-    told = [(one.action, one.target) for one in entries(database)]
-    assert ("policy.promote", "policy:v2") in told
-    assert ("policy.promote", "policy:main") in told
-
-
-@pytest.mark.parametrize("state", ["shadow", "canary"])
-@on_sqlite
-def test_a_paused_version_comes_back_to_its_state(database, state):
-    """Resumed, a canary has the smallest weight again, or the one that is given; nobody else may be there meanwhile."""
-    add(database)
-    do(database, "shadow", "v1")
-    if state == "canary":
-        do(database, "canary", "v1", weight=0.25)
-    paused = do(database, "pause", "v1")
-    assert (paused.state, paused.former, paused.weight) == ("paused", state, 0.0)
-    with pytest.raises(Conflict, match="possible now: resume, rollback, retire"):
-        do(database, "canary", "v1")
-    back = do(database, "resume", "v1")
-    assert (back.state, back.former, back.weight) == (state, None, 0.05 if state == "canary" else 0.0)
+    changes = [(one.action, one.target, one.facts.get("forced")) for one in entries(database)]
+    assert ("policy.promote", "policy:v2", True) in changes
+    assert ("policy.promote", "policy:main", None) in changes
 
 
 @on_sqlite
 def test_every_verb_in_every_state(database):
     """What is not allowed in a state is a Conflict that names the state, and changes nothing."""
     add(database)
-    for way in ((), ("shadow",), ("shadow", "canary"), ("shadow", "pause"), ("shadow", "rollback"), ("retire",)):
+    for way in ((), ("shadow",), ("retire",)):
         name = add(database, f"x{'_'.join(way)}").name
         for verb in way:
             do(database, verb, name)
@@ -87,25 +63,27 @@ def test_every_verb_in_every_state(database):
 
 
 def test_two_operators_race(database):
-    """One of two actions on the same revision succeeds, and one of two canaries that are opened at the same time."""
-    for name in ("v1", "v2"):
-        add(database, name)
-        seen = do(database, "shadow", name)
+    """One of two actions on the same revision succeeds, and one of two that would be the last in shadow."""
 
     def race(*acts, **more):
         with ThreadPoolExecutor(2) as pool:
             tried = [pool.submit(do, database, *act, **more) for act in acts]
         assert sorted(type(one.exception()).__name__ for one in tried) == ["Conflict", "NoneType"]
 
-    race(("canary", "v2"), ("rollback", "v2"), revision=seen.revision)
+    seen = add(database, "v1")
+    race(("shadow", "v1"), ("retire", "v1"), revision=seen.revision)
+    for name in ("v2", "v3", "v4"):
+        add(database, name)
     do(database, "shadow", "v2")
-    race(("canary", "v1"), ("canary", "v2"))
-    assert sorted(state for state, _ in states(database).values()) == ["canary", "champion", "shadow"]
+    if states(database)["v1"] == "shadow":
+        do(database, "retire", "v1")
+    race(("shadow", "v3"), ("shadow", "v4"))
+    assert sorted(states(database).values()) == ["champion", "draft", "retired", "shadow", "shadow"]
 
 
 @on_sqlite
 def test_bounds_and_inputs(database):
-    """The number of shadows is limited; names, reasons, weights and sections are checked, with clear messages."""
+    """The number of shadows is limited; names, reasons and sections are checked, with clear messages."""
     for name in ("v1", "v2", "v3"):
         add(database, name)
     do(database, "shadow", "v1")
@@ -114,10 +92,8 @@ def test_bounds_and_inputs(database):
         do(database, "shadow", "v3")
     with pytest.raises(NotFound):
         do(database, "shadow", "v9")
-    with pytest.raises(InvalidInput, match="weight"):
-        do(database, "canary", "v1", weight=0.6)
     with pytest.raises(InvalidInput, match="reason"):
-        do(database, "canary", "v1", reason=" ")
+        do(database, "retire", "v1", reason=" ")
     with pytest.raises(InvalidInput, match="name"):
         add(database, "V 1")
     with pytest.raises(Conflict, match="v1"):

@@ -107,8 +107,8 @@ def written(world, make_decision, *, draws=True, **changes):
         ({"facts": {"unhealthy": {"arms": ["multi_step"]}}}, "not healthy: multi_step"),
         ({"facts": {"rebuilding": True}}, "being learned again"),
         ({"facts": {"imported": "jsonl"}}, "imported log"),
-        ({"facts": {"candidate": {"version": "v2", "state": "shadow", "pmf": [1, 0, 0]}}}, "v2 was in the shadow"),
-        ({"facts": {"candidate": {"version": "v2", "fault": "it raised"}}}, "v2 had no part in the draw: it raised"),
+        ({"facts": {"candidate": [{"version": "v2", "pmf": [1, 0, 0]}]}}, "v2 was in the shadow"),
+        ({"facts": {"candidate": [{"version": "v2", "fault": "it raised"}]}}, "v2 gave no probabilities: it raised"),
         ({"facts": {"killed": {"arm": "multi_step", "revision": 3}}}, "kill switch was on with the arm multi_step"),
         ({"facts": {"candidate": "nonsense", "incumbent": [], "quality": "x", "cost": [1]}}, "probability"),
     ],
@@ -117,18 +117,6 @@ def test_reasons(make_world, make_decision, changes, said):
     """Each of the ways to an arm has its sentence; facts of another shape than ours break nothing."""
     explained = written(make_world(), make_decision, **changes)
     assert any(said in reason for reason in explained.reasons), explained.reasons
-
-
-def test_a_canary_tells_both_parts(make_world, make_decision):
-    """The explanation of a mixture shows the champion's and the candidate's part."""
-    champion, candidate = [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]
-    facts = {"version": "v2", "state": "canary", "weight": 0.25, "pmf": candidate, "champion": champion, "floor": 0.04}
-    facts["others"] = [{"version": "v3", "state": "shadow", "pmf": candidate}]
-    explained = written(make_world(), make_decision, facts={"candidate": facts})
-    assert any("v3 was in the shadow" in reason for reason in explained.reasons)
-    assert [arm.champion for arm in explained.arms] == champion
-    assert [arm.candidate for arm in explained.arms] == candidate
-    assert any("0.75 champion and 0.25 candidate v2" in reason for reason in explained.reasons)
 
 
 def test_forced_and_sticky_turns_are_no_draws(make_world):

@@ -19,7 +19,6 @@ def draft(name="v1", **changes):
         "base": BASE,
         "label": PolicyLabel(f"main.{name}"),
         "state": "draft",
-        "weight": 0.0,
         "former": None,
         "changes": {"policy": {"name": "linucb"}},
         "revision": 1,
@@ -51,7 +50,7 @@ def test_the_first_version_brings_the_configuration(database):
     with database.read() as connection:
         main, v1 = store.versions_of(connection, base=BASE)
         assert store.control_of(connection, base=BASE).revision == 1
-    assert (main.name, main.label, main.state, main.weight) == ("main", "main", "champion", 1.0)
+    assert (main.name, main.label, main.state) == ("main", "main", "champion")
     assert v1 == draft()
     with pytest.raises(Conflict, match="v1"):
         add(database, draft())
@@ -89,24 +88,3 @@ def test_switch_and_change_lock_in_one_order(database):
                 killed.result(0.3)
             store.change_version(connection, seen, action="a", actor="a", now=9.0, state="shadow", reason="why")
         killed.result(30)
-
-
-def test_verdicts_are_kept_up_to_a_number(database, monkeypatch):
-    """The newest verdicts stay; the version says what the last one waits for, without another revision."""
-    monkeypatch.setattr(store, "VERDICTS_KEPT", 3)
-    seen = add(database, draft())
-    for number in range(5):
-        with database.write() as connection:
-            store.add_verdict(
-                connection,
-                seen,
-                kind="not known yet",
-                reason="too little",
-                waits_for=f"{5 - number} more",
-                facts={"n": number},
-                now=9.0,
-            )
-    with database.read() as connection:
-        assert [one.facts["n"] for one in store.verdicts_of(connection, "v1")] == [4, 3, 2]
-        now = store.version_named(connection, "v1", base=BASE)
-    assert (now.waits_for, now.revision) == ("1 more", 1)

@@ -10,29 +10,26 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.housekeeping import MOST, learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT
 from tests.support import bad_policies
-from tests.support.rollouts import add, canary, do
+from tests.support.rollouts import add, do, shadow
 from tests.support.waiting import until
 
 
 def version(name, state, *, since=1.0, former=None):
-    told = {"weight": 0.0, "former": former, "revision": 1, "reason": "", "made_by": "", "made_at": 1.0}
+    told = {"former": former, "revision": 1, "reason": "", "made_by": "", "made_at": 1.0}
     return PolicyVersion(name=name, base="main", label=f"main.{name}", state=state, since=since, **told)
 
 
 def test_versions_that_learn():
-    """Those that are live, paused or champion, and the champion before this one; never more than a fixed number."""
+    """Those in shadow, the champion, and the champion before this one; never more than a fixed number."""
     there = [
         version("a", "draft"),
         version("b", "shadow"),
-        version("c", "canary"),
-        version("d", "paused"),
         version("e", "champion"),
         version("f", "retired", former="champion", since=1.0),
         version("g", "retired", former="champion", since=2.0),
-        version("h", "rolled_back"),
         version("i", "retired"),
     ]
-    assert [one.name for one in learning_versions(there)] == ["e", "c", "b", "d", "g"]
+    assert [one.name for one in learning_versions(there)] == ["e", "b", "g"]
     assert len(learning_versions([version(f"v{n}", "shadow") for n in range(100)])) == MOST
 
 
@@ -66,7 +63,7 @@ def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, le
     learning(world)
     bad = add(world.database, name="bad", policy={"name": f"{bad_policies.__name__}:CannotLearn"}).name
     do(world.database, "shadow", bad)
-    good = canary(world, policy={"name": "linucb"})
+    good = shadow(world, policy={"name": "linucb"})
     world.judged(3)
     ledger = Ledger(world.database, label=f"main.{good}")
     until(lambda: ledger.last_seq() == 7)
@@ -76,7 +73,7 @@ def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, le
         return candidate_note(world.route().facts, good).snapshot
 
     until(lambda: snapshot().startswith(f"main.{good}-7-"))
-    do(world.database, "rollback", good)
+    do(world.database, "retire", good)
     until(lambda: ledger.registered()["retired_at"] is not None)
     world.route()
     assert ledger.last_seq() == 7

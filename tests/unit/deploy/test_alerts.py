@@ -40,7 +40,7 @@ WELL = {
     'ragbandit_arm_reward{arm="a"}': "0+80x100",
     'ragbandit_arm_updates_total{arm="a",source="feedback"}': "0+100x100",
     'ragbandit_ledger{place="quarantined"}': "2+0x100",
-    'ragbandit_policy_version{state="canary",version="v2"}': "1+0x100",
+    'ragbandit_policy_version{state="shadow",version="v2"}': "1+0x100",
     "ragbandit_kill_switch": "0+0x100",
     'ragbandit_sample_ratio_uneven{stage="judged"}': "0+0x100",
     'ragbandit_policy_version{state="champion",version="v1"}': "1+0x100",
@@ -75,7 +75,6 @@ AMISS = {
     "RagBanditPromoted": {'ragbandit_policy_version{state="champion",version="v2"}': "_x79 1+0x20"},
     "RagBanditQuarantined": {'ragbandit_ledger{place="quarantined"}': "0+1x100"},
     "RagBanditSnapshots": {"ragbandit_snapshots_refused_total": "0+1x100"},
-    "RagBanditRolledBack": {'ragbandit_policy_version{state="rolled_back",version="v2"}': "_x79 1+0x20"},
     "RagBanditKilled": {"ragbandit_kill_switch": "1+0x100"},
     "RagBanditRebuilding": {"ragbandit_policy_rebuilding": "1+0x100"},
 }

@@ -16,7 +16,7 @@ from ragbandit.shared.types import (
     candidate_notes,
 )
 
-NOTE = CandidateNote(version="v1", state="canary", weight=0.5, snapshot=None, pmf=(0.5, 0.5), fault=None)
+NOTE = CandidateNote(version="v1", snapshot=None, pmf=(0.5, 0.5), fault=None)
 FACTS = (
     StickyTurn(first="d1", turn=2, turns=3),
     LabelRequest(asked=True, draw=0.01, q=0.5, share=0.1, uniform=False),
@@ -24,7 +24,7 @@ FACTS = (
     UntriedArms(arms=("a", "b")),
     ColdStartFloors(floors={"a": 0.2}),
     Rebuilding(),
-    CandidateNotes(notes=(replace(NOTE, champion=(1.0, 0.0), floor=0.1, added=("b",)), replace(NOTE, state="shadow"))),
+    CandidateNotes(notes=(NOTE, replace(NOTE, version="v2", unseen=0.1))),
 )
 
 
@@ -44,7 +44,7 @@ def test_a_stored_fact_is_read_again(fact):
         (SafeStart, {"arm": "a", "share": True}),
         (UntriedArms, {"a": 1}),
         (ColdStartFloors, {"a": "much"}),
-        (CandidateNotes, ["v1"]),
+        (CandidateNotes, "v1"),
     ],
 )
 def test_a_damaged_fact_is_none(fact, stored):
@@ -57,5 +57,5 @@ def test_optional_fields_may_be_damaged():
     assert SafeStart.of({"incumbent": {"share": 0.25, "arm": 3}}) == SafeStart(
         arm=None, share=0.25, slack=None, reason=None, floor=None
     )
-    (note,) = candidate_notes({"candidate": {"version": "v1", "pmf": "torn", "added": 3, "others": ["v2"]}})
-    assert (note.version, note.pmf, note.added) == ("v1", None, ())
+    (note,) = candidate_notes({"candidate": [{"version": "v1", "pmf": "torn", "unseen": "x"}, "v2"]})
+    assert (note.version, note.pmf, note.unseen) == ("v1", None, None)

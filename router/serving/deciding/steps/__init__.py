@@ -4,7 +4,7 @@ from typing import Final
 
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefixes
-from ragbandit.router.serving.deciding.steps.candidates import CandidateArms, Candidates
+from ragbandit.router.serving.deciding.steps.candidates import Candidates
 from ragbandit.router.serving.deciding.steps.holdback import HoldbackStep
 from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
 from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
@@ -22,11 +22,10 @@ STEPS: Final[tuple[type[Step], ...]] = (
     Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
     RebuildingStep,
-    Labels,  # encloses the candidates, since a label's probability depends on the pmf that was drawn from
-    CandidateArms,  # before the breaker, which also checks the arms that candidates add
+    Labels,
     Breaker,  # before the sticky turns: a session leaves an arm that fails
     StickyTurns,  # before the candidates, which are not asked about turns that stay
-    Candidates,  # encloses the prefixes: a turn that keeps its arm for a cached prompt is not mixed
+    Candidates,  # encloses the prefixes: of a turn that keeps its arm for a cached prompt nothing is recorded
     CachedPrefixes,  # right after the draw: it compares the champion's scores
     IncumbentStep,  # part of the draw, as is the holdback
     HoldbackStep,  # its share is fixed, so the draw applies it last

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
+from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
@@ -26,7 +26,7 @@ class UnhealthyArms(Fact):
 
 
 class Breaker(Step):
-    """Offers the healthy arms among those that are allowed, and among those that candidates add."""
+    """Offers the healthy arms among those that are allowed."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -48,24 +48,15 @@ class Breaker(Step):
     def before(self, batch: Batch) -> None:
         """Questions of which the kill switch has chosen the arm stay as they are."""
         questions = [question for question in batch.questions if question.certain_arm is None]
-        wanted = [question.allowed for question in questions]
-        for question, arms in zip(questions, self._healthy(questions, wanted, now=batch.now), strict=True):
+        wanted, tenants = [q.allowed for q in questions], [q.query.tenant for q in questions]
+        healthy = self.poller.breaker.healthy(wanted, now=batch.now, tenants=tenants)
+        for question, arms in zip(questions, healthy, strict=True):
             question.arms = arms or question.allowed
             failing = tuple(arm for arm in question.allowed if arm not in arms)
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
             if not arms:
                 self._note_fail_open(question.allowed)
-        extended = [question for question in questions if question.added]
-        wanted = [question.added for question in extended]
-        for question, arms in zip(extended, self._healthy(extended, wanted, now=batch.now), strict=True):
-            question.added = arms
-
-    def _healthy(
-        self, questions: Sequence[Question], wanted: Sequence[tuple[ArmName, ...]], *, now: float
-    ) -> list[tuple[ArmName, ...]]:
-        tenants = [question.query.tenant for question in questions]
-        return self.poller.breaker.healthy(wanted, now=now, tenants=tenants)
 
     def _note_fail_open(self, arms: Sequence[ArmName]) -> None:
         self.fail_opens += 1

@@ -1,22 +1,13 @@
-"""Candidates: live versions in shadow record the pmf that they would draw from, and a canary is mixed into the draw."""
+"""Candidates: versions in shadow, whose pmfs are recorded with each decision. They have no part in the draw."""
 
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ragbandit.router.policies.draw import (
-    BY_ARM,
-    Drawn,
-    choose,
-    drawn_by_arms,
-    is_explored,
-    mixed,
-    mixed_floor,
-    outputs_of,
-)
+from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.router.serving.deciding.steps.needs import LackingArms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import Candidate
@@ -38,18 +29,10 @@ from ragbandit.shared.types import (
 class _Request:
     candidate: Candidate
     questions: Sequence[Question]
+    #: the arms that it may play, for each question
+    arms: Sequence[tuple[ArmName, ...]]
     #: the candidate's draws, or the reason why the candidate was not asked
     pending: "Future[Any] | str"
-
-
-class CandidateArms(Step):
-    """Adds arms that only candidates have, if the caller names no arms and all arms can do what the request needs."""
-
-    def before(self, batch: Batch) -> None:
-        if batch.live.asks:
-            for question in batch.questions:
-                if question.query.arms is None and LackingArms not in question.facts:
-                    question.added = batch.live.added_for(question.run_by)
 
 
 class Candidates(Step):
@@ -68,49 +51,38 @@ class Candidates(Step):
         self._requests = [_ask(candidate, questions, features=features) for candidate in candidates]
 
     def after(self, batch: Batch) -> None:
-        """Record the candidates' pmfs in the decisions. For a canary, draw again from its mixture with the champion."""
+        """Record the candidates' pmfs in the decisions."""
         for request in self._requests if batch.live.asks else ():
-            candidate = request.candidate
-            for question, drawn in zip(request.questions, _draws_of(request), strict=True):
-                if question.is_drawn:  # a turn that keeps an arm for its cached prompt is not drawn again
-                    assert question.decision is not None
-                    arms = _arms_of(candidate, question)
-                    question.decision, note = _mixed(question.decision, drawn, candidate=candidate, arms=arms)
+            for question, arms, drawn in zip(request.questions, request.arms, _draws_of(request), strict=True):
+                if question.is_drawn:  # a turn that keeps an arm for its cached prompt is no draw
+                    note = _note(question, drawn, candidate=request.candidate, arms=arms)
                     earlier = question.fact(CandidateNotes)
-                    notes = () if earlier is None else earlier.notes
-                    question.add(CandidateNotes(notes=(*notes, note)))
+                    question.add(CandidateNotes(notes=(*(() if earlier is None else earlier.notes), note)))
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
-        place = decision.arms.index(decision.arm) if decision.arm in decision.arms else None
         for note in candidate_notes(decision.facts):
-            yield _in_words(note, place=place, arm=decision.arm)
-
-
-def _in_words(note: CandidateNote, *, place: int | None, arm: ArmName) -> str:
-    if note.fault:
-        return f"The candidate {note.version} had no part in the draw: {note.fault}."
-    if note.state != "canary" or note.weight is None:
-        shadow = f"The candidate {note.version} was in the shadow"
-        return f"{shadow}: what it would have done is kept, and had no part in the draw."
-    shares = ""
-    champion, candidate = note.champion or (), note.pmf or ()
-    if place is not None and place < min(len(champion), len(candidate)):
-        shares = f": the champion gave {arm} {champion[place]:.4g}, the candidate {candidate[place]:.4g}"
-    mixture = f"{1.0 - note.weight:.4g} champion and {note.weight:.4g} candidate {note.version}"
-    return f"The draw was a mixture, {mixture}{shares}."
+            if note.fault:
+                yield f"The candidate {note.version} gave no probabilities: {note.fault}."
+            else:
+                shadow = f"The candidate {note.version} was in the shadow"
+                yield f"{shadow}: what it would have done is kept, and had no part in the draw."
 
 
 def _ask(candidate: Candidate, questions: Sequence[Question], *, features: FeatureRows) -> _Request:
-    arms = [_arms_of(candidate, question) for question in questions]
+    # The version is asked as if it decided: also about arms that only it has, where the request could have any arm.
+    arms = [
+        question.arms + (candidate.added_for(question.run_by) if _is_open(question) else ()) for question in questions
+    ]
     queries = [question.served for question in questions]
     work = partial(_draws, candidate, queries, features=features, arms=arms)
     pending = candidate.fault or candidate.runner.submit(work)
-    return _Request(candidate=candidate, questions=questions, pending=pending)
+    return _Request(candidate=candidate, questions=questions, arms=arms, pending=pending)
 
 
-def _arms_of(candidate: Candidate, question: Question) -> tuple[ArmName, ...]:
-    return question.arms + tuple(arm for arm in question.added if arm in candidate.added)
+def _is_open(question: Question) -> bool:
+    """Whether the caller names no arms, and all arms can do what the request needs."""
+    return question.query.arms is None and LackingArms not in question.facts
 
 
 def _draws(
@@ -122,7 +94,7 @@ def _draws(
     draws = drawn_by_arms(
         outputs_of(served.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[0] * len(queries),  # ignored: `_drawn_again` draws from the mixture with the decision's seed
+        seeds=[0] * len(queries),  # only the pmfs are used
         settings=served.settings.policy,
         seen=served.seen,
     )
@@ -149,51 +121,14 @@ def _draws_of(request: _Request) -> Sequence[Drawn | str]:
     return draws
 
 
-def _mixed(
-    decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]
-) -> tuple[Decision, CandidateNote]:
+def _note(question: Question, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> CandidateNote:
+    decision = question.decision
+    assert decision is not None
     fault = drawn if isinstance(drawn, str) else drawn.fault
-    if fault is None and decision.fault is not None:
-        fault = "the champion failed, and the fallback decided alone"
-    version = candidate.version
-    note = CandidateNote(
-        version=version.name,
-        state=version.state,
-        weight=version.weight,
-        snapshot=None if candidate.served is None else candidate.served.version,
-        pmf=None,
-        fault=fault,
-    )
-    if fault is not None or isinstance(drawn, str):
-        return decision, note
-    if version.state != "canary":
+    pmf = unseen = None
+    if fault is None and isinstance(drawn, Drawn):
         by_arm = dict(zip(arms, drawn.pmf, strict=True))
-        pmf = tuple(by_arm.get(arm, 0.0) for arm in decision.arms)  # the canary, mixed before, may have added arms
-        unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms)
-        return decision, replace(note, pmf=pmf, unseen=unseen or None)
-    return _drawn_again(decision, drawn, note=note, arms=arms, weight=version.weight)
-
-
-def _drawn_again(
-    decision: Decision, drawn: Drawn, *, note: CandidateNote, arms: tuple[ArmName, ...], weight: float
-) -> tuple[Decision, CandidateNote]:
-    """Draw again from the mixture of two pmfs: the champion's, which `decision` has, and the canary's."""
-    added = arms[len(decision.arms) :]
-    champion = (*decision.pmf, *(0.0 for _ in added))
-    pmf = mixed(champion, drawn.pmf, weight=weight)
-    note = replace(note, pmf=drawn.pmf, champion=champion, floor=decision.floor, added=added)
-    index = choose(pmf, seed=decision.seed)
-    floor = mixed_floor(decision.floor, drawn.floor, weight=weight, arms=len(arms), added=len(added))
-    mixture = replace(
-        decision,
-        arm=arms[index],
-        arms=arms,
-        pmf=pmf,
-        propensity=pmf[index],
-        floor=floor,
-        explored=is_explored(pmf, index),
-    )
-    if added:
-        facts = {name: value for name, value in decision.facts.items() if name not in BY_ARM}
-        mixture = replace(mixture, scores=None, facts=facts)
-    return mixture, note
+        pmf = tuple(by_arm.get(arm, 0.0) for arm in decision.arms)
+        unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms) or None
+    snapshot = None if candidate.served is None else candidate.served.version
+    return CandidateNote(version=candidate.version.name, snapshot=snapshot, pmf=pmf, fault=fault, unseen=unseen)

@@ -20,8 +20,6 @@ class Question(Offer):
 
     #: arms that `run_by`, the caller and its API key allow, and that can do what the request needs
     allowed: tuple[ArmName, ...]
-    #: arms that only candidate versions may draw
-    added: tuple[ArmName, ...] = ()
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
     #: what the steps store with the decision, by class

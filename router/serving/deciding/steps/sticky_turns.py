@@ -37,7 +37,7 @@ class StickyTurns(Step):
                 continue
             unhealthy = question.fact(UnhealthyArms)
             all_fail = unhealthy is not None and unhealthy.offered
-            if not all_fail and last.arm in (*question.arms, *question.added):
+            if not all_fail and last.arm in question.arms:
                 question.arms, question.certain_arm = (last.arm,), last.arm
                 question.add(StickyTurn(first=last.first, turn=last.turn + 1, turns=turns))
 

@@ -11,7 +11,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT
-from tests.support.rollouts import add, canary, do
+from tests.support.rollouts import add, do, shadow
 
 FIXED_THREE = {"policy": {"name": "fixed", "params": {"arm": "three"}}}
 
@@ -23,7 +23,7 @@ def world(make_world, database_url):
 
 def test_a_promotion_while_questions_come_in(world):
     """Every decision is of one policy: its label, its probabilities and its version belong together, and all verify."""
-    name = canary(world, **FIXED_TWO)
+    name = shadow(world, **FIXED_TWO)
     stop, made = threading.Event(), []
 
     def ask():

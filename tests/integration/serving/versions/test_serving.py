@@ -1,4 +1,4 @@
-"""Versions in service: decisions in shadow, in canary and under the kill switch, in one process and in two."""
+"""Versions in service: decisions in shadow and under the kill switch, in one process and in two."""
 
 import itertools
 import math
@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from ragbandit.router.policies.draw import choose, mixed
+from ragbandit.router.policies.draw import choose
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.loading import versions
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import CandidateNotes, DecisionId, PinnedArm, Query, candidate_note
+from ragbandit.shared.types import CandidateNotes, DecisionId, PinnedArm, Query, candidate_note, candidate_notes
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
-from tests.support.rollouts import BASE, add, canary, do
+from tests.support.rollouts import BASE, add, do, shadow
 from tests.support.waiting import until
 
 ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}
@@ -46,13 +46,11 @@ FIXED_TWO = {"policy": {"name": "fixed", "params": {"arm": "two"}}}
 def test_shadow_is_logged_and_changes_nothing(world):
     """In shadow the row has both pmfs, and the draw uses only the champion's."""
     before = world.route(key="00000000-0000-7000-8000-000000000001")
-    name = add(world.database, **FIXED_TWO).name
-    do(world.database, "shadow", name)
-    world.router.refresh()
+    name = shadow(world, **FIXED_TWO)
     made = world.route()
     assert made.pmf == before.pmf
     said = candidate_note(made.facts, name)
-    assert (said.state, said.weight, said.fault) == ("shadow", 0.0, None)
+    assert said.fault is None
     assert said.snapshot.startswith("main.v1-0-")
     assert math.fsum(said.pmf) == pytest.approx(1.0)
     assert said.pmf[made.arms.index("two")] > 0.8
@@ -60,57 +58,28 @@ def test_shadow_is_logged_and_changes_nothing(world):
 
 
 @on_sqlite
-def test_a_canary_serves_the_mixture_and_logs_it(world):
-    """The propensity is that of the mixture of both pmfs, and the row is enough to repeat the draw."""
-    name = canary(world, **FIXED_TWO)
-    for made in [world.route() for _ in range(20)]:
-        said = candidate_note(made.facts, name)
-        assert made.pmf == mixed(said.champion, said.pmf, weight=0.5)
-        assert made.arm == drawn_again(made)
-        assert made.propensity == made.pmf[made.arms.index(made.arm)]
-        assert made.pmf[made.arms.index("two")] > 0.6
-        assert min(made.pmf) >= made.floor - 1e-12
-        kept = world.router.decision(made.id).decision
-        assert (kept.pmf, kept.facts, kept.floor) == (made.pmf, made.facts, made.floor)
-
-
-@on_sqlite
-def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
-    """The champion gives a new arm nothing: it comes last, with the canary's share of the candidate's probability."""
+def test_an_arm_that_only_a_version_has_is_unseen(world):
+    """The decision records the version's probability of the new arm, unless the caller names the arms."""
     deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
-    name = add(world.database, **deep).name
-    do(world.database, "shadow", name)
-    world.router.refresh()
+    name = shadow(world, **deep)
     said = candidate_note(world.route().facts, name)
     assert said.unseen > 0.8
     assert math.fsum(said.pmf) + said.unseen == pytest.approx(1.0)
-    do(world.database, "canary", name, weight=0.25)
-    world.router.refresh()
-    made = world.route()
-    said = candidate_note(made.facts, name)
-    assert made.arms == (*ARMS, "deep")
-    assert (said.added, said.champion[-1]) == (("deep",), 0.0)
-    assert made.pmf[-1] == pytest.approx(0.25 * said.pmf[-1])
-    assert made.floor == pytest.approx(0.25 * 0.01)
     chosen = world.router.submit(Query(text="mine", arms=("one", "two")), run_by="caller").result(30)
-    assert chosen.arms == ("one", "two")
+    assert candidate_note(chosen.facts, name).unseen is None
 
 
 @on_sqlite
-def test_a_version_that_was_taken_out_serves_nothing_more(world):
-    """A rollback holds from the next decision on, before anything is loaded; another share as well."""
-    name = canary(world, weight=0.25, **FIXED_TWO)
-    do(world.database, "canary", name, weight=0.5)
-    assert candidate_note(world.route().facts, name).weight == 0.5
-    do(world.database, "rollback", name)
-    made = world.route()
-    assert CandidateNotes.key not in made.facts
-    assert made.pmf == pytest.approx((1 / 3,) * 3)
+def test_a_retired_version_is_not_asked(world):
+    """A retirement holds from the next decision on, before anything is loaded."""
+    name = shadow(world, **FIXED_TWO)
+    do(world.database, "retire", name)
+    assert CandidateNotes.key not in world.route().facts
 
 
 def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
     """Two routers on one database, no Redis, no learner: each plays the pinned arm with its next decision."""
-    name = canary(world, **FIXED_TWO)
+    name = shadow(world, **FIXED_TWO)
     with Router.open(world.settings, jobs=MemoryJobs()) as other:
         ids = itertools.count(1)
 
@@ -139,18 +108,15 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
 
 
 def test_a_restart_finds_every_state(make_world):
-    """A router that opens asks those in shadow and in canary, and no other."""
+    """A router that opens asks the versions in shadow, and no other."""
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
-    ways = {"draft": [], "retired": ["retire"], "paused": ["shadow", "canary", "pause"]}
-    ways |= {"rolled_back": ["shadow", "rollback"], "shadow": ["shadow"], "canary": ["shadow", "canary"]}
-    for state, way in ways.items():
+    for state, way in {"draft": [], "retired": ["retire"], "shadow": ["shadow"]}.items():
         add(world.database, name=state, **FIXED_TWO)
         for verb in way:
             do(world.database, verb, state)
     with Router.open(world.settings, jobs=MemoryJobs()) as again:
         facts = again.submit(Query(text="again?"), run_by="caller").result(30).facts
-    notes = {state: note for state in ways if (note := candidate_note(facts, state)) is not None}
-    assert {name: note.state for name, note in notes.items()} == {"shadow": "shadow", "canary": "canary"}
+    assert [note.version for note in candidate_notes(facts)] == ["shadow"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +137,7 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": limit_s})
     bad_policies.RELEASED.clear()
     try:
-        name = canary(world, policy={"name": f"{bad_policies.__name__}:{kind}"})
+        name = shadow(world, policy={"name": f"{bad_policies.__name__}:{kind}"})
         found = [candidate_note(world.route().facts, name) for _ in range(8)]
         made = world.route()
     finally:
@@ -184,41 +150,20 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
         assert any("left out" in one.fault or "still busy" in one.fault for one in found)
 
 
-def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_world):
-    """Taken out and put in again it is still at its batch; once that is over it is asked as before."""
+def test_a_candidate_that_hangs_has_one_thread(make_world):
+    """A hanging candidate is not asked again on another thread."""
     world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": 0.01})
     bad_policies.RELEASED.clear()
     try:
-        name = canary(world, name="hangs", policy={"name": f"{bad_policies.__name__}:Hangs"})
+        name = shadow(world, name="hangs", policy={"name": f"{bad_policies.__name__}:Hangs"})
         for _ in range(4):
             world.route()
-            do(world.database, "pause", name)
-            world.router.refresh()
-            do(world.database, "resume", name)
             world.router.refresh()
         threads = [one.name for one in threading.enumerate() if one.name == f"ragbandit-{name}"]
         assert "still busy" in candidate_note(world.route().facts, name).fault
     finally:
         bad_policies.RELEASED.set()
     assert len(threads) == 1
-
-
-def test_conversations_stay_on_what_a_canary_drew(make_world):
-    """A later turn keeps the arm, also one that only the candidate offers, and has no facts about the candidate."""
-    deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, conversation={"sticky_turns": 50}, **PATIENT)
-    canary(world, **deep)
-    asked = (Query(text="first", session=f"s{n}") for n in itertools.count())
-    first = next(d for d in (world.router.submit(q, run_by="caller").result(30) for q in asked) if d.arm == "deep")
-    later = world.router.submit(Query(text="second", session=first.query.session), run_by="caller").result(30)
-    assert (later.arm, later.pmf) == ("deep", (1.0,))
-    assert CandidateNotes.key not in later.facts
-    kill(world.database, "one")
-    pinned = world.router.submit(Query(text="third", session=first.query.session), run_by="caller").result(30)
-    assert pinned.arm == "one"
-    unkill(world.database)
-    last = world.router.submit(Query(text="fourth", session=first.query.session), run_by="caller").result(30)
-    assert last.arm == "deep"  # what the switch gave is no draw to stay on
 
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
@@ -228,7 +173,7 @@ def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, m
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
     bad_policies.RELEASED.clear()
     try:
-        name = canary(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
+        name = shadow(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
         with Router.open(world.settings, jobs=MemoryJobs()) as again:
             made = again.submit(Query(text="which?"), run_by="caller").result(30)
     finally:

@@ -6,8 +6,9 @@ import pytest
 from ragbandit.router.reporting import estimates
 
 
-def compared(*given, **options):
-    return estimates.compared(*given, **options)[0]
+def compared(value, *, pmf, against, **options):
+    """The served answers against always one arm."""
+    return estimates.compared(value, pmf=pmf, second=np.tile(np.eye(2)[against], (len(value), 1)), **options)[0]
 
 
 def comparison(value, *, arm, p, against=1, predicted=None):

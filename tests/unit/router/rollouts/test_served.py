@@ -1,19 +1,11 @@
-"""What is served of versions: mixtures of pmfs, and the settings that a version stands for."""
-
-import math
+"""The settings that a version stands for."""
 
 import pytest
-from hypothesis import given, strategies as some
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import gate, mixed, mixed_floor, with_floor
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import CandidateNotes, PolicyVersion, candidate_note
-
-WEIGHTS = some.floats(0.0, 1.0)
-FLOORS = some.floats(0.0, 0.2)
+from ragbandit.shared.types import PolicyVersion
 
 
 def version(**changes):
@@ -22,7 +14,6 @@ def version(**changes):
         base="main",
         label="main.v1",
         state="draft",
-        weight=0.0,
         former=None,
         changes=changes,
         revision=1,
@@ -31,35 +22,6 @@ def version(**changes):
         made_at=1.0,
         since=1.0,
     )
-
-
-@some.composite
-def two_pmfs(draw):
-    """Two pmfs over the same arms as the draw makes them, with their floors."""
-    arms = draw(some.integers(1, 6))
-    made = []
-    for _ in range(2):
-        raw = draw(some.lists(some.floats(0.0, 1.0), min_size=arms, max_size=arms).filter(lambda row: sum(row) > 0.01))
-        floor = draw(FLOORS)
-        names = [str(n) for n in range(arms)]
-        pmf = gate(PolicyOutput(pmf=tuple(p / math.fsum(raw) for p in raw)), arms=names)
-        made.append((with_floor(pmf, floor=floor), floor))
-    return made
-
-
-@given(two=two_pmfs(), weight=WEIGHTS)
-def test_a_mixture_is_a_pmf_within_its_bounds(two, weight):
-    """It adds up to 1, bounds what either policy loses by its share, keeps the mixed floors; its ends are its parts."""
-    (champion, floor), (candidate, other_floor) = two
-    pmf = mixed(champion, candidate, weight=weight)
-    assert math.fsum(pmf) == pytest.approx(1.0, abs=1e-12)
-    for p, one, other in zip(pmf, champion, candidate, strict=True):
-        assert min(one, other) - 1e-12 <= p <= max(one, other) + 1e-12
-        assert one * (1.0 - weight) <= p + 1e-12
-        assert other * weight <= p + 1e-12
-    assert min(pmf) >= mixed_floor(floor, other_floor, weight=weight, arms=len(pmf)) - 1e-12
-    assert mixed(champion, candidate, weight=0.0) == pytest.approx(champion)
-    assert mixed(champion, candidate, weight=1.0) == pytest.approx(candidate)
 
 
 def test_a_version_is_the_configuration_with_its_changes():
@@ -99,12 +61,3 @@ def test_a_wrong_change_names_its_setting(changes, field):
     with pytest.raises(ConfigError) as caught:
         settings_of(Settings(), version(**changes))
     assert caught.value.field == field
-
-
-def test_facts_of_several_candidates_are_found_by_name():
-    """The facts contain the first candidate with the others in a list; earlier decisions contain none."""
-    facts = {CandidateNotes.key: {"version": "v1", "others": [{"version": "v2", "fault": "late"}]}}
-    assert candidate_note(facts, "v1").version == "v1"
-    assert candidate_note(facts, "v2").fault == "late"
-    assert candidate_note(facts, "v3") is None
-    assert candidate_note({}, "v1") is None

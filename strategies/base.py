@@ -100,8 +100,6 @@ class Completion:
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     dollars: float = 0.0  #: price of this call; 0.0 for a model without prices
-    #: duration of the original call in seconds if the answer comes from a cache, else None
-    seconds: float | None = None
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
     cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache

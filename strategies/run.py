@@ -281,11 +281,7 @@ class Run:
             self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + tokens)
             raise
         spent = time.monotonic() - began
-        if done.seconds is not None:
-            # Count the time of the original call: a cache must not make an arm look faster than it is.
-            self.started -= done.seconds - spent
-            self.note_branch("response_cached", purpose)
-        self._account(done, purpose=purpose, seconds=spent if done.seconds is None else done.seconds)
+        self._account(done, purpose=purpose, seconds=spent)
         if done.estimated:
             self.note_branch("tokens_estimated", purpose)
         if done.finish == "length" and request.max_tokens < max_tokens:
@@ -293,8 +289,6 @@ class Run:
         if done.finish == "deadline":
             self.partial = done.text
             raise OutOfBudget("seconds")
-        if done.seconds is not None:
-            self._check_time()
         return done
 
     def _tokens_for(self, prompt: Prompt, *, purpose: str, max_tokens: int) -> int:

@@ -143,8 +143,6 @@ class GeneratorSettings(Section):
     script_s: Annotated[float, Field(ge=0)] = 0.0
     #: "scripted": seconds between words
     script_word_s: Annotated[float, Field(ge=0)] = 0.0
-    #: folder that caches completions; a repeated call returns the cached one. None turns it off
-    cache: str | None = None
     #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
     #: outcomes is computed from them. None: calls cost 0 dollars
     token_prices: TokenPrices | None = None

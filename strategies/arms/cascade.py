@@ -17,7 +17,7 @@ from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arm_parts.steps import mean_logprob, together
 from ragbandit.strategies.base import Completion, Generator, Passage, Prompt, Request, Retriever, seconds_until
 from ragbandit.strategies.failures import error_text
-from ragbandit.strategies.generators.response_cache import GeneratorAround
+from ragbandit.strategies.generators.around import GeneratorAround
 from ragbandit.strategies.registry import generates
 from ragbandit.strategies.run import Answer, Run, Strategy
 
@@ -288,7 +288,6 @@ def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
         yield sub_run
     finally:
         run.cost += sub_run.cost
-        run.started = min(run.started, sub_run.started)
         earlier_rounds = run.used["rounds"]
         run.trace += [
             replace(event, number=earlier_rounds + event.number) if isinstance(event, Round) else event

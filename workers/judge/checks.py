@@ -61,8 +61,7 @@ def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
     with errors_of("judge.generator", kind="generator"):
         check_generator(chosen, fetch=fetch)
     if chosen.name != "local":
-        uncached = chosen.model_copy(update={"cache": None})
-        check_room(settings, template=template, generator=make_generator(uncached))
+        check_room(settings, template=template, generator=make_generator(chosen))
 
 
 def check_room(settings: JudgeSettings, *, template: Template, generator: Generator) -> None:

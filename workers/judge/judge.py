@@ -115,7 +115,7 @@ class Judge:
             completion = await self.generator.complete(request)
         except ArmFailed as error:
             cost = error.spent if isinstance(error, CallBroke) else None
-            spent = Spent() if cost is None else _cost_of(cost)
+            spent = Spent() if cost is None else _spent(cost)
             raise ServerFailed(without_secrets(str(error)), spent=spent) from error
         if completion.finish == "deadline":
             message = f"the judge did not reply within {self.settings.seconds:g} s"
@@ -139,10 +139,5 @@ class Judge:
         return tuple(hit.passage for hit in hits), "search"
 
 
-def _spent(completion: Completion) -> Spent:
-    """The cost of a call. A reply from the cache costs nothing; only such a reply sets `seconds`."""
-    return Spent() if completion.seconds is not None else _cost_of(completion)
-
-
-def _cost_of(call: Completion | Cost) -> Spent:
+def _spent(call: Completion | Cost) -> Spent:
     return Spent(prompt_tokens=call.prompt_tokens, completion_tokens=call.completion_tokens, dollars=call.dollars)

@@ -21,9 +21,9 @@ from ragbandit.shared.this_process import end_with_parent
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
+from ragbandit.strategies.generators.around import PricedGenerator
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.response_cache import CachedGenerator, PricedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import (
     built_in_arms,
@@ -58,13 +58,11 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
 
 
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
-    """Load the generator, with prices and cache. section: name of its settings in errors. Raises ConfigError."""
+    """Load the generator, with prices. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
         if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator adds prices itself
-            generator = PricedGenerator(generator, price=settings.prices_by_model[settings.model])
-        if settings.cache is not None:
-            generator = CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
+            return PricedGenerator(generator, price=settings.prices_by_model[settings.model])
     return generator
 
 
@@ -96,7 +94,7 @@ def model_name(settings: GeneratorSettings) -> str:
 
 
 #: settings of all generators that do not change answers
-_SPEED = ("cache", "threads", "max_batch", "script_word_s", "supports")
+_SPEED = ("threads", "max_batch", "script_word_s", "supports")
 #: settings under generator.openai that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 

@@ -8,7 +8,6 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.testing.doubles import STREAM_CHECKS
@@ -40,34 +39,9 @@ def grown(*texts, stop=(), end=None):
 
 
 @pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("cached", [False, True])
-def test_scripted_and_cached_generators_keep_the_contract(check, cached, tmp_path):
-    """ScriptedGenerator, alone and behind the cache of responses, gives out what it returns."""
-    makes = []
-
-    def make(text):
-        makes.append(text)
-        made = ScriptedGenerator(lambda _: text, word_seconds=0.0005)
-        return CachedGenerator(made, folder=tmp_path / str(len(makes))) if cached else made
-
-    check(make)
-
-
-def test_a_kept_response_comes_in_one_piece(tmp_path):
-    """The second time the whole text is one piece, and it is the first one's."""
-
-    async def run(pieces):
-        async def sink(piece):
-            pieces.append(piece)
-
-        made = CachedGenerator(ScriptedGenerator(lambda _: "In the old harbour."), folder=tmp_path)
-        return await made.complete(Request(prompt=PROMPT, max_tokens=9, sink=sink))
-
-    first, second = [], []
-    asyncio.run(run(first))
-    asyncio.run(run(second))
-    assert len(first) == 4
-    assert second == ["In the old harbour."] == ["".join(first)]
+def test_the_scripted_generator_keeps_the_contract(check):
+    """ScriptedGenerator gives out what it returns."""
+    check(lambda text: ScriptedGenerator(lambda _: text, word_seconds=0.0005))
 
 
 def test_the_beginning_of_a_stop_string_waits():

@@ -1,0 +1,37 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ragbandit.shared.token_usage import Tokens
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.run import provider_of
+
+
+class GeneratorAround(Generator):
+    capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+
+    def __init__(self, generator: Generator) -> None:
+        self.name = generator.name
+        self.capabilities = generator.capabilities
+        self.context_tokens = generator.context_tokens
+        self.max_batch = getattr(generator, "max_batch", 1)
+        self.provider = provider_of(generator)
+        self._generator = generator
+
+    def count_tokens(self, prompt: Prompt) -> int:
+        return self._generator.count_tokens(prompt)
+
+    async def close(self) -> None:
+        await self._generator.close()
+
+
+class PricedGenerator(GeneratorAround):
+    """Adds dollars to the completions of another generator. price: see `Tokens.dollars`."""
+
+    def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
+        super().__init__(generator)
+        self._price = price
+
+    async def complete(self, request: Request) -> Completion:
+        done = await self._generator.complete(request)
+        used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
+        return replace(done, dollars=done.dollars + used.dollars(self._price))

@@ -80,7 +80,7 @@ WORLDS: Final[Mapping[str, Made]] = {
         reason=(0.35, 0.6, 0.9),
         context={
             "tier": {"type": "category", "values": ["free", "pro"]},
-            "length": {"type": "question_length"},
+            "length": {"type": "number"},
         },
     ),
     # the middle arm is simply best
@@ -147,7 +147,9 @@ def made_world(name: str, *, rows: int = ROWS, seed: int = 0) -> tuple[LabelledT
         sentences = _LOOKUP if is_lookup[number] else _REASON
         words = {key: values[int(random.integers(len(values)))] for key, values in _WORDS.items()}
         text = sentences[random.integers(len(sentences))].format(**words, number=random.integers(10, 1000))
-        context: dict[str, Json] = {"tier": ("free", "pro")[random.integers(2)]} if "tier" in world.context else {}
+        context: dict[str, Json] = {}
+        if world.context:
+            context = {"tier": ("free", "pro")[random.integers(2)], "length": len(text)}
         correct = dict(zip(steps, map(float, right[number]), strict=True))
         return TableRow(id=f"{name}-{number}", question=text, correct=correct, steps=steps, context=context)
 

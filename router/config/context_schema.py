@@ -1,4 +1,4 @@
-"""Schema of the context: the keys, sent with a question or computed from it, that the policy learns from."""
+"""Schema of the context: the keys, sent with a question, that the policy learns from."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -12,13 +12,8 @@ MOST_KEYS: Final = 64
 MOST_COLUMNS: Final = 256
 #: largest absolute value of a number: the policy squares it, and the square must be a finite float
 MOST_NUMBER: Final = 1e100
-#: languages recognised by their common words
-LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
 
-#: types that are computed from the question's text
-OF_TEXT: Final = ("language", "question_length")
-
-Kind = Literal["number", "category", "boolean", "words", "tenant", "language", "question_length"]
+Kind = Literal["number", "category", "boolean", "words", "tenant"]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]*\S[^\x00]*$")]
 
 
@@ -27,9 +22,9 @@ class ContextKey(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    #: number, category, boolean and words are sent by callers; tenant, language and question_length are computed
+    #: number, category, boolean and words are sent by callers; tenant is the question's tenant
     type: Kind
-    #: for category, tenant and language: values that get a column each; all other values share the column "other"
+    #: for category and tenant: values that get a column each; all other values share the column "other"
     values: Annotated[list[Name], Field(min_length=1, max_length=MOST_COLUMNS)] | None = None
     #: for category, tenant and words: number of columns that values are hashed to, if they are not known in advance
     hashed: Annotated[int, Field(ge=2, le=MOST_COLUMNS)] | None = None
@@ -41,7 +36,6 @@ class ContextKey(BaseModel):
         takes = {
             "category": ("values", "hashed"),
             "tenant": ("values", "hashed"),
-            "language": ("values",),
             "words": ("hashed", "most"),
         }.get(self.type, ())
         for name in ("values", "hashed", "most"):
@@ -58,9 +52,7 @@ class ContextKey(BaseModel):
     @property
     def categories(self) -> tuple[str, ...] | None:
         """The values that get a column each; None if values are hashed, or are numbers or booleans."""
-        if self.values is not None:
-            return tuple(self.values)
-        return LANGUAGES if self.type == "language" else None
+        return None if self.values is None else tuple(self.values)
 
     @property
     def buckets(self) -> int | None:
@@ -75,7 +67,7 @@ class ContextKey(BaseModel):
 
     @property
     def is_own(self) -> bool:
-        return self.type in ("tenant", "language", "question_length")
+        return self.type == "tenant"
 
     @property
     def columns(self) -> int:
@@ -108,10 +100,6 @@ def check_columns(schema: ContextSchema) -> ContextSchema:
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
     return {key: schema[key].model_dump(exclude_none=True) for key in sorted(schema)}
-
-
-def reads_text(schema: ContextSchema) -> bool:
-    return any(key.type in OF_TEXT for key in schema.values())
 
 
 def check_declared(context: Mapping[str, object], *, schema: ContextSchema) -> None:

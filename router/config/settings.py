@@ -194,7 +194,7 @@ class HealthSettings(Section):
 class RetentionSettings(Section):
     """Deletion of the oldest decisions with all their data; docs/store.md lists what remains."""
 
-    #: age in days at which a decision is deleted; None: nothing is deleted
+    #: age in days at which a decision is deleted. None keeps all decisions
     days: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -254,7 +254,7 @@ class Settings(Section):
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
     #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
-    #: 8}. Computed by the service: {type: tenant, hashed: 32}, {type: language}, {type: question_length}
+    #: 8}. Filled in by the service: {type: tenant, hashed: 32}
     context: Annotated[dict[str, ContextKey], AfterValidator(check_columns)] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()

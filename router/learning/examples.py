@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
@@ -191,8 +190,7 @@ def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = No
     """The updates with seq > after (and <= upto) in order, with the fields that this policy learns from."""
     if not is_lean(policy):
         return ledger.read(after=after, upto=upto)
-    schema = schema_of(policy)
-    return lean_updates(ledger, after=after, upto=upto, context=bool(schema), text=reads_text(schema))
+    return lean_updates(ledger, after=after, upto=upto, context=bool(schema_of(policy)))
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:

@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,43 +13,6 @@ from ragbandit.router.config.context_schema import ContextKey, ContextSchema, ch
 from ragbandit.router.policies.base import Facts
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Features, Json, Matrix, Query, Vector
-
-# Frequent function words in questions. A word may belong to several languages.
-_WORDS: Final = {
-    "de": "der die das ein eine ist sind war wer was wie wo wann warum welche welcher welches und von im den dem des "
-    "für mit auf nicht hat haben wird wurde zu zum zur ich sie es kann oder bei",
-    "en": "the a an is are was were who what how where when why which and of in on for with not has have did does do "
-    "to i it can or at by from that this you my",
-    "es": "el la los las un una es son fue quién qué cómo dónde cuándo cuál cuáles por y de del en con no ha han se a "
-    "al lo para que o su está",
-    "fr": "le la les un une est sont était qui que quoi comment où quand pourquoi quel quelle quels quelles et de du "
-    "des en avec ne pas a ont se à au aux pour dans il elle je ou sur",
-    "it": "il lo la i gli le un una è sono era chi che cosa come dove quando perché quale quali e di del della in con "
-    "non ha hanno si a al per nel o da",
-    "nl": "de het een is zijn was wie wat hoe waar wanneer waarom welke en van in op voor met niet heeft hebben te ik "
-    "kan of bij door",
-    "pt": "o a os as um uma é são foi quem que como onde quando qual quais por e de do da em no na com não tem se ao "
-    "para ou seu está",
-}
-_LANGUAGES: Final[dict[str, tuple[str, ...]]] = {}
-for _language, _listed in _WORDS.items():
-    for _token in _listed.split():
-        _LANGUAGES[_token] = (*_LANGUAGES.get(_token, ()), _language)
-#: number of first words of a question that determine its language
-_READ: Final = 200
-
-
-def language_of(text: str) -> str | None:
-    """The language with the most function words in the text; None if the text has none, or if two languages tie."""
-    counts: dict[str, int] = {}
-    for token in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
-        for language in _LANGUAGES.get(token, ()):
-            counts[language] = counts.get(language, 0) + 1
-    ranked = sorted(counts.values(), reverse=True)
-    if not ranked or (len(ranked) > 1 and ranked[0] == ranked[1]):
-        return None
-    return max(counts, key=lambda language: counts[language])
-
 
 #: numbers are clipped at this many standard deviations from their mean
 _CUT: Final = 3.0
@@ -81,7 +43,7 @@ class ContextColumns:
 
     def learn(self, query: Query) -> None:
         for key, declared in self.schema.items():
-            if declared.type in ("number", "question_length"):
+            if declared.type == "number":
                 value = value_of(query, key=key, declared=declared)
                 if value is not None:
                     assert isinstance(value, float)
@@ -130,10 +92,6 @@ def value_of(query: Query, *, key: str, declared: ContextKey) -> bool | float | 
     match declared.type:
         case "tenant":
             return query.tenant
-        case "language":
-            return language_of(query.text)
-        case "question_length":
-            return float(len(query.text))
         case "number":
             return float(value) if is_number(value) else None  # type: ignore[arg-type] # checked
         case "boolean":

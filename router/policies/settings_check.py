@@ -4,7 +4,6 @@ import difflib
 import logging
 from collections.abc import Iterator, Sequence
 
-from ragbandit.router.config.context_schema import OF_TEXT, reads_text
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
 from ragbandit.router.policies.algorithms.classifiers import TableClassifier
@@ -38,11 +37,6 @@ def _check_texts(policy: Policy, *, settings: Settings) -> None:
         fault = f"{policy.algorithm} learns from questions, and log.text: {text} does not store them"
         remedy = "set it to full, or choose a policy that needs only features"
         raise ConfigError(fault, field="log.text", remedy=remedy)
-    if reads_text(schema_of(policy)):
-        key = next(key for key, declared in settings.context.items() if declared.type in OF_TEXT)
-        fault = f"it is computed from the question, and with log.text: {text} no text is stored for replays"
-        remedy = "set log.text to full, or let callers send it under another type"
-        raise ConfigError(fault, field=f"context.{key}", remedy=remedy)
     if settings.worker_arms:
         arm = sorted(settings.worker_arms)[0]
         fault = f"workers read questions for {arm} in the database, and log.text: {text} does not store them"

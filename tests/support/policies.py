@@ -13,9 +13,7 @@ FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
 WITH_CONTEXT = tuple(name for name, kind in POLICIES.items() if getattr(kind, "takes_context", False))
 SCHEMA: dict[str, dict[str, object]] = {
     "hop": {"type": "number"},
-    "length": {"type": "question_length"},
     "never_sent": {"type": "boolean"},
-    "spoken": {"type": "language", "values": ["en", "de"]},
     "tenant": {"type": "tenant", "hashed": 4},
     "user": {"type": "category", "values": ["u0", "u1", "u2"]},
 }

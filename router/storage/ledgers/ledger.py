@@ -341,16 +341,14 @@ _LEARNED = len(_COLUMNS) + 3
 
 
 def lean_updates(
-    ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False, text: bool = False
+    ledger: Ledger, *, after: int, upto: int | None = None, page: int = 4000, context: bool = False
 ) -> Iterator[Update]:
     """Like `Ledger.read`, in an eighth of the time, for policies that learn only from arm, features and reward.
 
     Yields the updates with seqs in (after, upto], without feedback ids, and with no other arm than the drawn one. Their
-    questions have the weight of cost; if `context`, also context and tenant; if `text`, also context, tenant and text.
+    questions have the weight of cost; if `context`, also context and tenant.
     """
-    question: tuple[str, ...] = ()
-    if context or text:
-        question = ("context", "tenant", "text") if text else ("context", "tenant")
+    question = ("context", "tenant") if context else ()
     while upto is None or after < upto:
         rows = _page(ledger, after=after, upto=upto, page=page, question=question)
         for row in rows:
@@ -398,7 +396,7 @@ def _update(row: Any, *, label: PolicyLabel) -> Update:
     )
 
 
-def _query(weight: float | None, context: str | None = None, tenant: str = "default", text: str = "") -> Query:
+def _query(weight: float | None, context: str | None = None, tenant: str = "default") -> Query:
     if context is None:
         return _NO_QUESTION if weight is None else Query(text="", cost_weight=weight)
-    return Query(text=text, context=json.loads(context), tenant=tenant, cost_weight=weight)
+    return Query(text="", context=json.loads(context), tenant=tenant, cost_weight=weight)

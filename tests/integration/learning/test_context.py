@@ -9,12 +9,11 @@ from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
 
 TIER = {"tier": {"type": "category", "values": ["free", "pro"]}}
-READ_OFF = {"asked_by": {"type": "tenant"}, "length": {"type": "question_length"}, "spoken": {"type": "language"}}
+TENANT = {"asked_by": {"type": "tenant"}}
 CALLER_ARMS = {name: {"run_by": "caller"} for name in ("no_retrieval", "single_step")}
 
 
@@ -35,7 +34,7 @@ def live_sha(world):
 def test_the_ledger_gives_the_policy_again(make_world, name):
     """A policy with a schema is verified to every pmf, and is what the ledger alone teaches."""
     given = {"name": name, "params": {}}
-    world = make_world(context=TIER | READ_OFF, policy=given)
+    world = make_world(context=TIER | TENANT, policy=given)
     asked(world)
     assert sum(world.router.service.serving.policy.seen.values()) == 12
     verdict = world.router.verify(deep=True)
@@ -44,7 +43,7 @@ def test_the_ledger_gives_the_policy_again(make_world, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "schema"), [("mba", {}), ("linucb", {}), ("uniform", {}), ("mba", TIER), ("mba", TIER | READ_OFF)]
+    ("name", "schema"), [("mba", {}), ("linucb", {}), ("uniform", {}), ("mba", TIER), ("mba", TIER | TENANT)]
 )
 def test_lean_lessons_teach_the_same(make_world, database_url, name, schema):
     """What a policy learns from lean rows, in pages, has the sha256 of the whole rows, also with a context."""
@@ -82,15 +81,6 @@ def test_declared_keys_are_kept_without_texts(make_world):
     assert kept[:2] == [{"tier": "free"}, {"tier": "pro"}]
     assert world.router.verify(deep=True).ok
     assert sha_of(world.replayed()) == live_sha(world)
-
-
-@pytest.mark.parametrize("key", ["length", "spoken"])
-def test_what_is_read_off_texts_needs_them(settings, key):
-    """A key computed from the question's text cannot be learned again if no texts are stored."""
-    with pytest.raises(ConfigError) as caught:
-        check_policy(settings(log={"text": "none"}, arms=CALLER_ARMS, context={key: READ_OFF[key]}))
-    assert caught.value.field == f"context.{key}"
-    check_policy(settings(log={"text": "none"}, arms=CALLER_ARMS, context={"asked_by": {"type": "tenant"}}))
 
 
 def test_a_policy_that_does_not_learn_from_it_is_named(settings, caplog):

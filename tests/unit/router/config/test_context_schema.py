@@ -9,9 +9,9 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 
 DECLARED = {
     "age_days": {"type": "number"},
+    "asked_by": {"type": "tenant"},
     "customer": {"type": "category", "hashed": 64},
     "premium": {"type": "boolean"},
-    "spoken": {"type": "language"},
     "tags": {"type": "words", "hashed": 32, "most": 2},
     "tier": {"type": "category", "values": ["free", "pro"]},
 }
@@ -31,7 +31,7 @@ def test_a_schema_is_read_and_recorded_in_one_order(tmp_path):
     file.write_text(
         "context:\n  tier: {type: category, values: [free, pro]}\n  premium: {type: boolean}\n"
         "  customer: {type: category, hashed: 64}\n  tags: {type: words, hashed: 32, most: 2}\n"
-        "  age_days: {type: number}\n  spoken: {type: language}\n"
+        "  age_days: {type: number}\n  asked_by: {type: tenant}\n"
     )
     found = load(file, environ={}).settings.context
     assert plain_schema(found) == DECLARED
@@ -84,7 +84,7 @@ def test_a_schema_that_cannot_be_learned_is_refused(tmp_path, declared, field, s
         ({"tags": ["a", "b", "c"]}, "context.tags"),
         ({"tier": 3}, "context.tier"),
         ({"tier": ["free"]}, "context.tier"),
-        ({"spoken": "en"}, "context.spoken"),
+        ({"asked_by": "acme"}, "context.asked_by"),
     ],
 )
 def test_a_value_of_another_type_is_refused(context, field):
@@ -98,5 +98,5 @@ def test_a_value_of_another_type_is_refused(context, field):
 def test_columns_count_other_and_missing():
     """A closed category has its values, "other" and "missing"; a hashed one its buckets and "missing"."""
     made = {key: one.columns for key, one in read_schema(DECLARED).items()}
-    assert made == {"age_days": 2, "customer": 65, "premium": 2, "spoken": 9, "tags": 33, "tier": 4}
+    assert made == {"age_days": 2, "customer": 65, "premium": 2, "asked_by": 33, "tags": 33, "tier": 4}
     check_columns({f"k{n}": ContextKey(type="number") for n in range(64)})

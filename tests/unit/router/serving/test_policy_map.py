@@ -14,7 +14,7 @@ SCHEMA = {
     "age": ContextKey(type="number"),
     "tags": ContextKey(type="words"),
     "vip": ContextKey(type="boolean"),
-    "length": ContextKey(type="question_length"),
+    "asked_by": ContextKey(type="tenant"),
 }
 
 
@@ -47,7 +47,7 @@ def test_facts_of_questions_in_any_language():
             with case(text):
                 assert facts(text) == BARE | told
         with case("context"):
-            given = {"plan": "paid", "age": 40, "tags": ["a", "b"], "vip": True, "length": 7, "other": "x"}
+            given = {"plan": "paid", "age": 40, "tags": ["a", "b"], "vip": True, "asked_by": "x", "other": "x"}
             assert facts("", **given) == BARE | {
                 "plan": "paid", "age": 40.0, "tags a": "yes", "tags b": "yes", "vip": "true"
             }  # fmt: skip

@@ -81,13 +81,10 @@ def test_hashed_values_share_columns_by_their_hash():
     assert made(tags, {"tags": []}) == [0.0] * 256
 
 
-def test_what_is_read_off_the_question():
-    """Tenant, language and length need no caller."""
+def test_the_tenant_is_filled_in():
+    """The question's tenant is a category that needs no caller."""
     assert made({"t": {"type": "tenant", "values": ["acme"]}}, tenant="acme") == [1.0, 0.0, 0.0]
     assert made({"t": {"type": "tenant", "values": ["acme"]}}, tenant="else") == [0.0, 1.0, 0.0]
-    german = made({"l": {"type": "language", "values": ["en", "de"]}}, text="Wer hat das geschrieben und wo?")
-    assert german == [0.0, 1.0, 0.0, 0.0]
-    assert made({"n": {"type": "question_length"}}) == [0.0, 0.0]
 
 
 def test_all_keys_together_weigh_as_much_as_one():

@@ -22,10 +22,7 @@ _TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop str
 
 
 class LocalGenerator(Generator):
-    """A Hugging Face language model in this process, from a folder with safetensors.
-
-    The model is causal, or has an encoder and a decoder (T5, FLAN-T5, BART). An encoder reads the prefix as a part of
-    the prompt, so the answer does not continue the prefix, and attention and hidden states are not available.
+    """A causal Hugging Face language model in this process, from a folder with safetensors.
 
     precision: "auto" is bfloat16 if the processor multiplies it in hardware, otherwise float32.
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
@@ -33,8 +30,8 @@ class LocalGenerator(Generator):
     their probabilities are returned, if `Request.want` has "trained_tokens".
     max_batch: maximum number of texts that are written concurrently; None for the device's default. Their attention
     keys and values for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
-    values (Mamba).
+    Raises ConfigError if the folder, a package or the device is missing, or if the model has an encoder (T5) or state
+    other than keys and values (Mamba).
     """
 
     max_batch: int
@@ -66,9 +63,7 @@ class LocalGenerator(Generator):
         self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
         # `generate` decodes greedily, because `sample_next` applies the sampling of a request.
-        self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
-        if self._model.config.is_encoder_decoder:
-            self.capabilities = self.capabilities - {"attention", "hidden_states"}
+        self._model.generation_config = type(self._model.generation_config)()
         self._trained = _token_ids(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
@@ -244,12 +239,11 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
 
     tokenizer = load_model("AutoTokenizer", folder, field="generator.model")
     config = load_model("AutoConfig", folder, field="generator.model")
-    kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
-    model = load_model(kind, folder, field="generator.model")
+    if config.is_encoder_decoder:
+        raise _unfit("it has an encoder")
+    model = load_model("AutoModelForCausalLM", folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - transformers' own generate reads this flag
-        message = "the local generator cannot run this model: its state is more than keys and values"
-        remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
-        raise ConfigError(message, field="generator.model", remedy=remedy)
+        raise _unfit("its state is more than keys and values")
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
@@ -259,24 +253,15 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     return tokenizer, model
 
 
+def _unfit(reason: str) -> ConfigError:
+    remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
+    return ConfigError(f"the local generator cannot run this model: {reason}", field="generator.model", remedy=remedy)
+
+
 def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
     declared = model.generation_config.eos_token_id
     listed = declared if isinstance(declared, list) else [declared]
     return frozenset(token for token in (*listed, tokenizer.eos_token_id) if token is not None)
-
-
-def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
-    """Start tokens of the decoder, as generation settings; {} for a causal model. Raises ConfigError."""
-    if not model.config.is_encoder_decoder:
-        return {}
-    declared = model.generation_config
-    start = declared.decoder_start_token_id
-    start = getattr(model.config, "decoder_start_token_id", None) if start is None else start
-    if start is None:
-        message = "the model's config.json has no decoder_start_token_id"
-        remedy = "add it: the token with which the decoder starts; for T5 it is pad_token_id"
-        raise ConfigError(message, field="generator.model", remedy=remedy)
-    return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
 def _token_ids(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict[str, int]:

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import (
     Cache,
     DynamicCache,
-    EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -256,13 +255,12 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._cache = DynamicCache()
 
     def run(self) -> None:
-        has_encoder = self._model.config.is_encoder_decoder
-        ids, mask = _padded([sequence.ids for sequence in self._batch], left=not has_encoder, device=self._model.device)
+        ids, mask = _padded([sequence.ids for sequence in self._batch], device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,
             pad_token_id=0,
-            prefill_chunk_size=None if has_encoder else _CHUNK,
+            prefill_chunk_size=_CHUNK,
         )
         # While the prompts are read, this hook drops expired texts; later `__call__` drops them.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
@@ -270,7 +268,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._model.generate(
                 ids,
                 attention_mask=mask,
-                cache=EncoderDecoderCache(self._cache, DynamicCache()) if has_encoder else self._cache,
+                cache=self._cache,
                 generation_config=config,
                 logits_processor=[self],
                 stopping_criteria=[self._ended],
@@ -319,11 +317,10 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         sequence.future.set_result(None)
 
 
-def _padded(texts: Sequence[Sequence[int]], *, left: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (ids, attention mask), each of shape (texts, tokens). left: whether to pad at the left."""
+def _padded(texts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns (ids, attention mask), each of shape (texts, tokens), padded at the left."""
     width = max(map(len, texts))
     ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):
-        place = slice(width - len(text), None) if left else slice(len(text))
-        ids[row, place], mask[row, place] = torch.tensor(text), 1
+        ids[row, width - len(text) :], mask[row, width - len(text) :] = torch.tensor(text), 1
     return ids.to(device), mask.to(device)

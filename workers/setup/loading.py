@@ -6,17 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, Check, Part
-from ragbandit.strategies.base import Generator, Need, Prompt, Retriever
+from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
-from ragbandit.strategies.registry import check_needs, generates, retrieves
+from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.checks import JudgeOfArm
@@ -40,10 +39,6 @@ class LoadedArm:
         return made_by(
             self.strategy, budget=budget, retriever=self.retriever, generator=self.generator, named=self.named
         )
-
-
-#: capabilities of every generator
-_EVERY: Final[frozenset[Need]] = frozenset({"completion", "stop", "chat"})
 
 
 def _refuse(_prompt: Prompt) -> str:
@@ -119,8 +114,6 @@ class ArmLoader:
     def _loaded(self, strategy: Strategy, *, arm: generators.WorkerArm) -> LoadedArm:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
-        if loaded is not None and strategy.needs - _EVERY:  # a loaded model may offer less than `offered` returned
-            check_needs(strategy, name=strategy.name, capabilities=loaded[0].capabilities)
         generator, most_runs = loaded or self._stand_in(chosen)
         return LoadedArm(
             strategy=strategy,

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import shutil
 import threading
 import time
 from itertools import pairwise
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared.errors import ArmFailed, InvalidInput
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator, pieces
 from tests.support.tiny_models import tiny_writer
@@ -298,3 +299,14 @@ def test_a_text_may_be_longer_than_a_window():
     requests = [asked(SHARED), asked([*SHARED, *SHARED[:25]]), asked([*SHARED, *SHARED])]
     found = together(writer("mistral"), requests)
     assert [done.text for done in found] == [expected("mistral", request)[0] for request in requests]
+
+
+def test_models_that_cannot_write_rows_are_refused(tmp_path):
+    """A model with an encoder, and one with other state than keys and values, are ConfigErrors of the model's name."""
+    with pytest.raises(ConfigError, match="its state is more than keys and values") as caught:
+        fresh("mamba")
+    assert caught.value.field == "generator.model"
+    shutil.copytree(tiny_writer("llama"), tmp_path / "t5")
+    (tmp_path / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ConfigError, match=r"it has an encoder.*serve the model"):
+        LocalGenerator(tmp_path / "t5", device="cpu", threads=1)

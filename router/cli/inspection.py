@@ -49,7 +49,6 @@ _MEANINGS: Final = {
     "closed": "decisions whose time is over, with nothing to learn",
     "feedback": "judgements received",
     "late_feedback": "of these came after their decision was closed",
-    "disagreements": "learned decisions whose raters disagree",
     "unanswered": "decisions that workers have still to answer",
     "unchecked": "answers that wait for reward.check",
 }

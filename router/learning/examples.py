@@ -41,8 +41,6 @@ class Example:
     feedback: tuple[Feedback, ...]
     #: all feedback that arrived in time, whether it was used or not
     in_time: tuple[Feedback, ...] = ()
-    #: highest minus lowest quality among the judgements; None if fewer than two can be compared
-    disagreement: float | None = None
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
@@ -88,12 +86,11 @@ def join(
     try:
         if usable:
             priced = reward.at(joined.decision.cost_weight)
-            judgements = judgements_of(usable, outcome=outcome, measure=priced.quality)
+            judgements = judgements_of(usable)
             example = Example(
                 reward=_judged_reward(judgements, outcome=outcome, settings=priced, learning=learning, factors=factors),
                 feedback=judgements.used,
                 in_time=in_time,
-                disagreement=judgements.disagreement,
             )
         else:
             assert learning.default_reward is not None

@@ -290,7 +290,7 @@ class Learner:
             decided=self._decided,
             restarts=restarts,
         )
-        batch.learn(update, feedback=example.feedback, disagreement=example.disagreement)
+        batch.learn(update, feedback=example.feedback)
         batch.in_time += [item.id for item in example.in_time]
         return None
 

@@ -10,7 +10,6 @@ A feedback has several sources. Settings name them as follows:
 A name that ends in * matches every source that begins with the text before the *.
 """
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, get_args
@@ -18,7 +17,6 @@ from typing import Any, Final, NamedTuple, get_args
 from sqlalchemy import Connection, func, insert, select, update
 
 from ragbandit.router.config.settings import LearningSettings
-from ragbandit.router.learning.reward import quality_of
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -34,7 +32,6 @@ from ragbandit.shared.types import (
     Json,
     JudgedBy,
     LabelRequest,
-    Outcome,
 )
 
 DAY_S: Final = 86_400.0
@@ -244,27 +241,18 @@ class Judgements(NamedTuple):
     judged_by: JudgedBy
     #: judgements of the class `judged_by`, which make the reward; code checks are left out if there are others
     used: tuple[Feedback, ...]
-    #: highest minus lowest quality of all judgements; None if fewer than two can be compared
-    disagreement: float | None
 
 
-def judgements_of(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> Judgements:
-    """Sort a decision's feedback by rater class, and compute its disagreement. measure: the setting `reward.quality`.
-
-    At least one feedback must be in force. Raw rewards are not compared, because they have another scale.
-    """
-    stands = standing(feedback)
+def judgements_of(feedback: Sequence[Feedback]) -> Judgements:
+    """Sort a decision's feedback by rater class. At least one feedback must be in force."""
     by_class: dict[JudgedBy, tuple[Feedback, ...]] = {}
-    for item in sorted(stands, key=lambda item: _CLASSES.index(class_of(item))):
+    for item in sorted(standing(feedback), key=lambda item: _CLASSES.index(class_of(item))):
         by_class[class_of(item)] = (*by_class.get(class_of(item), ()), item)
     judged_by, trusted = next(iter(by_class.items()))
-    qualities = [quality_of(item, outcome=outcome, measure=measure) for item in stands if item.kind != "reward"]
-    qualities = [quality for quality in qualities if math.isfinite(quality)]
     return Judgements(
         by_class=by_class,
         judged_by=judged_by,
         used=tuple(item for item in trusted if item.source != "code") or trusted,
-        disagreement=max(qualities) - min(qualities) if len(qualities) > 1 else None,
     )
 
 

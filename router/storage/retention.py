@@ -109,7 +109,7 @@ class Retention:
         removed.add("feedback", len(feedback_rows))
         removed.add("late_feedback", sum(row["late"] for row in feedback_rows))
         labels = [*self._last_seqs]
-        removed.updates(_delete(connection, updates, "policy", "source", "disagreement", ids=ids, labels=labels))
+        removed.updates(_delete(connection, updates, "policy", "source", ids=ids, labels=labels))
         removed.closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
         for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)

@@ -92,8 +92,6 @@ class CountersReply(TypedDict):
     """Judgements that came after their decision was closed, and were not learned."""
     unseen: int
     """Decisions made before this ledger began, or while it was retired; the learner will add them."""
-    disagreements: int
-    """Learned decisions with judgements that differ by 0.5 or more in quality."""
 
 
 class LagReply(TypedDict):

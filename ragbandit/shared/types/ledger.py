@@ -141,8 +141,6 @@ class Counters:
     late_feedback: int
     #: decisions without a state in this ledger, because they were made before it began or while it was retired
     unseen: int = 0
-    #: learned decisions with judgements that differ by 0.5 or more in quality
-    disagreements: int = 0
 
     @property
     def balanced(self) -> bool:

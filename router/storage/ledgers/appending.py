@@ -35,11 +35,11 @@ class LedgerBatch:
     def __len__(self) -> int:
         return len(self.updates) + len(self.closed) + len(self.idle)
 
-    def learn(self, update: Update, *, feedback: Sequence[Feedback], disagreement: float | None) -> None:
-        """Add an update with its feedback. disagreement: largest difference in quality between two raters."""
+    def learn(self, update: Update, *, feedback: Sequence[Feedback]) -> None:
+        """Add an update with its feedback."""
         feedback_at = max((item.received_at for item in feedback), default=None)
         self.updates.append(update)
-        self.rows.append(update_row(update, feedback_at=feedback_at, disagreement=disagreement))
+        self.rows.append(update_row(update, feedback_at=feedback_at))
 
     @property
     def done(self) -> list[str]:

@@ -336,9 +336,8 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
     return body | {name: value for name, value in optional.items() if value is not None}
 
 
-def update_row(update: Update, *, feedback_at: float | None, disagreement: float | None = None) -> dict[str, Any]:
-    row = _UPDATE.row(update) | REWARD.row(update.reward)
-    return row | {"feedback_at": feedback_at, "disagreement": disagreement}
+def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
+    return _UPDATE.row(update) | REWARD.row(update.reward) | {"feedback_at": feedback_at}
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:

@@ -41,7 +41,6 @@ CounterName = Literal[
     "waiting",
     "closed",
     "quarantined",
-    "disagreements",
     "unanswered",
     "missing_outcome",
     "judge_due",
@@ -50,8 +49,6 @@ CounterName = Literal[
 ]
 #: names of counters of the whole store; the others are kept per label
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
-#: smallest difference in quality between two raters of a decision that counts as a disagreement
-DISAGREE: Final = 0.5
 #: name of a counter of dollars spent on a day, such as "2026-11-22"; `recount` leaves it unchanged
 Day = NewType("Day", str)
 DAY_S: Final = 86_400
@@ -92,8 +89,6 @@ class Moves:
     def updates(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self.add("learned" if row["source"] == "explicit" else "defaulted", label=row["policy"])
-            if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
-                self.add("disagreements", label=row["policy"])
 
     def closures(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -184,7 +179,6 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "learned": count(updates, learned, updates.c.source == "explicit"),
         "defaulted": count(updates, learned, updates.c.source != "explicit"),
         "waiting": count(waiting, waits),
-        "disagreements": count(updates, learned, updates.c.disagreement >= DISAGREE),
         "closed": count(closures, closed, closures.c.state != "quarantined"),
         "quarantined": count(closures, closed, closures.c.state == "quarantined"),
         "unanswered": count(waiting, and_(waits, UNANSWERED)),

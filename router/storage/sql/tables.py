@@ -105,7 +105,6 @@ updates = _table(
     Column("judged_by", String(16), comment="label, human, judge or event"),
     Column("surrogates", Text, comment="JSON object: quality by judge and event"),
     Column("sample_weight", Double, nullable=False, comment="number of rows that this row counts as"),
-    Column("disagreement", Double, comment="largest difference in quality between raters; NULL: fewer than two"),
     Column("decided", BigInteger, comment="decisions made by then, learned or not"),
     Column("restarts", Text, comment="JSON list: arms restarted before this row; NULL: none"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),

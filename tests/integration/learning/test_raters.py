@@ -5,7 +5,6 @@ import json
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import waiting
 from ragbandit.shared.errors import Conflict, InvalidInput
 
@@ -73,22 +72,6 @@ def test_a_rater_may_change_their_mind_until_the_decision_closes(make_world):
     assert (row["quality"], json.loads(row["feedback_ids"])) == (0.0, ["second"])
     assert rated(world, decision, "third", rating=1.0, rater="ann").late
     assert world.router.decision(decision.id).late == {"third"}
-
-
-def test_disagreement_is_counted(make_world):
-    """Raters .5 or more apart are counted once, in the counters as in the tables, and leave with an archived row."""
-    world = make_world(learning=WINDOW)
-    for first, second in ((1.0, 0.5), (1.0, 0.6), (0.0, 1.0)):
-        decision = world.route()
-        world.outcome(decision)
-        rated(world, decision, f"h-{decision.id[-8:]}", rating=first)
-        rated(world, decision, f"j-{decision.id[-8:]}", rating=second, source="judge")
-    world.now += 100
-    assert world.learn() == 3
-    assert [row["disagreement"] for row in world.updates()] == [0.5, 0.4, 1.0]
-    assert world.counters().disagreements == 2
-    with world.router.database.read() as connection:
-        assert counted(connection, label="main") == kept(connection, label="main")
 
 
 def test_events_teach_what_the_settings_say(make_world):

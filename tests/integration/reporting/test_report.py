@@ -61,7 +61,7 @@ class Store:
         update = Update(policy=PolicyLabel("main"), seq=len(self.rows) + 1, decision_id=one.id, query=one.query,
             arm=one.arm, arms=one.arms, pmf=one.pmf, scores=None, propensity=one.propensity, reward=reward,
             feedback_ids=(), features=None, made_at=EPOCH)  # fmt: skip
-        self.rows.append(update_row(update, feedback_at=EPOCH, disagreement=None))
+        self.rows.append(update_row(update, feedback_at=EPOCH))
         with self.database.write() as connection:
             connection.execute(insert(updates), self.rows[-1:])
 

@@ -56,7 +56,7 @@ def test_the_most_trusted_class_counts_alone():
     ]
     for first in range(4):
         for order in permutations(one_each[first:]):
-            result = judgements_of(order, outcome=OUTCOME, measure="f1")
+            result = judgements_of(order)
             assert (result.judged_by, [item.id for item in result.used]) == (one_each[first].id, [one_each[first].id])
             assert list(result.by_class) == [item.id for item in one_each[first:]]
 
@@ -65,7 +65,7 @@ def test_a_check_by_code_counts_where_no_label_is():
     """A code check counts less than a label and more than a rating; its class, and so its weight, is a label's."""
     label, check, rating = said("label", ("x",), kind="label"), said("check", source="code"), said("human")
     for feedback, used in (([check, rating, label], label), ([rating, check], check)):
-        result = judgements_of(feedback, outcome=OUTCOME, measure="f1")
+        result = judgements_of(feedback)
         assert (result.judged_by, result.used) == ("label", (used,))
 
 
@@ -82,13 +82,3 @@ def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
         said("8", kind="event", source="event", rater="ann", event="regenerated"),
     ]
     assert [item.id for item in standing(given)] == ["2", "3", "4", "5", "6", "7", "8"]
-
-
-@pytest.mark.parametrize(
-    ("values", "apart"), [([1.0], None), ([1.0, 0.25], 0.75), ([0.5, 0.5, 0.5], 0.0), ([0.2, float("nan")], None)]
-)
-def test_disagreement_is_the_widest_gap(values, apart):
-    """The disagreement compares all judgements on one scale; it is None if there are fewer than two."""
-    ratings = [said(str(number), value) for number, value in enumerate(values)]
-    raw = said("raw", -1.0, kind="reward")
-    assert judgements_of([*ratings, raw], outcome=None, measure="f1").disagreement == apart

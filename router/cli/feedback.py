@@ -23,7 +23,7 @@ from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, relearn, selected
-from ragbandit.router.learning.sources import IMPORTED_RATER, lifted, quarantines_of
+from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
 from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.queue.notifier import Notifier
@@ -83,26 +83,20 @@ def exclude(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print how much feedback would be excluded; change nothing")
     ] = False,
-    end: Annotated[int | None, typer.Option(help="number of an exclusion to end: the source is learned again")] = None,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a ledger without the feedback of a source, end an exclusion (--end), or list all exclusions (no option).
+    """Learn a ledger without the feedback of a source, or list all exclusions (no option).
 
     Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
-    the services, one after the other.
+    the services, one after the other. To end the exclusion, set policy.label to the old ledger again.
     """
-    if end is not None:
-        with opened(config) as (_, ledger):
-            count = lifted(ledger, end, actor=actor(), now=time.time())
-            show({"ended": end, "decisions": count}, as_json=as_json)
-        return
     if source is None:
         if since or until or dry_run:
             raise InvalidInput("name the source to exclude", field="source", remedy=SOURCE_HELP)
         with opened(config) as (_, ledger):
-            rows = quarantines_of(ledger.database, lifted=True)
+            rows = quarantines_of(ledger.database)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
         return
     now = time.time()

@@ -15,7 +15,7 @@ _LONGEST: Final = 1000
 _BY_NAME: Final = frozenset({"pmf", "scores"})
 #: keys whose values are seconds since 1970 and are printed as times
 _TIMES: Final = frozenset(
-    {"created_at", "expires_at", "last_used_at", "lifted_at", "made_at", "received_at", "revoked_at", "since", "until"}
+    {"created_at", "expires_at", "last_used_at", "made_at", "received_at", "revoked_at", "since", "until"}
 )
 
 

@@ -21,9 +21,9 @@ from ragbandit.router.learning.sources import (
     KeyDirectory,
     Quarantine,
     add_quarantine,
-    in_force,
     matches,
     quarantines_of,
+    stored_quarantines,
 )
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
@@ -118,7 +118,7 @@ def relearn(
 
 
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    for earlier in in_force(connection, new_label=quarantine.label):
+    for earlier in stored_quarantines(connection, new_label=quarantine.label):
         add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
     stored = add_quarantine(connection, quarantine)
     names = ("number", "label", "new_label", "since", "until", "reason")
@@ -139,7 +139,7 @@ def _next_label(ledger: Ledger) -> str:
     base = numbered[1] if numbered else str(ledger.label)
     with ledger.database.read() as connection:
         labels = set(connection.execute(select(policies.c.label)).scalars())
-    labels |= {quarantine.new_label for quarantine in quarantines_of(ledger.database, lifted=True)}
+    labels |= {quarantine.new_label for quarantine in quarantines_of(ledger.database)}
     suffixes = (f"_q{number}" for number in itertools.count(1))
     candidates = (f"{base[: 40 - len(suffix)]}{suffix}" for suffix in suffixes)
     return next(label for label in candidates if label not in labels)

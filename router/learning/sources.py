@@ -14,17 +14,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, get_args
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select
 
 from ragbandit.router.config.settings import LearningSettings
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
-from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
-from ragbandit.router.storage.sql.waiting import flag_again
-from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import (
     Feedback,
     FeedbackId,
@@ -51,8 +48,6 @@ class Quarantine:
     reason: str
     actor: str
     made_at: float
-    #: time of the end of the exclusion; None while it is in force
-    lifted_at: float | None = None
 
     def covers(self, received_at: float) -> bool:
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
@@ -63,40 +58,25 @@ RaterDay = tuple[str | None, str, int]
 _ROWS: Final = TableRows(quarantines, Quarantine)
 
 
-def quarantines_of(database: Database, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
-    """Exclusions, oldest first. new_label: ledger that lacks the feedback; None for all. lifted: also ended ones."""
+def quarantines_of(database: Database, *, new_label: str | None = None) -> list[Quarantine]:
+    """Exclusions, oldest first. new_label: ledger that lacks the feedback; None for all."""
     with database.read() as connection:
-        return in_force(connection, new_label=new_label, lifted=lifted)
+        return stored_quarantines(connection, new_label=new_label)
 
 
-def in_force(connection: Connection, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
+def stored_quarantines(connection: Connection, *, new_label: str | None = None) -> list[Quarantine]:
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
         query = query.where(quarantines.c.new_label == new_label)
-    if not lifted:
-        query = query.where(quarantines.c.lifted_at.is_(None))
     return [_ROWS.value(row) for row in connection.execute(query).mappings()]
 
 
 def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine:
     """Store an exclusion under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
-    numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128], lifted_at=None)
+    numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128])
     connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
     return numbered
-
-
-def lifted(ledger: Ledger, number: int, *, actor: str, now: float) -> int:
-    """End an exclusion. Returns how many waiting decisions the learner will read again. Raises NotFound."""
-    with ledger.database.write() as connection:
-        row = connection.execute(select(quarantines).where(quarantines.c.number == number)).mappings().first()
-        if row is None or row["lifted_at"] is not None:
-            remedy = "`ragbandit feedback exclude` shows those in force"
-            raise NotFound(f"no quarantine {number} is in force", field="number", remedy=remedy)
-        connection.execute(update(quarantines).where(quarantines.c.number == number).values(lifted_at=now))
-        details = {"label": row["new_label"], "number": number}
-        record(connection, actor=actor, action="feedback.lift", target=row["source"], facts=details, now=now)
-    return flag_again(ledger.database, label=row["new_label"])
 
 
 def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:

@@ -70,7 +70,7 @@ def _feedback(router: Router) -> dict[str, Any]:
         "decisions": LATELY,
         "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
         "looked_at": LOOKED_AT,
-        "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
+        "quarantines": quarantines_of(router.database)[-LISTED:],
         "cap": router.settings.learning.rater_per_day,
         "judge": router.status().judge,
     }

@@ -166,7 +166,6 @@ quarantines = _table(
     Column("reason", Text, nullable=False),
     Column("actor", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
-    Column("lifted_at", Double),
     comment="feedback that is excluded from learning; its ledger was learned again without it",
 )
 

@@ -6,8 +6,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select
 
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_into, run
-from ragbandit.router.storage.sql.counters import Moves, counting
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
 
@@ -65,21 +64,6 @@ def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves:
         flags = {name: bool(row[name]) for name in _STORED}
         if any(flags[name] != bool(before[row["id"]][name]) for name in _STORED):
             flag_waiting(connection, [before[row["id"]]], moves=moves, **flags)
-
-
-def flag_again(database: Database, *, label: str) -> int:
-    """Set the flags again that the learner cleared, in batches. Returns the number of decisions."""
-    after, count = "", 0
-    has_rows = exists().where(feedback.c.decision_id == waiting.c.decision_id)
-    while True:
-        with counting(database) as (connection, moves):
-            cleared = waiting.c.policy == label, ~waiting.c.has_feedback, waiting.c.decision_id > after, has_rows
-            ids = select(waiting.c.decision_id).where(*cleared).order_by(waiting.c.decision_id).limit(200)
-            rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(ids))
-            flag_as_stored(connection, rows, moves=moves)
-        if not rows:
-            return count
-        after, count = rows[-1]["decision_id"], count + len(rows)
 
 
 def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:

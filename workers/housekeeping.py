@@ -61,19 +61,13 @@ def learn(context: Context) -> int:
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """Call Learner.drain. A failure of the store is logged once per outage, shown by /ready, and raised again."""
-    outage, label = context.learning, learner.ledger.label
-    was_failing = outage.lasts
+    """Call Learner.drain. A failure of the store is logged once per outage, and raised again."""
     try:
         done = learner.drain(patience_s=patience_s)
     except (StoreError, SnapshotError) as error:
-        outage.failed(error)
-        reason = str(error)
-        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, reason))
+        context.learning.failed(error)
         raise
-    if was_failing:
-        outage.ended()
-        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, None))
+    context.learning.ended()
     return done
 
 

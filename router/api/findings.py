@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected
 Severity = Literal["warning", "problem"]
 #: parts of /ready whose failure makes answers and learning late, while requests still succeed
-DELAYED: Final = frozenset({"redis", "policy", "learner"})
+DELAYED: Final = frozenset({"redis", "policy"})
 #: age of waiting feedback in seconds: a warning above LATE_S, a problem above STUCK_S
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0

@@ -14,7 +14,8 @@ from typing import Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
-from ragbandit.router.learning.monitoring.diagnoser import Diagnoser
+from ragbandit.router.learning.monitoring.diagnosis import diagnose
+from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
@@ -50,7 +51,6 @@ class Learner:
         self.ledger, self.files = ledger, files
         self.settings, self.clock = settings, clock
         self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=clock)
-        self.diagnoser = Diagnoser(ledger, settings=settings.policy, reward=settings.reward)
         self.holder = lease_holder("learn")
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
@@ -62,7 +62,7 @@ class Learner:
         self._decided = 0
         #: number of features in the ledger's first update; None without updates
         self._width: int | None = None
-        self._renew_at = -math.inf
+        self._renew_at = self._frontier_due = -math.inf
         self._lock = threading.Lock()
 
     @property
@@ -169,7 +169,7 @@ class Learner:
                 # Publish even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
                 if not attended and self.publisher.take_new():
-                    self.diagnoser.store(self.policy, encoder_hash=self._encoder_hash)
+                    self._diagnose(self.policy)
             except BaseException:
                 # A job's time limit may interrupt any line, so the policy in memory may be half updated.
                 self._policy = None
@@ -183,7 +183,18 @@ class Learner:
         """Store the diagnosis and the frontier of what `drain(attended=True)` has learned. Raises StoreError."""
         with self._lock:
             if self._policy is not None and self.publisher.take_new():
-                self.diagnoser.store(self._policy, encoder_hash=self._encoder_hash)
+                self._diagnose(self._policy)
+
+    def _diagnose(self, policy: Policy) -> None:
+        """Store the diagnosis of this policy and, at most every EVERY_S seconds, its frontier. Raises StoreError."""
+        chosen, reward, encoder = self.settings.policy, self.settings.reward, self._encoder_hash
+        weight = reward.weight
+        texts = {"diagnosis": diagnose(self.ledger, policy, settings=chosen, weight=weight, encoder_hash=encoder)}
+        if time.monotonic() >= self._frontier_due:
+            self._frontier_due = time.monotonic() + EVERY_S
+            frontier = frontier_text(self.ledger, policy, settings=chosen, cost=reward.cost, encoder_hash=encoder)
+            texts["frontier"] = frontier
+        self.ledger.note(**texts)
 
     def _inherit(self, give_up: float) -> bool:
         while inherit(self.ledger, holder=self.holder) != "done":

@@ -16,14 +16,12 @@ from rq.serializers import JSONSerializer
 from ragbandit.router.queue.listener import CHANNEL, Listener
 from ragbandit.router.queue.outage import Outage, reaching
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
-from ragbandit.shared.types import DecisionId, PolicyLabel
+from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
 WAKE_UPS: Final = {"answer": "ragbandit-answer", "learn": "ragbandit-learn"}
 #: maximum number of waiting wake-ups for answer workers; without this limit, repeated questions would fill Redis
 MAX_WAKE_UPS: Final = 10_000
-#: seconds after which a learner's fault report expires; a learner that still fails renews its report earlier
-LEARNER_FAULT_S: Final = 60
 _WORK_KEY: Final = "ragbandit:work"
 
 
@@ -66,19 +64,6 @@ class RedisJobs:
     def _wake(self, name: str, *, count: int) -> None:
         wake_up = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=86_400)  # RQ drops the wake-up after a day
         self._queues[name].enqueue_many([wake_up] * count)
-
-    def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
-        """Report to routers why this ledger cannot be learned. If `reason` is None, the report is deleted."""
-        with reaching(self.outage):
-            if reason is None:
-                self.client.delete(_fault_key(label))
-            else:
-                self.client.set(_fault_key(label), reason[:1000], ex=LEARNER_FAULT_S)
-
-    def learner_fault(self, label: PolicyLabel) -> str | None:
-        with reaching(self.outage):
-            fault: Any = self.client.get(_fault_key(label))
-        return None if fault is None else fault.decode()
 
     def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
         with reaching(self.outage), self.client.pipeline(transaction=False) as pipeline:
@@ -125,7 +110,3 @@ class RedisJobs:
 
     def close(self) -> None:
         self.client.close()
-
-
-def _fault_key(label: str) -> str:
-    return f"ragbandit:learner_fault:{label}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from ragbandit.router.queue.outage import Outage
 from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.shared.errors import QueueError
-from ragbandit.shared.types import DecisionId, PolicyLabel
+from ragbandit.shared.types import DecisionId
 
 if TYPE_CHECKING:  # the module jobs imports redis, which may not be installed
     from ragbandit.router.queue.jobs import RedisJobs
@@ -79,10 +79,6 @@ class MemoryJobs:
     def enqueue_learn(self) -> None:
         self._check()
         self.notified += 1
-
-    def learner_fault(self, _label: PolicyLabel) -> str | None:
-        self._check()
-        return None
 
     def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
         self._check()

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -15,7 +14,6 @@ from ragbandit.router.serving.batching import MicroBatcher, QueueState, writes
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.readiness import (
-    LEARNER,
     OK,
     REDIS,
     Readiness,
@@ -91,7 +89,7 @@ class RouterProcess:
         #: reads answers while workers write them; None without Redis
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
-            {"database": TrialWrites(database).write, REDIS: self._check_redis, LEARNER: self._check_learner},
+            {"database": TrialWrites(database).write, REDIS: self._check_redis},
             alive=self.service.batcher.alive,
             serving=lambda: self.service.serving,
         )
@@ -170,12 +168,6 @@ class RouterProcess:
         fault = self._redis_fault()
         if fault is not None:
             raise NotReady(fault)
-
-    def _check_learner(self) -> None:
-        with suppress(QueueError):  # the part "redis" reports it
-            fault = self.jobs.learner_fault(PolicyLabel(self._policy.label))
-            if fault is not None:
-                raise NotReady(f"learning is late, because the learner cannot use its store: {fault}")
 
     def _hear(self, notification: str) -> None:
         """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""

@@ -75,10 +75,9 @@ async def ready(request: Request) -> Response:
 
     The database is checked by a small committed write, at most once a second; a probe waits at most 2 s for it.
 
-    Three parts are reported but do not make the service unready. `redis`: Redis is down, the listener receives nothing,
-    notifications fail, or foreign data was found (and ignored) within the last minute; answers and learning are late.
-    `policy`: the policy is being learned again from its ledger, and another policy decides meanwhile. `learner`: the
-    learner cannot use its store (a full disk, for example); feedback is stored and learned later.
+    Two parts are reported but do not make the service unready. `redis`: Redis is down, the listener receives nothing,
+    or notifications fail; answers and learning are late. `policy`: the policy is being learned again from its ledger,
+    and another policy decides meanwhile.
     """
     readiness = router_of(request).process.readiness
     futures, seconds = readiness.ask()

@@ -20,8 +20,6 @@ from ragbandit.shared.errors import RagBanditError, StoreError
 
 OK = "ok"
 REDIS = "redis"
-#: part that is listed only while a learner reports that it cannot learn
-LEARNER = "learner"
 #: seconds for which a result is used again
 RETRY_S = 1.0
 #: longest wait for a result, seconds
@@ -106,8 +104,6 @@ class Readiness:
         states = {"router": router} | dict.fromkeys(self._checks, OK)
         for name, (began, result) in list(self._tries.items()):
             states[name] = result.result() if result.done() else f"no reply for {time.monotonic() - began:.1f} s"
-        if states.get(LEARNER) == OK:
-            del states[LEARNER]  # perhaps no learner runs
         serving = None if self._serving is None else self._serving()
         if serving is not None and serving.rebuilding:
             states["policy"] = f"rebuilding: {serving.version} decides until the policy is learned again"

@@ -76,8 +76,6 @@ def test_redis_down(own_redis):
         lambda: jobs.enqueue_learn(),
         lambda: jobs.enqueue_answers(["d1"]),
         lambda: jobs.count_job("answer", seconds=1.0, failed=False),
-        lambda: jobs.set_learner_fault("main", None),
-        lambda: jobs.learner_fault("main"),
         jobs.workers,
         lambda: jobs.wait("answer", timeout_s=1.0),
         jobs.work,

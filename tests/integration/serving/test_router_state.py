@@ -4,7 +4,7 @@ import threading
 
 from ragbandit import Router
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.learning.monitoring import diagnoser
+from ragbandit.router.learning import learner
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as router_module
 from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
@@ -44,7 +44,7 @@ def test_a_router_that_is_not_started_does_nothing(settings):
 def test_learn_diagnoses_rarely(router, monkeypatch):
     """`learn` keeps its learner and does not diagnose each label: every 50 decisions, and when `status` is asked."""
     made, diagnosed = [], []
-    monkeypatch.setattr(diagnoser, "diagnose", lambda *_, **__: diagnosed.append(1))
+    monkeypatch.setattr(learner, "diagnose", lambda *_, **__: diagnosed.append(1))
     monkeypatch.setattr(router_module, "make_learner", lambda *a, **k: made.append(1) or make_learner(*a, **k))
     counts = []
     for number in range(60):

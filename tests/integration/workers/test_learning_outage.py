@@ -103,30 +103,9 @@ def test_a_full_disk_is_one_line(full, caplog, monkeypatch):
     assert context.learner.last_seq == DECISIONS
 
 
-def test_ready_names_the_learner(full):
-    """While the learner cannot write /ready has a part `learner` that says why; later it has none."""
-    router, context, disk = full
-    router.process.jobs = context.jobs
-    assert "learner" not in router.process.readiness.parts()
-    assert housekeeping.learn(context) == 0
-    assert wait_for(router, lambda parts: "full" in parts.get("learner", ""))
-    disk.empty()
-    assert housekeeping.learn(context) == DECISIONS
-    assert wait_for(router, lambda parts: "learner" not in parts)
-
-
 def test_a_job_tries_again(full, monkeypatch):
     """A learn job that finds the disk full learns within the same job when there is room."""
     monkeypatch.setattr(housekeeping, "LEARN_S", 20.0)
     _, context, disk = full
     threading.Timer(0.3, disk.empty).start()
     assert housekeeping.learn(context) == DECISIONS
-
-
-def wait_for(router, seen):
-    pause = threading.Event()
-    for _ in range(100):
-        if seen(router.process.readiness.parts()):
-            return True
-        pause.wait(0.05)
-    return False

@@ -1,4 +1,4 @@
-"""A learner whose store cannot be written: one line, a part of /ready, a bounded retry, and nothing lost."""
+"""A learner whose store cannot be written: one line, a bounded retry, and nothing lost."""
 
 import contextlib
 import logging

@@ -170,7 +170,7 @@ class Life:
                 self._serve(rows[begin : begin + size], client=client, router=router)
             if rows.stop == self.world.questions:
                 self._find_truth(router)
-                self._walk(client, router=router)
+                self._walk(client)
 
     def _serve(self, rows: range, *, client: TestClient, router: Router) -> None:
         items = [{"question": self.texts[at], "decision_id": f"new-{at}"} for at in rows]
@@ -212,7 +212,7 @@ class Life:
         self.truth["v1", "served"] = float(version[len(version) // 5 :].mean())
         self.truth |= {(second, first): -value for (first, second), value in self.truth.items()}
 
-    def _walk(self, client: TestClient, *, router: Router) -> None:
+    def _walk(self, client: TestClient) -> None:
         report, best = self._ask("report", "report"), f"fixed:{self.best}"
         self.state = report["state"]
         self._note("/v1/report", client.get("/v1/report").raise_for_status().text)

@@ -75,9 +75,15 @@ class OpenTelemetry(Tracing):
         self._provider, self._tracer = tracers, tracers.get_tracer(_SCOPE)
 
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
+        context, link = _context(how.get("parent")), how.get("link")
+        links = []
+        if link is not None:
+            context = Context()
+            linked = trace.get_current_span(_context(link)).get_span_context()
+            if linked.is_valid:
+                links.append(trace.Link(linked))
         kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
-        context = _context(how.get("parent"))
-        return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes))
+        return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
     def close(self) -> None:
         # The SDK has no reliable time limit: if the receiver hangs, the SDK waits 10 s for each batch, longer than a

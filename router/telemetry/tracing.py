@@ -18,6 +18,8 @@ class SpanOptions(TypedDict, total=False):
     attributes: Mapping[str, Attribute | None]
     #: W3C headers of the parent; None for the current span
     parent: Mapping[str, str] | None
+    #: W3C headers of a related span; the new span then has no parent
+    link: Mapping[str, str] | None
 
 
 class Span:

@@ -171,7 +171,7 @@ class ElasticsearchRetriever(Retriever):
             index=building,
             # One shard, so that word frequencies and scores are computed over the whole corpus.
             settings={"number_of_shards": 1, "refresh_interval": "-1"},
-            mappings=_mappings(width=encoder and encoder.width),
+            mappings=_mappings(width=None if encoder is None else encoder.width),
         )
         numbers = itertools.count(1)
         for batch in reader.batches(BATCH):

@@ -18,6 +18,7 @@ class Sent:
     trace: str
     span: str
     parent: str
+    links: list[str]
     process: str
     attributes: dict[str, Any]
     failed: bool = False
@@ -82,6 +83,7 @@ def _span(span, process: str) -> Sent:
         trace=span.trace_id.hex(),
         span=span.span_id.hex(),
         parent=span.parent_span_id.hex(),
+        links=[link.span_id.hex() for link in span.links],
         process=process,
         attributes=_attributes(span.attributes),
         failed=span.status.code == 2,

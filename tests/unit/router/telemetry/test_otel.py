@@ -1,4 +1,4 @@
-"""Sending of traces: a receiver that is away or hangs holds up nobody."""
+"""Spans: links, and a receiver that is away or hangs."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from ragbandit.router.telemetry import otel
+from tests.support.telemetry import Memory
 
 
 @pytest.fixture
@@ -49,3 +50,12 @@ def test_a_receiver_that_hangs_holds_up_nobody(hanging, monkeypatch):
             pass
     tracing.close()
     assert not hanging.is_set()  # it has replied to nothing
+
+
+def test_a_run_that_is_tried_again_begins_a_trace_with_a_link():
+    """The caller's trace may be over, so the new span has no parent, and a link to the span of the decision."""
+    memory, parent = Memory(), f"00-{'a' * 32}-{'b' * 16}-01"
+    with memory.tracing.span("again", link={"traceparent": parent}):
+        pass
+    span = memory.span("again")
+    assert (span.parent, [f"{link.context.span_id:016x}" for link in span.links]) == (None, ["b" * 16])

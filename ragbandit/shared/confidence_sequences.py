@@ -1,8 +1,7 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
 `asymptotic_width` is the one method of everything that is looked at while its log grows: reports and rollouts. It is
-valid in the limit of many rows; its users allow for rare rows that were not seen yet (`reporting/estimates.py`,
-`rollouts/evidence.py`). `Tried` says whether a log has enough rows for an interval.
+valid in the limit of many rows; its user allows for rare rows that were not seen yet (`reporting/estimates.py`). `Tried` says whether a log has enough rows for an interval.
 """
 
 import math
@@ -33,20 +32,17 @@ def doubly_robust(
     return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
 
 
-def asymptotic_width(rows: Vector, *, alpha: float, tightest_at: float, sides: int) -> Vector:
+def asymptotic_width(rows: float, *, alpha: float, tightest_at: float) -> float:
     """Half-width of the asymptotic confidence sequence after `rows` scores with standard deviation 1.
 
     Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence
-    sequences": equation 9 of version 1 for 2 sides, equation 161 of version 7 for 1 side.
+    sequences": equation 9 of version 1.
 
     tightest_at: number of rows for which the sequence is tightest
     """
-    error = alpha if sides == 2 else 2.0 * alpha
-    rho2 = (-2.0 * math.log(error) + math.log(1.0 - 2.0 * math.log(error))) / tightest_at
+    rho2 = (-2.0 * math.log(alpha) + math.log(1.0 - 2.0 * math.log(alpha))) / tightest_at
     spread = rows * rho2 + 1.0
-    grown = np.sqrt(spread) / error
-    logarithm = np.log(grown) if sides == 2 else np.log1p(grown)
-    return np.asarray(np.sqrt(2.0 * spread / (rows**2 * rho2) * logarithm))
+    return math.sqrt(2.0 * spread / (rows**2 * rho2) * math.log(math.sqrt(spread) / alpha))
 
 
 #: smallest number of effective rows for an interval and a verdict. Coverage was measured from this number on

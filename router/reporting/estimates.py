@@ -203,8 +203,7 @@ def _interval(scores: Matrix, *, effective: float, farthest: float, margin: floa
         middle = 0.0
     variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
     below, above = _standard_errors(difference - middle, variance=variance, farthest=farthest)
-    width = float(asymptotic_width(np.array([effective]), alpha=ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0])
-    times = width * math.sqrt(effective)
+    times = asymptotic_width(effective, alpha=ALPHA, tightest_at=_NARROWEST_AT) * math.sqrt(effective)
     low, high = middle - times * below - margin, middle + times * above + margin
     return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
 

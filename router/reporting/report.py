@@ -24,7 +24,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import NOTHING, number, percent
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Matrix
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -182,22 +182,10 @@ class _Groups:
         Returns (comparison, scores of both ways; see `compared`).
         """
         log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
-        quality, _ = _ratings(log, log.quality, against=against)
-        reward, scores = _ratings(log, log.quality if log.reward is None else log.reward, against=against)
-        rated = int((~np.isnan(log.quality)).sum())
-        comparison = compare(
-            name,
-            f"always {log.arms[against]}",
-            design="live traffic",
-            questions=round(len(log.arm) * log.scale),
-            rated=rated,
-            reward=reward,
-            quality=quality,
-            cost=_costs(log, self.unit, against=against),
-            unit=self.unit,
-            seconds=self.seconds,
-            needed=FEWEST_EFFECTIVE,
-            blocked=self.alarm,
+        arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
+        names = name, f"always {log.arms[against]}"
+        comparison, scores = compared_ways(
+            log, names=names, second=arm, unit=self.unit, seconds=self.seconds, blocked=self.alarm
         )
         if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
             missing = "more than this sample; `ragbandit replay` reads every question"
@@ -236,27 +224,50 @@ def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, ar
     )
 
 
-def _ratings(log: ReportRows, values: Vector, *, against: int) -> tuple[Difference, Matrix | None]:
-    least = float(np.nanmin(values, initial=0.0))
-    most = float(np.nanmax(values, initial=1.0))
-    given: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, "second": _always(log, against)}
-    found, scores = compared(values, arm=log.arm, pmf=log.pmf, least=least, most=most, **given)
-    return clipped(found, least - most, most - least), scores
+def compared_ways(
+    log: ReportRows,
+    *,
+    names: tuple[str, str],
+    second: Matrix,
+    first: Matrix | None = None,
+    unit: Unit,
+    seconds: float,
+    blocked: str | None,
+) -> tuple[Comparison, Matrix | None]:
+    """Compare two ways of choosing arms in these rows. Returns (comparison, scores of both ways; see `compared`).
+
+    first, second: see `compared`. seconds: age of the oldest row. blocked: why the rows are not evidence
+    """
+    ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
+    rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, **ways}
+    measured = []
+    for values in (log.quality, log.quality if log.reward is None else log.reward):
+        least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
+        found, scores = compared(values, least=least, most=most, **rated)
+        measured.append(_clipped(found, least - most, most - least))
+    quality, reward = measured
+    spent, chosen = log.costs[unit], (second if first is None else first + second)[np.arange(len(log.arm)), log.arm]
+    most = float(np.nanmax(spent[chosen > 0.0], initial=0.0))
+    cost, _ = compared(spent, predicted=log.expected_cost, least=0.0, most=most, **ways)
+    # The difference is largest if the second way would have cost nothing, and smallest if the first would have.
+    ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
+    comparison = compare(
+        *names,
+        design="live traffic",
+        questions=round(len(log.arm) * log.scale),
+        rated=int((~np.isnan(log.quality)).sum()),
+        reward=reward,
+        quality=quality,
+        cost=_clipped(cost, *ends),
+        unit=unit,
+        seconds=seconds,
+        needed=FEWEST_EFFECTIVE,
+        blocked=blocked,
+    )
+    return comparison, scores
 
 
-def _always(log: ReportRows, arm: int) -> Matrix:
-    return np.tile(np.arange(len(log.arms)) == arm, (len(log.arm), 1)).astype(np.float64)
-
-
-def _costs(log: ReportRows, unit: Unit, *, against: int) -> Difference:
-    spent = log.costs[unit]
-    most = float(np.nanmax(spent[log.arm == against], initial=0.0))
-    given: dict[str, Any] = {"predicted": log.expected_cost, "second": _always(log, against)}
-    cost, _ = compared(spent, arm=log.arm, pmf=log.pmf, least=0.0, most=most, **given)
-    return clipped(cost, -math.inf, cost.first or 0.0)  # the difference is largest if the arm would have cost nothing
-
-
-def clipped(value: Difference, low: float, high: float) -> Difference:
+def _clipped(value: Difference, low: float, high: float) -> Difference:
     if value.low is None or value.high is None:
         return value
     return replace(value, low=max(value.low, low), high=min(value.high, high))

@@ -1,22 +1,17 @@
 """The evidence on a version in shadow: its comparison with the champion, computed from the log whenever it is shown."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
-from ragbandit.router.comparison import Comparison, compare
+from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.words import sentence
 from ragbandit.router.learning.monitoring.arm_changes import lately
-from ragbandit.router.reporting.estimates import compared
 from ragbandit.router.reporting.reading import NO_PMF, ReportRows, ReportScope, Sample, read_log
-from ragbandit.router.reporting.report import clipped, unit_of
+from ragbandit.router.reporting.report import compared_ways, unit_of
 from ragbandit.router.reporting.words import sample_words
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.types import PolicyVersion
 
 #: a version is faulty if it gave no usable pmf for at least this share of the decisions, and for at least _LEAST_FAULTS
@@ -75,28 +70,6 @@ def comparison_of(
     if alarm is None and faults >= max(_FAULTS * (faults + len(rows.arm)), _LEAST_FAULTS):
         alarm = f"fewer faults: {version} gave no probabilities for {faults:,} of {faults + len(rows.arm):,} decisions"
     assert rows.candidate is not None
-    quality, reward, unit = rows.quality, rows.quality if rows.reward is None else rows.reward, unit_of(rows)
-    ways: dict[str, Any] = {"arm": rows.arm, "pmf": rows.pmf, "first": rows.candidate, "second": rows.pmf}
-    rated: dict[str, Any] = {"predicted": rows.expected_quality, "counts": rows.counts, **ways}
-    differences = []
-    for values in (reward, quality):
-        least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
-        difference, _ = compared(values, least=least, most=most, **rated)
-        differences.append(clipped(difference, least - most, most - least))
-    spent = rows.costs[unit]
-    most = float(np.nanmax(spent, initial=0.0))
-    cost, _ = compared(spent, predicted=rows.expected_cost, least=0.0, most=most, **ways)
-    return compare(
-        version,
-        champion,
-        design="live traffic",
-        questions=round(len(rows.arm) * rows.scale),
-        rated=int((~np.isnan(quality)).sum()),
-        reward=differences[0],
-        quality=differences[1],
-        cost=clipped(cost, -(cost.second or 0.0), math.inf),
-        unit=unit,
-        seconds=seconds,
-        needed=FEWEST_EFFECTIVE,
-        blocked=alarm,
-    )
+    ways: dict[str, Any] = {"names": (version, champion), "first": rows.candidate, "second": rows.pmf}
+    comparison, _ = compared_ways(rows, unit=unit_of(rows), seconds=seconds, blocked=alarm, **ways)
+    return comparison

@@ -21,7 +21,7 @@ from ragbandit.router.rollouts.evidence import Evidence, evidence_on
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import policy_control, policy_versions
+from ragbandit.router.storage.sql.tables import policy_versions
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.redaction import credentials_in
 from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
@@ -76,7 +76,7 @@ def add(
         changes = {**changes, "arms": expanded(arms)}
     check_reason(reason)
     with database.write() as connection:
-        _lock(connection, base=base)
+        store.lock_versions(connection, base=base)
         versions = store.versions_of(connection, base=base)
         if len([version for version in versions if version.state != "retired"]) > MAX_OPEN:
             message = f"more than {MAX_OPEN} versions are not retired"
@@ -110,7 +110,7 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
             version = store.version_named(connection, act.name, base=act.base)
         evidence = evidence_on(database, version, now=act.now)
     with database.write() as connection:
-        _lock(connection, base=act.base)
+        store.lock_versions(connection, base=act.base)
         seen = store.version_named(connection, act.name, base=act.base)
         if act.revision is not None and act.revision != seen.revision:
             message = f"the version {seen.name!r} was changed meanwhile: its state is {seen.state} now"
@@ -121,7 +121,7 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
             possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
             message = f"{act.verb} is not possible while the state of {seen.name!r} is {seen.state}"
             raise Conflict(message, field="state", remedy=f"possible now: {possible}")
-        return change(connection, seen, act, settings, evidence)
+        return change(_Move(connection=connection, seen=seen, act=act, settings=settings, evidence=evidence))
 
 
 def kill(
@@ -141,63 +141,18 @@ def kill(
     pinned = None if arm is None else ArmName(arm)
     killed: Literal["arm", "champion"] = "champion" if pinned is None else "arm"
     with database.write() as connection:
+        store.lock_versions(connection, base=base)
         return store.set_switch(connection, base=base, killed=killed, arm=pinned, actor=actor, reason=reason, now=now)
 
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
     check_reason(reason)
     with database.write() as connection:
-        _lock(connection, base=base)
+        store.lock_versions(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
             remedy = "see: ragbandit policy show, or GET /v1/policies"
             raise Conflict("the kill switch is off", field="killed", remedy=remedy)
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
-
-
-def _shadow(
-    connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings, _evidence: Evidence | None
-) -> PolicyVersion:
-    others = [version.name for version in _others(connection, seen) if version.state == "shadow"]
-    if len(others) >= settings.shadows:
-        message = f"{len(others)} versions are in shadow already: {', '.join(others)}"
-        raise Conflict(message, field="state", remedy="retire one of them")
-    return _change(connection, seen, act, state="shadow")
-
-
-def _promote(
-    connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings, evidence: Evidence | None
-) -> PolicyVersion:
-    facts: dict[str, Json] = {"forced": True}
-    if not act.force:
-        if evidence is None or not evidence.shows_better(margin=settings.margin):
-            sentence = "it was not in shadow" if evidence is None else evidence.sentence
-            margin = f" by more than rollout.margin, {settings.margin:g}" if settings.margin else ""
-            message = f"the evidence does not show that {seen.name!r} is better{margin}: {sentence}"
-            remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
-            raise Conflict(message, field="force", remedy=remedy)
-        facts = {"comparison": asdict(evidence.comparison)}
-    cause = replace(act, reason=f"{seen.name} was promoted")
-    for version in _others(connection, seen):
-        if version.state == "champion":
-            _change(connection, version, cause, state="retired", former="champion", verb="retire")
-    _restart_shadows(connection, seen, cause)
-    if act.force:
-        act = replace(act, reason=f"forced: {act.reason}")
-    return _change(connection, seen, act, state="champion", facts=facts)
-
-
-def _rollback(
-    connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings, _evidence: Evidence | None
-) -> PolicyVersion:
-    previous = previous_champion(store.versions_of(connection, base=seen.base))
-    if previous is None:
-        message = f"{seen.name!r} is the first champion, so there is no previous one"
-        raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
-    rolled_back = _change(connection, seen, act, state="retired")
-    cause = replace(act, reason=f"{seen.name} was rolled back: {act.reason}"[:MAX_REASON])
-    _change(connection, previous, cause, state="champion", verb="promote")
-    _restart_shadows(connection, previous, cause)
-    return rolled_back
 
 
 def previous_champion(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
@@ -206,46 +161,84 @@ def previous_champion(versions: Sequence[PolicyVersion]) -> PolicyVersion | None
     return max(former, key=lambda version: version.since, default=None)
 
 
-def _restart_shadows(connection: Connection, seen: PolicyVersion, cause: Act) -> None:
-    """Let the evidence on all other versions in shadow begin again, since it compares them with the former champion."""
-    for version in _others(connection, seen):
-        if version.state == "shadow":
-            reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
-            _change(connection, version, replace(cause, reason=reason), state="shadow", verb="shadow")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Move:
+    """A change of a version's state, in a transaction that has locked the versions."""
+
+    connection: Connection
+    seen: PolicyVersion
+    act: Act
+    settings: RolloutSettings
+    evidence: Evidence | None  #: only for a promotion that is not forced
+
+    def shadow(self) -> PolicyVersion:
+        others = [version.name for version in self._others("shadow")]
+        if len(others) >= self.settings.shadows:
+            message = f"{len(others)} versions are in shadow already: {', '.join(others)}"
+            raise Conflict(message, field="state", remedy="retire one of them")
+        return self._change(self.seen, self.act, state="shadow")
+
+    def promote(self) -> PolicyVersion:
+        name, act, facts = self.seen.name, self.act, self._proof()
+        cause = replace(act, reason=f"{name} was promoted")
+        for version in self._others("champion"):
+            self._change(version, replace(cause, verb="retire"), state="retired", former="champion")
+        self._restart_shadows(cause)
+        if act.force:
+            act = replace(act, reason=f"forced: {act.reason}")
+        return self._change(self.seen, act, state="champion", facts=facts)
+
+    def _proof(self) -> dict[str, Json]:
+        """What the audit log stores about the evidence. Raises Conflict if the version is not better."""
+        if self.act.force:
+            return {"forced": True}
+        evidence, margin = self.evidence, self.settings.margin
+        if evidence is None or not evidence.shows_better(margin=margin):
+            sentence = "it was not in shadow" if evidence is None else evidence.sentence
+            better = f"better by more than rollout.margin, {margin:g}" if margin else "better"
+            message = f"the evidence does not show that {self.seen.name!r} is {better}: {sentence}"
+            remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
+            raise Conflict(message, field="force", remedy=remedy)
+        return {"comparison": asdict(evidence.comparison)}
+
+    def rollback(self) -> PolicyVersion:
+        seen = self.seen
+        previous = previous_champion(store.versions_of(self.connection, base=seen.base))
+        if previous is None:
+            message = f"{seen.name!r} is the first champion, so there is no previous one"
+            raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
+        cause = replace(self.act, reason=f"{seen.name} was rolled back: {self.act.reason}"[:MAX_REASON])
+        self._change(previous, replace(cause, verb="promote"), state="champion")
+        self._restart_shadows(cause)
+        return self.retire()
+
+    def retire(self) -> PolicyVersion:
+        return self._change(self.seen, self.act, state="retired")
+
+    def _restart_shadows(self, cause: Act) -> None:
+        """Let the evidence on all other versions in shadow begin again: it compares them with the former champion."""
+        reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
+        for version in self._others("shadow"):
+            self._change(version, replace(cause, verb="shadow", reason=reason), state="shadow")
+
+    def _others(self, state: VersionState) -> list[PolicyVersion]:
+        versions = store.versions_of(self.connection, base=self.seen.base)
+        return [version for version in versions if version.state == state and version.name != self.seen.name]
+
+    def _change(self, version: PolicyVersion, act: Act, **values: Any) -> PolicyVersion:
+        entry: dict[str, Any] = {"action": f"policy.{act.verb}", "actor": act.actor, "now": act.now}
+        return store.change_version(self.connection, version, reason=act.reason, **entry, **values)
 
 
-def _retire(
-    connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings, _evidence: Evidence | None
-) -> PolicyVersion:
-    return _change(connection, seen, act, state="retired")
-
-
-_Change = Callable[[Connection, PolicyVersion, Act, RolloutSettings, Evidence | None], PolicyVersion]
-#: action -> (states in which the action is allowed, function that carries it out)
-TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], _Change]]] = MappingProxyType(
+#: action -> (states in which the action is allowed, method that carries it out)
+TRANSITIONS: Final[Mapping[Verb, tuple[tuple[VersionState, ...], Callable[[_Move], PolicyVersion]]]] = MappingProxyType(
     {
-        "shadow": (("draft",), _shadow),
-        "promote": (("shadow",), _promote),
-        "rollback": (("champion",), _rollback),
-        "retire": (("draft", "shadow"), _retire),
+        "shadow": (("draft",), _Move.shadow),
+        "promote": (("shadow",), _Move.promote),
+        "rollback": (("champion",), _Move.rollback),
+        "retire": (("draft", "shadow"), _Move.retire),
     }
 )
-
-
-def _change(
-    connection: Connection, seen: PolicyVersion, act: Act, *, verb: str | None = None, **values: Any
-) -> PolicyVersion:
-    entry: dict[str, Any] = {"actor": act.actor, "now": act.now, "reason": act.reason}
-    return store.change_version(connection, seen, action=f"policy.{verb or act.verb}", **entry, **values)
-
-
-def _others(connection: Connection, seen: PolicyVersion) -> list[PolicyVersion]:
-    return [version for version in store.versions_of(connection, base=seen.base) if version.name != seen.name]
-
-
-def _lock(connection: Connection, *, base: PolicyLabel) -> None:
-    """Block other changes of this configuration's versions until the transaction ends."""
-    connection.execute(select(policy_control.c.base).where(policy_control.c.base == base).with_for_update())
 
 
 def _label(name: str, *, base: PolicyLabel) -> PolicyLabel:

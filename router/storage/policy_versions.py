@@ -1,14 +1,14 @@
 """Policy versions: their rows, and the kill switch that every router reads.
 
-A change names the revision on which it is based, so the second of two concurrent changes gets a Conflict. Each change
-adds an entry to the audit log, and increments `policy_control.revision`, so that routers notice the change.
+Callers hold `lock_versions` while they read and change versions. Each change adds an entry to the audit log, and
+increments `policy_control.revision`, so that routers notice the change.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
@@ -28,6 +28,11 @@ _CONTROLS: Final = TableRows(policy_control, PolicyControl)
 # A constant for speed: every batch of decisions runs this statement.
 _CONTROL: Final = f"SELECT {', '.join(_CONTROLS.names)} FROM policy_control WHERE base = ?"  # noqa: S608 # names of ours
 _VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
+
+
+def lock_versions(connection: Connection, *, base: PolicyLabel) -> None:
+    """Block other changes of this configuration's versions and of its kill switch until the transaction ends."""
+    connection.execute(select(policy_control.c.base).where(policy_control.c.base == base).with_for_update())
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
@@ -83,21 +88,11 @@ def change_version(
     reason: str,
     facts: Mapping[str, Json] | None = None,
 ) -> PolicyVersion:
-    """Change the version. Raises Conflict if its row has changed since `seen`. action, facts: for the audit log."""
-    changed = replace(
-        seen,
-        state=state,
-        former=former,
-        reason=reason,
-        revision=seen.revision + 1,
-        since=now,
-    )
-    done = connection.execute(update(policy_versions).where(*_same(seen)).values(**_VERSIONS.row(changed)))
-    if done.rowcount != 1:
-        current = version_named(connection, seen.name, base=seen.base)
-        message = f"the version {seen.name!r} was changed meanwhile: it is {current.state} now"
-        remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
-        raise Conflict(message, field="state", remedy=remedy)
+    """Change the version, which was read as `seen` under the lock. action, facts: for the audit log."""
+    revision = seen.revision + 1
+    changed = replace(seen, state=state, former=former, reason=reason, revision=revision, since=now)
+    row = policy_versions.c.name == seen.name
+    connection.execute(update(policy_versions).where(row).values(**_VERSIONS.row(changed)))
     changes = {"from": seen.state, "to": state, "reason": reason, **(facts or {})}
     record(connection, actor=actor, action=action, target=f"policy:{seen.name}", facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)
@@ -118,7 +113,6 @@ def set_switch(
     values = {"killed": killed, "arm": arm, "actor": actor, "reason": reason, "made_at": now}
     action = "policy.unkill" if killed is None else "policy.kill"
     change: dict[str, Json] = {"killed": killed, "arm": arm, "reason": reason}
-    # The audit log is locked before the switch in all functions here, which prevents deadlocks.
     record(connection, actor=actor, action=action, target=f"policy:{base}", facts=change, now=now)
     _bump(connection, base=base, actor=actor, now=now, values=values)
     return control_of(connection, base=base)
@@ -131,8 +125,3 @@ def _bump(
     insert_new(connection, policy_control, [first], key="base")
     risen = {"revision": policy_control.c.revision + 1, **(values or {})}
     connection.execute(update(policy_control).where(policy_control.c.base == base).values(**risen))
-
-
-def _same(seen: PolicyVersion) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Condition that matches the row of a version only if it has not changed since `seen` was read."""
-    return policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision

@@ -5,8 +5,9 @@ from contextlib import suppress
 
 import pytest
 
+from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.access.audit_log import entries, record
+from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel, PolicyVersion
 
@@ -73,16 +74,15 @@ def test_the_switch_raises_the_revision(database):
 
 
 def test_switch_and_change_lock_in_one_order(database):
-    """A switch that waits for the audit log has locked nothing that a change of a version waits for."""
+    """A switch that waits for a change of a version has locked nothing that the change waits for."""
     seen = add(database, draft())
 
     def kill():
-        with database.write() as connection:
-            store.set_switch(connection, base=BASE, killed="champion", arm=None, actor="a", reason="r", now=7.0)
+        verbs.kill(database, base=BASE, arm=None, offered=(), actor="a", reason="r", now=7.0)
 
     with ThreadPoolExecutor(1) as pool:
         with database.write() as connection:
-            record(connection, actor="a", action="a", target="t")
+            store.lock_versions(connection, base=BASE)
             killed = pool.submit(kill)
             with suppress(TimeoutError):
                 killed.result(0.3)

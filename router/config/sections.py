@@ -229,8 +229,6 @@ class ConversationSettings(Section):
 class RolloutSettings(Section):
     """How versions of the policy are compared. See docs/rollouts.md."""
 
-    #: reward by which a version must be better than the champion to be promoted without --force
-    margin: Annotated[float, Field(ge=0)] = 0.0
     #: maximum number of versions in shadow; each computes the arms' probabilities for every decision, with a ledger
     shadows: Annotated[int, Field(ge=1, le=16)] = 4
     #: seconds in which a version in shadow must compute its probabilities for a batch of questions. A slower version

@@ -32,11 +32,6 @@ class Evidence:
     left_out: Mapping[str, int]
     """Reason -> number of decisions that do not count."""
 
-    def shows_better(self, *, margin: float) -> bool:
-        """Whether the version is better than the champion by more than a margin of the reward."""
-        low = self.comparison.reward.low
-        return self.comparison.verdict == "better" and low is not None and low > margin
-
 
 def evidence_on(database: Database, version: PolicyVersion, *, now: float) -> Evidence | None:
     """Compare a version with the champion; None unless it is in shadow. Reads at most MOST_ROWS decisions.

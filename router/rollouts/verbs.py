@@ -192,11 +192,10 @@ class _Move:
         """What the audit log stores about the evidence. Raises Conflict if the version is not better."""
         if self.act.force:
             return {"forced": True}
-        evidence, margin = self.evidence, self.settings.margin
-        if evidence is None or not evidence.shows_better(margin=margin):
+        evidence = self.evidence
+        if evidence is None or evidence.comparison.verdict != "better":
             sentence = "it was not in shadow" if evidence is None else evidence.sentence
-            better = f"better by more than rollout.margin, {margin:g}" if margin else "better"
-            message = f"the evidence does not show that {self.seen.name!r} is {better}: {sentence}"
+            message = f"the evidence does not show that {self.seen.name!r} is better: {sentence}"
             remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
             raise Conflict(message, field="force", remedy=remedy)
         return {"comparison": asdict(evidence.comparison)}

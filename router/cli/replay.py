@@ -30,15 +30,14 @@ def replay_verb(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME of a policy, VERSION of a snapshot, fixed:ARM or column:KEY [,...]; repeat it. Default: every "
-            "arm of the log, and uniform"
+            help="NAME of a policy, fixed:ARM or column:KEY [,...]; repeat it. Default: every arm, and uniform"
         ),
     ] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
             help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a "
-            "candidate; default: current if a candidate reads questions and the service logged the rows, else logged"
+            "candidate; default: current if a candidate is a policy and the service logged the rows, else logged"
         ),
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,

@@ -20,8 +20,8 @@ class FrontierPoint:
     name: str
     quality: float
     cost: float
-    #: arm: always this arm; served: what was served; price: the policy at another cost weight; in use: at the present
-    kind: Literal["arm", "served", "price", "in use"]
+    #: arm: always this arm; served: what was served; candidate: another policy; in use: the configured policy
+    kind: Literal["arm", "served", "candidate", "in use"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

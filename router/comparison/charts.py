@@ -1,4 +1,4 @@
-"""Pictures of an assessment: how ways of answering compare, at which price, and how it is learned."""
+"""Pictures of an assessment: how ways of answering compare, at which cost, and how it is learned."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,10 @@ from ragbandit.shared.formats import decimal, number, one_line, percent
 #: questions before which a mean so far is mostly chance
 _FIRST: Final = 20
 #: looks of lines and points in colours that the first arms do not have: the policy (cold, warm), the best fixed arm;
-#: what was served, the policy at other prices and at the present one
+#: what was served, and the policy in use
 _POLICIES: Final[tuple[Look, ...]] = ((5, 0), (6, 1), (4, 2))
 _FIXED: Final[Look] = (7, 3)
-_LOOKS: Final[dict[str, Look]] = {"served": (6, plots.RING), "price": (5, 0), "in use": (5, plots.RING)}
-#: smallest difference in quality that is worth a sentence
-_SEEN: Final = 0.005
+_LOOKS: Final[dict[str, Look]] = {"served": (6, plots.RING), "in use": (5, plots.RING)}
 #: least width of a plot with names next to its points, and width of a letter, in pixels
 _WIDE, _LETTER = 480.0, 7.0
 
@@ -71,21 +69,18 @@ def _cost_bar(cost: Difference) -> Bar:
 
 
 def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSigns) -> Picture | None:
-    """Quality against cost per question: arms, what was served, and the policy at other prices; None without points."""
+    """Quality against cost per question: arms, what was served, and policies; None without points."""
     points = [point for point in points if math.isfinite(point.quality) and math.isfinite(point.cost)]
     if not points:
         return None
     x = number_scale([point.cost for point in points], unit=unit, room=0.08)
     y = number_scale([point.quality for point in points], room=0.12)
     places = [(x.at(point.cost), plots.y_of(point.quality, y)) for point in points]
-    policy = sorted(place for place, point in zip(places, points, strict=True) if point.kind in ("price", "in use"))
-    inside = [plots.stretched(policy, look=_LOOKS["price"])] if len(policy) > 1 else []
-    entries = {}
+    inside, entries = list[Markup](), {}
     for point, place in zip(points, places, strict=True):
-        is_arm, is_price = point.kind == "arm", point.kind == "price"
-        look = signs.look(point.name.removeprefix("always ")) if is_arm else _LOOKS[point.kind]
-        inside.append(plots.mark(*place, look=look, size=8.0 if is_price else 14.0))
-        entries["the policy at other prices" if is_price else point.name] = look
+        look = _LOOKS.get(point.kind) or signs.look(point.name.removeprefix("always "))
+        inside.append(plots.mark(*place, look=look, size=14.0))
+        entries[point.name] = look
     title, cost = "Quality against cost per question", "Cost" if unit == "cost" else f"Cost, {unit}"
     plot = plots.frame(x, y, inside=[*inside, *_names(points, places=places)])
     body = '<p class="axis-name">Quality</p>{}<p class="axis-name below">{} per question</p>{}'
@@ -95,7 +90,6 @@ def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSign
         alt="; ".join(f"{name}: quality {quality}, cost {amount}" for name, _, quality, amount in cells),
         body=plots.drawn(body, plot, cost, plots.legend(entries.items())),
         table=NumberTable(title=title, columns=("Way of answering", "Kind", "Quality", cost), rows=tuple(cells)),
-        note=more_buys(points, unit=unit),
     )
 
 
@@ -107,27 +101,10 @@ def _names(points: Sequence[FrontierPoint], *, places: Sequence[tuple[float, flo
         name, side = one_line(point.name), 1 if x < 0.6 else -1
         ends = sorted((_WIDE * x + 9.0 * side, _WIDE * x + (9.0 + _LETTER * len(name)) * side))
         is_free = not any(ends[0] < right and left < ends[1] and abs(y - top) < 15.0 for left, right, top in taken)
-        if point.kind != "price" and is_free and ends[0] >= 0.0 and ends[1] <= _WIDE:
+        if is_free and ends[0] >= 0.0 and ends[1] <= _WIDE:
             taken.append((ends[0], ends[1], y))
             text = '<text class="wide" x="{}" y="{:.1f}" dx="{}" dy="4" text-anchor="{}">{}</text>'
             yield plots.drawn(text, plots.share_x(x), y, 11 * side, "start" if side > 0 else "end", name)
-
-
-def more_buys(points: Sequence[FrontierPoint], *, unit: str) -> str:
-    """What a higher cost would buy and a lower cost lose, in words; "" if no other price of the policy shows it."""
-    present = next((p for kind in ("in use", "served") for p in points if p.kind == kind), None)
-    prices = [p for p in points if p.kind == "price"]
-    texts = []
-    for side, verb in ((1.0, "more a question buys"), (-1.0, "less a question loses")):
-        if present is None:
-            break
-        gaps = [(side * (p.cost - present.cost), side * (p.quality - present.quality)) for p in prices]
-        gaps = sorted((cost, quality) for cost, quality in gaps if cost > 0.0 and quality >= _SEEN)
-        if gaps:
-            cost, quality = gaps[0]
-            each = f"{words.amount(float(f'{cost / quality:.2g}'), unit)} for each right answer"
-            texts.append(f"{words.amount(cost, unit)} {verb} about {decimal(quality)} of quality ({each})")
-    return f"At other prices of cost: {'; '.join(texts)}." if texts else ""
 
 
 def learning(curves: Sequence[LearningCurve]) -> Picture | None:

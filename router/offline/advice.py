@@ -9,7 +9,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
@@ -19,7 +19,6 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.gains import (
     CONFIDENCE,
-    ROUTING,
     Gains,
     log_of,
     on_draws,
@@ -31,15 +30,12 @@ from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.policy_pmfs import crossfitted_policy, held_out_folds
 from ragbandit.router.offline.warm import learner_of, numbered
-from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number
-from ragbandit.shared.types import Matrix, finite_json
+from ragbandit.shared.types import finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
-#: for the frontier of quality and cost, the policy is also measured at these multiples of the proposed cost weight
-_FRONTIER_FACTORS: Final = (0.0, *(10.0**exponent for exponent in (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5)))
 #: largest number of further questions that a forecast names
 _FARTHEST: Final = 1_000_000
 _TOO_CLOSE: Final = "more labelled questions than anybody has: the gain is too close to the limit"
@@ -53,7 +49,6 @@ class Ask:
     worth: float = WORTH  #: smallest gain in reward per question that justifies a router
     #: confidence of the comparisons of paired outcomes; logged draws always have CONFIDENCE
     confidence: float = CONFIDENCE
-    everything: bool = True  #: False skips the frontier
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,11 +88,9 @@ class _Adviser:
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
-        folds, weights = self._folds(judged, log=log), dict[float, str]()
-        if self.ask.everything and serves_prices(self.policy) and all(row.reward.has_parts for row in judged):
-            weights = _frontier_weights(settings)
         common: dict[str, Any] = {"settings": settings, "log": log}
-        common["pmfs"], notes = self._learned(self.settings.policy.name, folds=folds, weights=weights, **common)
+        folds, name = self._folds(judged, log=log), self.settings.policy.name
+        common["pmf"], notes = crossfitted_policy(self.policy, name=name, folds=folds, progress=self.progress, **common)
         about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
         advice = None
         if outcomes is not None:
@@ -105,10 +98,10 @@ class _Adviser:
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
-        found = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
-        if not isinstance(found, Gains):
-            return _wrong_log(found, rows=drawn)
-        estimated = concluded(Advice(**_fields(found, notes=notes), **about))
+        estimate = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
+        if not isinstance(estimate, Gains):
+            return _wrong_log(estimate, rows=drawn)
+        estimated = concluded(Advice(**_fields(estimate, notes=notes), **about))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
@@ -119,14 +112,6 @@ class _Adviser:
             raise InvalidInput(message, field=log.opened.described, remedy="give more questions")
         return held_out_folds(log, question=question, folds=folds)
 
-    def _learned(
-        self, name: str, *, log: MemoryLog, folds: Choices, settings: Settings, weights: Mapping[float, str]
-    ) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-        """Returns (the probabilities of routing, and of routing at each weight, notes). name: for progress."""
-        common: dict[str, Any] = {"log": log, "folds": folds, "settings": settings, "progress": self.progress}
-        pmfs, notes = crossfitted_policy(self.policy, weights, name=name, **common)
-        return {ROUTING: pmfs.pop(name), **pmfs}, notes
-
 
 def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:
     return {each.name: getattr(gains, each.name) for each in fields(gains)} | {"notes": (*notes, *gains.notes)}
@@ -135,17 +120,6 @@ def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:
 def _width(advice: Advice) -> float:
     gain = advice.comparisons[0].reward
     return math.inf if gain.low is None or gain.high is None else gain.high - gain.low
-
-
-def _frontier_weights(settings: Settings) -> dict[float, str]:
-    """Returns cost weight -> label, sorted by weight. A label is the weight, with the settings that have this value."""
-    named = list(settings.cost_weights.items())
-    unit = settings.reward.weight or 1.0
-    weights: dict[float, str] = {}
-    for name, weight in [*named, *(("", unit * factor) for factor in _FRONTIER_FACTORS)]:
-        if weight != settings.reward.weight:  # routing itself is asked at this weight
-            weights[weight] = f"{weights.get(weight, f'weight {number(weight)}')} {name}".strip()
-    return dict(sorted(weights.items()))
 
 
 def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:

@@ -43,7 +43,7 @@ class Gains:
     shares: Mapping[ArmName, float] = field(
         default_factory=dict
     )  #: share of the questions that routing sends to an arm
-    frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, routing, and routing at other weights of cost
+    frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, and routing
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
@@ -78,45 +78,36 @@ def unit_of(reward: RewardSettings) -> str:
     return charged[0][0].removesuffix("_total") if len(charged) == 1 and charged[0][1] == 1.0 else "cost"
 
 
-def on_outcomes(
-    outcomes: Outcomes, *, log: MemoryLog, pmfs: Mapping[str, Matrix], settings: Settings, confidence: float
-) -> Gains:
-    """Gains on known outcomes. pmfs: ROUTING, or a cost weight in words -> probabilities, (n, K) of the log.
+def on_outcomes(outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, settings: Settings, confidence: float) -> Gains:
+    """Gains on known outcomes. pmf: routing's probabilities on the rows of the log, (n, K).
 
     The rows of `outcomes` are the first rows of the log.
     """
     complete, columns = outcomes.complete, [outcomes.arms.index(arm) for arm in outcomes.complete]
     # All rows of a question have the same probabilities. Shape (questions, complete arms)
-    chosen = {
-        label: pmf[: len(outcomes.rows) : len(complete)][:, [log.log.arms.index(arm) for arm in complete]]
-        for label, pmf in pmfs.items()
-    }
-    ways = {
-        label: {part: (share * matrix[:, columns]).sum(axis=1) for part, matrix in outcomes.values.items()}
-        for label, share in chosen.items()
-    }
+    chosen = pmf[: len(outcomes.rows) : len(complete)][:, [log.log.arms.index(arm) for arm in complete]]
+    routed = {part: (chosen * matrix[:, columns]).sum(axis=1) for part, matrix in outcomes.values.items()}
     gains, reward = [], settings.reward
     common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": unit_of(reward)}
     common["confidence"] = confidence
     for column, arm in enumerate(outcomes.arms):
         asked = ~np.isnan(outcomes.values["reward"][:, column])
-        ours = {part: way[asked] for part, way in ways[ROUTING].items()}
+        ours = {part: way[asked] for part, way in routed.items()}
         theirs = {part: matrix[asked, column] for part, matrix in outcomes.values.items()}
         gains.append(paired(ROUTING, f"{ALWAYS}{arm}", ours=ours, theirs=theirs, **common))
     queries = outcomes.queries
-    points = {label: (way["quality"].mean(), way["cost"].mean()) for label, way in ways.items() if label != ROUTING}
     return Gains(
         questions=len(queries),
         on=f"on {counted(len(queries), 'question')} with the outcomes of every arm",
-        shares=dict(zip(complete, map(float, chosen[ROUTING].mean(axis=0)), strict=True)),
+        shares=dict(zip(complete, map(float, chosen.mean(axis=0)), strict=True)),
         kinds=question_kinds(
             queries,
-            pmfs=chosen[ROUTING],
+            pmfs=chosen,
             arms=complete,
-            rewards=ways[ROUTING]["reward"],
+            rewards=routed["reward"],
             schema=settings.context,
         ),
-        **_ordered(gains, judged=complete, points=points),
+        **_ordered(gains, judged=complete),
     )
 
 
@@ -124,7 +115,7 @@ def on_draws(
     rows: Sequence[Logged],
     *,
     log: MemoryLog,
-    pmfs: Mapping[str, Matrix],
+    pmf: Matrix,
     settings: Settings,
     folds: int,
     progress: Progress,
@@ -132,9 +123,8 @@ def on_draws(
     """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log."""
     drawn = log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
-    pmfs = {label: pmf[-len(rows) :][:, columns] for label, pmf in pmfs.items()}
-    common: dict[str, Any] = {"folds": folds, "progress": progress}
-    result = replay_pmfs(drawn, {ROUTING: pmfs.pop(ROUTING)}, baseline=ROUTING, **common)
+    routed = {ROUTING: pmf[-len(rows) :][:, columns]}
+    result = replay_pmfs(drawn, routed, baseline=ROUTING, folds=folds, progress=progress)
     if result.faults:  # with the policy, replay also checks the log by the policy's importance weights
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
@@ -149,18 +139,13 @@ def on_draws(
             untried[arm] = "cannot be judged: it was never drawn, and more rows like these would not change that"
         elif candidate.unsupported or not candidate.reward.is_known:
             untried[arm] = f"cannot be judged: it was drawn {counted(draws, 'time')}, too seldom"
-    points = {}
-    if pmfs and not is_partial:
-        for way in replay_pmfs(drawn, pmfs, **common).candidates:
-            if way.name in pmfs and way.comparison is not None and way.comparison.reward.is_known:
-                points[way.name] = way.quality.estimate or 0.0, way.cost.estimate or 0.0
     return Gains(
         questions=result.rows,
         on=f"estimated from {counted(result.rows, 'decision')} that drew one arm each",
         shares={arm: result.candidates[0].shares[arm] for arm in drawn.log.arms},
         notes=result.notes,
         untried=untried,
-        **_ordered(gains, judged=[arm for arm in drawn.log.arms if arm not in untried], points=points),
+        **_ordered(gains, judged=[arm for arm in drawn.log.arms if arm not in untried]),
     )
 
 
@@ -186,13 +171,8 @@ def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: boo
     return compare(ROUTING, second, unit=unit, blocked=blocked, needed=FEWEST_EFFECTIVE, **differences, **common)
 
 
-def _ordered(
-    comparisons: Sequence[Comparison], *, judged: Sequence[ArmName], points: Mapping[str, tuple[float, float]]
-) -> dict[str, Any]:
-    """The fields `best`, `comparisons` (the best of the judged arms first) and `frontier`.
-
-    points: cost weight in words -> quality and cost of routing at this weight.
-    """
+def _ordered(comparisons: Sequence[Comparison], *, judged: Sequence[ArmName]) -> dict[str, Any]:
+    """The fields `best`, `comparisons` (the best of the judged arms first) and `frontier`."""
 
     def place(comparison: Comparison) -> tuple[bool, float]:
         return comparison.second.removeprefix(ALWAYS) not in judged, -(comparison.reward.second or 0.0)
@@ -201,7 +181,6 @@ def _ordered(
     known = [one for one in ordered if not one.quality.tells_nothing]
     ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
     ways.append((ROUTING, ordered[0].quality.first, ordered[0].cost.first, "in use"))
-    ways += [(name, quality, cost, "price") for name, (quality, cost) in points.items()]
     frontier = [
         FrontierPoint(name=name, quality=float(quality), cost=float(cost), kind=kind)  # type: ignore[arg-type]
         for name, quality, cost, kind in ways

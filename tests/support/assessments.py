@@ -16,7 +16,7 @@ COUNTS = tuple(range(10, 401, 10))
 #: name, quality, cost and kind of each point
 POINTS = (
     ("deep", 0.8, 4.0, "arm"), ("fast", 0.61, 1.0, "arm"), ("what was served", 0.785, 2.7, "served"),
-    ("routing", 0.79, 2.65, "in use"), ("0.01", 0.82, 3.5, "price"), ("0.1", 0.76, 1.9, "price"),
+    ("routing", 0.79, 2.65, "in use"), ("linucb", 0.82, 3.5, "candidate"), ("mixture", 0.76, 1.9, "candidate"),
 )  # fmt: skip
 WHOLE = Assessment(
     title="Report",

@@ -25,6 +25,7 @@ from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
+from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.checks.questions import checked_number, checked_type
@@ -215,11 +216,11 @@ class _Sources:
     def of_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
         opened_log = open_log(path, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
-        skipped: list[BadRow] = []
-        rows, undrawn = opened_log.drawn_rows(skipped=skipped, progress=self.progress)
+        skipped, left_out = list[BadRow](), LeftOut()
+        rows, _ = opened_log.judged_rows(skipped=skipped, left_out=left_out, progress=self.progress)
         _print_left_out(skipped)
-        if undrawn:
-            errors.print(f"left out: {undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
+        if left_out.undrawn:
+            errors.print(f"left out: {left_out.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
             rows,
             source="the store" if path is None else str(path),
@@ -275,7 +276,7 @@ class _Sources:
         """Whether these records suffice for a verdict."""
         write_records(file, records)
         material = self.of_log(file, skip_bad=False)
-        return self.advice(material, ask=replace(ask, everything=False)).verdict != "not enough"
+        return self.advice(material, ask=ask).verdict != "not enough"
 
 
 def _print_left_out(bad: Sequence[BadRow]) -> None:

@@ -76,8 +76,6 @@ class Log:
     #: column with the pmf of a candidate -> its probabilities
     own: Mapping[str, Matrix] = field(default_factory=dict)
     candidates: tuple[Matrix, ...] = ()
-    #: Arrow record batch with the questions and rewards of the rows; None unless policies read them
-    batch: Any = None
 
     def __len__(self) -> int:
         return len(self.action)
@@ -110,7 +108,6 @@ class Log:
             fields={name: values[rows] for name, values in self.fields.items()},
             own={name: pmf[rows] for name, pmf in self.own.items()},
             candidates=tuple(pmf[rows] for pmf in self.candidates),
-            batch=None if self.batch is None else self.batch.take(np.arange(len(self))[rows]),
         )
 
 

@@ -7,7 +7,7 @@ dictionary-encoded. The column of a candidate contains lists of numbers aligned 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,10 @@ from ragbandit.router.offline.estimation.bandit_log import (
 from ragbandit.router.offline.logs import ONLY_PROPENSITY, Defaults
 from ragbandit.router.offline.logs.columns import (
     FIELDS,
-    LESSONS,
     LINE,
-    PARTS,
     REWARD,
     REWARD_WORDS,
     bytes_of,
-    column_type,
     id_keys,
     keys_of_bytes,
     normalised,
@@ -54,6 +51,11 @@ _IMPORTED = rf'"{IMPORTED}" ?:'
 _ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
 #: pattern for facts of decisions that the label queue chose because of their value and not at random
 _CHOSEN = rf'"{LabelRequest.key}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
+#: columns that are always read
+_COLUMNS: Final = (
+    *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight"),
+    *("features", "encoder_hash"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,24 +64,10 @@ class BatchSpec:
     mixed_arms: bool = False
     fields: tuple[str, ...] = ()  #: names for `Log.fields`: tenant, version, policy or keys of the context
     own: tuple[str, ...] = ()
-    questions: bool = False  #: whether policies read the questions; the log then keeps its batch
 
     @property
     def columns(self) -> tuple[str, ...]:
-        columns = [
-            "id",
-            "arms",
-            "pmf",
-            "arm",
-            "reward",
-            "propensity",
-            "made_at",
-            "facts",
-            "text",
-            "cost_weight",
-        ]
-        columns += ["features", "encoder_hash", *(LESSONS if self.questions else ())]
-        return tuple(dict.fromkeys([*columns, *map(column_of, self.fields), *self.own]))
+        return tuple(dict.fromkeys([*_COLUMNS, *map(column_of, self.fields), *self.own]))
 
 
 class LogSource(Protocol):
@@ -97,8 +85,9 @@ def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
     """The arms that the first drawn row offers; if `every` is True, the arms that any drawn row offers."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
-        rows = drawn_rows(batch)
-        arms |= offered_arms(rows if every else rows.slice(0, 1))
+        rows = selected(batch, drawn(batch))
+        names = compute.unique((rows if every else rows.slice(0, 1)).column("arms").flatten()).to_pylist()
+        arms |= {ArmName(name): None for name in names if name is not None}
         if arms and not every:
             break
     return tuple(arms)
@@ -126,25 +115,8 @@ def _has_fact(batch: Any, pattern: str) -> Flags:
     )
 
 
-def drawn_rows(batch: Any) -> Any:
-    was_drawn = drawn(batch)
-    return batch if was_drawn.all() else batch.filter(pa.array(was_drawn))
-
-
-def joined(batches: Sequence[Any]) -> Any:
-    """One batch of the rows of all, without dictionaries. Returns None if there are none."""
-    plain = []
-    for batch in batches:
-        kinds = {field.name: column_type(field.name) for field in batch.schema}
-        if "reward" in kinds:
-            kinds["reward"] = pa.struct([(part.name, PARTS[part.name]) for part in batch.schema.field("reward").type])
-        plain.append(batch.cast(pa.schema(kinds.items())))
-    return pa.concat_batches(plain) if plain else None
-
-
-def offered_arms(batch: Any) -> dict[ArmName, None]:
-    names = compute.unique(batch.column("arms").flatten()).to_pylist()
-    return {ArmName(name): None for name in names if name is not None}
+def selected(batch: Any, rows: Flags) -> Any:
+    return batch if rows.all() else batch.filter(pa.array(rows))
 
 
 def check_choice(arms: Sequence[ArmName]) -> None:
@@ -230,7 +202,6 @@ class _DecodedBatch:
             lines=lines if lines.any() else None,
             fields={name: self.texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
-            batch=batch if spec.questions else None,
         )
 
     def _check_offers(self, offers: Any) -> None:

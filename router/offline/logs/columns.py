@@ -1,7 +1,7 @@
 """The columns of a log: their names and Arrow types, and texts as hashed keys."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, get_type_hints
 
 import numpy as np
@@ -19,18 +19,14 @@ REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
 #: name of the column that readers add, with the line of each row; no file has a column of this name
 LINE: Final = "#line"
-#: names of columns that only a ledger has: number of decisions of the service, and restarted arms; see `Update`
-DECIDED, RESTARTS = "#decided", "#restarts"
-#: the further columns of a log whose questions are read by policies
-LESSONS: Final = ("seq", "context", "tenant", "budget", "policy", "version", DECIDED, RESTARTS)
 _TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 _COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
     **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
     **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
     **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
-    **dict.fromkeys(("arms", "allowed", "feedback_ids", RESTARTS), pa.list_(_TEXT)),
-    **dict.fromkeys(("seq", LINE, DECIDED), pa.int64()),
+    **dict.fromkeys(("arms", "allowed", "feedback_ids"), pa.list_(_TEXT)),
+    **dict.fromkeys(("seq", LINE), pa.int64()),
     "explored": pa.bool_(),
     "features": pa.list_(pa.float32()),
 }
@@ -48,11 +44,6 @@ PARTS: Final[Mapping[str, Any]] = {
 _WORDS = 16
 #: texts of more bytes than this are hashed one by one, since hashing all texts word by word would take minutes
 _LONG = 1 << 17
-
-
-def parts_read(columns: Sequence[str]) -> Sequence[str]:
-    """The parts of a reward in a batch with these columns: all of them only if policies learn from it."""
-    return (*PARTS,) if DECIDED in columns else (*REWARD, *REWARD_WORDS)
 
 
 def id_keys(ids: Any) -> Keys:

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
 from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, mapping, probabilities, seconds
-from ragbandit.router.offline.logs.columns import DECIDED, LINE, PARTS, RESTARTS, REWARD, column_type, parts_read
+from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WORDS, column_type
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.files import remote_system
 from ragbandit.shared.json_lines import new_file
 from ragbandit.shared.redaction import without_secrets
@@ -36,8 +36,6 @@ PIECE = 2048
 _OPEN = ("context", "budget", "aim", "facts")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
 _TYPES = pa.types
-#: column -> attribute of a row
-_OF_ROWS = {LINE: "line", DECIDED: "decided", RESTARTS: "restarts"}
 
 
 def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) -> None:
@@ -46,7 +44,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, place: str) 
         if name not in names:
             remedy = f"log id, arms, pmf, arm and reward; the file has {', '.join(names)}"
             raise InvalidInput("the file has no such column", field=f"{place} {name}", remedy=remedy)
-    elsewhere = {*columns} - {*names, DECIDED, RESTARTS} - ({*KEYS} - {"arms", "pmf"})
+    elsewhere = {*columns} - {*names} - ({*KEYS} - {"arms", "pmf"})
     if elsewhere:
         raise pa.ArrowInvalid(f"no columns {elsewhere}")
 
@@ -211,14 +209,19 @@ def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
     return record_batch(columns)
 
 
-def rows_batch(rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] | None = None) -> Any:
-    parts = parts_read(columns) if parts is None else parts
-    return record_batch({name: _column(rows, name, parts=parts) for name in columns})
+def rows_batch(
+    rows: Sequence[Logged], columns: Sequence[str], *, parts: Sequence[str] = (*REWARD, *REWARD_WORDS)
+) -> Any:
+    try:
+        return record_batch({name: _column(rows, name, parts=parts) for name in columns})
+    except pa.ArrowException as error:  # rows of files are checked, so these are from a store
+        message = f"{row_name(rows[0])} or a row after it cannot be read: {error}"
+        raise StoreError(message, remedy="see: ragbandit verify") from error
 
 
 def _column(rows: Sequence[Logged], name: str, *, parts: Sequence[str]) -> Any:
-    if name in _OF_ROWS:
-        return [getattr(row, _OF_ROWS[name]) for row in rows]
+    if name == LINE:
+        return [row.line for row in rows]
     if name == "reward":
         values = {part: [getattr(row.reward, part) for row in rows] for part in parts}
         for part in values.keys() & {"terms", "surrogates"}:

@@ -75,43 +75,38 @@ def replay(
     the baseline reads questions.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: settings of the service. They give floors, cold start, incumbent, fallback of policies and snapshots, and
-    folders of snapshots and cached features. Default: the settings of the opened log.
+    settings: settings of the service. They give floors, cold start, incumbent, fallback, and the folder of cached
+    features. Default: the settings of the opened log.
     encoder: makes the encoder for rows without usable features; default: the configured encoder, but none for rows in
     memory.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
-    Raises InvalidInput, ConfigError, StoreError or SnapshotError if the candidates cannot be judged.
+    Raises InvalidInput, ConfigError or StoreError if the candidates cannot be judged.
     """
     settings = settings or log.settings
     plan = replace(plan or Plan(), usual_weight=settings.reward.weight)
     specs = None if candidates is None else parse_candidates(candidates)
-    readers = [spec for spec in specs or () if spec.needs_rows]
+    learners = [spec for spec in specs or () if spec.learns]
     if log.several:
-        check_spread(readers, baseline=plan.baseline)
+        check_spread(learners, baseline=plan.baseline)
     judging = partial(estimate_candidates, log=log.described, since=log.since, executor=executor, progress=progress)
     own = tuple(spec.what for spec in specs or () if spec.kind == "column")
-    if not readers and plan.baseline != CURRENT:
+    if not learners and plan.baseline != CURRENT:
         return _replay_columns(log, specs=specs, own=own, plan=plan, judging=judging)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
-    # With a snapshot all rows are read, to find the questions that it has learned: these are not judged.
-    frozen = any(spec.kind == "snapshot" for spec in readers)
-    whole = log.read(
-        fields=plan.segments, own=own, older=frozen, sample=0 if frozen else plan.sample, progress=progress
-    )
+    whole = log.read(fields=plan.segments, own=own, sample=plan.sample, progress=progress)
     specs, baseline = specs or baselines(whole.log.arms), plan.baseline or LOGGED
     serving = current_settings(whole, plan=plan, settings=settings)
     if serving is not None:
         specs = [*specs, current_candidate(serving)]
         baseline = specs[-1].name
     plan = replace(plan, baseline=baseline)
-    ready = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    part, pmfs = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     return judging(
-        without_certain_start([ready.part()]),
+        without_certain_start([part]),
         plan=plan,
         candidates=specs,
-        candidate_pmfs=ready.candidate_pmfs,
+        candidate_pmfs=pmfs,
         logged=whole.recorded.policies,
-        notes=ready.notes,
         skipped=whole.skipped,
         sampled_from=whole.sampled_from,
     )
@@ -142,13 +137,13 @@ def _replay_columns(
         )
 
 
-def check_spread(readers: Sequence[CandidateSpec], *, baseline: str | None) -> None:
-    """Raise InvalidInput for what reads questions, which are not merged from several files."""
+def check_spread(learners: Sequence[CandidateSpec], *, baseline: str | None) -> None:
+    """Raise InvalidInput for policies that learn, since the questions of several files are not merged."""
     if baseline == CURRENT:
         message = "a policy that learns the log cannot be judged on several files"
         raise InvalidInput(message, field="baseline", remedy=_ONE_FILE)
-    if readers:
-        reason = f"{readers[0].name} reads questions, and cannot be judged on several files"
+    if learners:
+        reason = f"{learners[0].name} reads questions, and cannot be judged on several files"
         raise InvalidInput(reason, field="policy", remedy=f"{_ONE_FILE}, or log its pmf as a column")
 
 
@@ -161,7 +156,6 @@ def estimate_candidates(
     log: str,
     logged: LoggedPolicies | None = None,
     since: float | None = None,
-    notes: Sequence[str] = (),
     skipped: Sequence[BadRow] = (),
     sampled_from: int | None = None,
     executor: Executor | None = None,
@@ -195,7 +189,7 @@ def estimate_candidates(
         log=log,
         logged=logged or {},
         since=since,
-        notes=(*notes, *notes_on(first, evidence=evidence, plan=plan)),
+        notes=tuple(notes_on(first, evidence=evidence, plan=plan)),
         skipped=skipped,
         sampled_from=sampled_from,
     )
@@ -274,7 +268,7 @@ def replay_pmfs(
         *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
     ]
     # All rows are judged, imported ones too.
-    rows = replace(log.log, candidates=tuple(one.pmf for one in candidates), batch=None, imported=None)
+    rows = replace(log.log, candidates=tuple(one.pmf for one in candidates), imported=None)
     return estimate_candidates(
         [LogPart(rows=rows)],
         candidates=[*specs, *fixed],

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from sqlalchemy import select
 
 from ragbandit.router.config.loading import load as load_settings
@@ -30,22 +31,12 @@ from ragbandit.router.offline.logs import (
     usable_rows,
     with_progress,
 )
-from ragbandit.router.offline.logs.batches import (
-    BatchSpec,
-    LogSource,
-    arms_of,
-    check_choice,
-    decoded,
-    drawn,
-    joined,
-    offered_arms,
-)
-from ragbandit.router.offline.logs.columns import id_keys
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, arms_of, check_choice, decoded
+from ragbandit.router.offline.logs.columns import LINE, id_keys
 from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
-from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged_rows
+from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged
 from ragbandit.router.offline.replay.plan import LoggedPolicies, instant, served_name
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
@@ -54,6 +45,9 @@ from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
+
+#: rows that are checked together while rows are read into memory
+_PAGE: Final = 4096
 
 
 def open_log(
@@ -110,8 +104,8 @@ class MemoryLog:
     """A log whose questions policies read: all of its rows in memory."""
 
     log: Log
+    rows: Sequence[Logged]  #: the rows of `log`, in the same order
     opened: "OpenLog"  #: where the rows come from
-    place: str  #: prefix of a row's name in messages
     recorded: Recorded = field(default_factory=Recorded)
     skipped: Sequence[BadRow] = ()
     undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
@@ -171,14 +165,15 @@ class OpenLog:
         return files
 
     @contextmanager
-    def sources(self, *, skipped: list[BadRow], older: bool = False) -> Iterator[Sequence[LogSource]]:
-        """Open the log as sources of batches. skipped: receives unusable rows. older: read a ledger before `since` too.
+    def sources(self, *, skipped: list[BadRow]) -> Iterator[Sequence[LogSource]]:
+        """Open the log as sources of batches. skipped: receives unusable rows.
 
         Raises InvalidInput for files that cannot be listed, StoreError if the ledger cannot be read.
         """
         if self.in_store:
             with self._ledger() as ledger:
-                yield [LedgerSource.of(ledger, since=None if older else self.since)]
+                # Rows that are added later are not read, so that both passes read the same rows.
+                yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
         elif self.several:
             yield [ParquetSource(path=file, defaults=self.defaults) for file in self.files()]
         elif self.path is not None and form_of(self.path) == "parquet" and not self.skip_bad:
@@ -236,64 +231,65 @@ class OpenLog:
         *,
         fields: Sequence[str] = (),
         own: Sequence[str] = (),
-        older: bool = False,
         sample: int = 0,
         progress: Progress = no_progress,
     ) -> MemoryLog:
         """Read the rows into memory, with their questions. Raises InvalidInput, or StoreError for an unreadable store.
 
         fields, own: see `BatchSpec`.
-        older: True also reads the rows of a ledger that were decided before `since`, for policies to learn.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
         """
         skipped, left_out = list[BadRow](), LeftOut()
+        rows, total = self.judged_rows(skipped=skipped, left_out=left_out, sample=sample, progress=progress)
+        decisions = [row.decision for row in rows if self.mixed_arms or row is rows[0]]
+        arms = tuple(dict.fromkeys(arm for decision in decisions for arm in decision.arms))
+        check_choice(arms)
         fields = ("version", "policy", *fields)
-        spec = BatchSpec(arms=(), mixed_arms=self.mixed_arms, fields=fields, own=tuple(own), questions=True)
-        batches, total = list[Any](), 0
-        with self.sources(skipped=skipped, older=older) as sources:
-            for batch in (batch for source in sources for batch in source.batches(spec.columns)):
-                rows = judged_rows(batch, since=None if self.in_store else self.since, left_out=left_out)
-                batches.append(_sampled(rows, most=sample))
-                total += rows.num_rows
-                progress("rows read", total, 0)
-                if sample and sum(kept.num_rows for kept in batches) > 2 * sample:
-                    batches = [_sampled(joined(batches), most=sample)]
-        counts = {"older": left_out.older, "timeless": left_out.timeless}
-        check_times(kept=total, since=self.since, log=self.described, **counts)
-        whole = _sampled(joined(batches), most=sample) if total else None
-        if whole is None:
-            raise self._no_rows()
-        spec = replace(spec, arms=tuple(offered_arms(whole if self.mixed_arms else whole.slice(0, 1))))
-        check_choice(spec.arms)
-        log = decoded(whole, spec=spec, place=sources[0].place)
-        if self.since is not None and not (log.made_at >= self.since).any():
-            raise self._no_rows()
+        spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, own=tuple(own))
         return MemoryLog(
-            log=log,
+            log=decoded(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
+            rows=rows,
             opened=self,
-            place=sources[0].place,
             recorded=self.recorded(),
             skipped=skipped,
             undrawn=left_out.undrawn,
             total=total,
         )
 
-    def drawn_rows(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> tuple[list[Logged], int]:
-        """Returns (the rows whose arm was drawn, number of other rows). skipped: receives unusable rows."""
-        if self.in_store:
-            with self._ledger() as ledger:
-                stored = ledger_rows(ledger, since=self.since)
-                rows = list(with_progress(stored, progress, total=ledger.last_seq()))
-        else:
-            rows = list(self._usable(skipped=skipped, progress=progress))
+    def judged_rows(
+        self, *, skipped: list[BadRow], left_out: LeftOut, sample: int = 0, progress: Progress = no_progress
+    ) -> tuple[list[Logged], int]:
+        """Returns (rows whose arm was drawn since `since`, at most `sample` of them; number of all such rows).
+
+        skipped: receives unusable rows. left_out: counts the other rows. Raises InvalidInput if no row is left.
+        """
+        rows, total = list[Logged](), 0
+        since = None if self.in_store else self.since
+        with self._reading(skipped=skipped, progress=progress) as stream:
+            while page := list(islice(stream, _PAGE)):
+                flags = judged(rows_batch(page, ["facts", "reward", "made_at"]), since=since, left_out=left_out)
+                rows += compress(page, flags)
+                total += int(np.count_nonzero(flags))
+                if sample and len(rows) > 2 * sample:
+                    rows = _sampled(rows, most=sample)
+        counts = {"older": left_out.older, "timeless": left_out.timeless}
+        check_times(kept=total, since=self.since, log=self.described, **counts)
         if not rows:
             raise self._no_rows()
-        was_drawn = drawn(rows_batch(rows, ["facts", "reward"]))
-        return list(compress(rows, was_drawn)), int(np.count_nonzero(~was_drawn))
+        return _sampled(rows, most=sample), total
+
+    @contextmanager
+    def _reading(self, *, skipped: list[BadRow], progress: Progress) -> Iterator[Iterator[Logged]]:
+        if not self.in_store:
+            yield iter(self._usable(skipped=skipped, progress=progress))
+            return
+        with self._ledger() as ledger:
+            yield with_progress(ledger_rows(ledger, since=self.since), progress, total=ledger.last_seq())
 
 
-def _sampled(batch: Any, *, most: int) -> Any:
+def _sampled(rows: list[Logged], *, most: int) -> list[Logged]:
     """At most `most` rows in their order, drawn by the hash of their id; 0 keeps all."""
-    if not most or batch.num_rows <= most:
-        return batch
-    return batch.take(np.sort(np.argpartition(id_keys(batch.column("id").fill_null("")), most)[:most]))
+    if not most or len(rows) <= most:
+        return rows
+    keys = id_keys(pa.array([row.decision.id for row in rows]))
+    return [rows[place] for place in np.sort(np.argpartition(keys, most)[:most])]

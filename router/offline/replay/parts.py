@@ -9,7 +9,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation import Flags, Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn_rows, row_named, times_of
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn, row_named, selected, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
 from ragbandit.shared.errors import InvalidInput
@@ -26,17 +26,17 @@ class LeftOut(Tally):
     early: int = 0  #: rows before the first exploration
 
 
-def judged_rows(batch: Any, *, since: float | None, left_out: LeftOut) -> Any:
-    """The drawn rows of a batch that were decided since `since`. Counts the others in `left_out`."""
-    rows = drawn_rows(batch)
-    left_out.undrawn += batch.num_rows - rows.num_rows
+def judged(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags:
+    """Flags of the drawn rows of a batch that were decided since `since`. Counts the others in `left_out`."""
+    was_drawn = drawn(batch)
+    left_out.undrawn += int(np.count_nonzero(~was_drawn))
     if since is None:
-        return rows
-    times = times_of(rows)
+        return was_drawn
+    times = times_of(batch)
     recent = times >= since
-    left_out.timeless += int(np.count_nonzero(times == 0.0))
-    left_out.older += int(np.count_nonzero(~recent))
-    return rows.filter(recent)
+    left_out.timeless += int(np.count_nonzero(was_drawn & (times == 0.0)))
+    left_out.older += int(np.count_nonzero(was_drawn & ~recent))
+    return was_drawn & recent
 
 
 @dataclass(kw_only=True)
@@ -98,7 +98,7 @@ class LogPart:
             for start in range(0, len(self.rows), BATCH):
                 yield self.rows.part(slice(start, start + BATCH))
         for batch in () if self.source is None else self.source.batches(self.spec.columns):
-            rows = judged_rows(batch, since=self.since, left_out=self.left_out)
+            rows = selected(batch, judged(batch, since=self.since, left_out=self.left_out))
             if rows.num_rows:
                 log = self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
                 named = partial(row_named, rows, place=self.place)

@@ -2,7 +2,6 @@
 
 fixed:ARM      always this arm
 column:KEY     probabilities that the rows contain
-VERSION        a frozen snapshot; rows that it has learned are left out
 NAME           a policy of the registry. Before it is judged on a fold of this log, it learns the other folds
 """
 
@@ -24,7 +23,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import iso_time, one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
-Kind = Literal["fixed", "column", "snapshot", "policy"]
+Kind = Literal["fixed", "column", "policy"]
 #: names of the baselines that are not candidates
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
@@ -77,17 +76,13 @@ class Plan:
 class CandidateSpec:
     name: str
     kind: Kind
-    what: str  #: arm, key, version or registry name
+    what: str  #: arm, key or registry name
     params: Mapping[str, Json] = field(default_factory=dict)
     current: Settings | None = None  #: settings of the serving policy; None for any other candidate
 
     @property
-    def needs_rows(self) -> bool:
-        """Whether the candidate reads questions. The other candidates are computed from arrays."""
-        return self.kind == "snapshot" or self.learns
-
-    @property
     def learns(self) -> bool:
+        """Whether the candidate learns the log and reads questions. Other candidates are computed from arrays."""
         return self.kind == "policy" and self.what != "uniform"
 
 
@@ -102,18 +97,16 @@ def parse_candidates(
         name = one if isinstance(one, str) else one.name
         if name in (spec.name for spec in specs):
             raise InvalidInput(f"the candidate {name!r} is named twice", field="policy", remedy="name it once")
-        prefix, colon, suffix = name.partition(":")
+        prefix, _, suffix = name.partition(":")
         if isinstance(one, CandidateSpec):
             specs.append(one)
         elif prefix in ("fixed", "column") and suffix:
             specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=suffix))
         elif name in known_policies() or is_class_path(name):
             specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
-        elif colon or not name:
-            remedy = "use fixed:ARM, column:KEY, a version or a policy"
-            raise InvalidInput(f"{name!r} is not a candidate", field="policy", remedy=remedy)
         else:
-            specs.append(CandidateSpec(name=name, kind="snapshot", what=name))
+            remedy = f"use fixed:ARM, column:KEY or one of {', '.join(known_policies())}"
+            raise InvalidInput(f"{name!r} is not a candidate", field="policy", remedy=remedy)
     return specs
 
 
@@ -176,9 +169,9 @@ def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[str, ..
     return tuple(sorted(names))
 
 
-#: rows that a candidate has learned. "folds": all other folds. "before": the rows up to a snapshot. None: the candidate
-#: does not learn, or its name describes what it has learned
-Learned = Literal["folds", "before"] | None
+#: rows that a candidate has learned. "folds": all other folds. None for a candidate that does not learn, or whose name
+#: describes what it has learned
+Learned = Literal["folds"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,12 +185,9 @@ class CandidatePmf:
     policy: str | None = None
 
 
-_LEARNED: Final = {"folds": "learned from this log", "before": "as it was then"}
-
-
 def side(name: str, *, learned: Learned) -> str:
     """Name of a candidate in comparisons."""
-    return one_line(name) if learned is None else f"{one_line(name)} ({_LEARNED[learned]})"
+    return one_line(name) if learned is None else f"{one_line(name)} (learned from this log)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -228,7 +228,7 @@ def test_bad_rows(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
+        (("--policy", "best"), ("'best' is not a candidate", "linucb")),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
         (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use current, logged, or one of uniform")),
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),

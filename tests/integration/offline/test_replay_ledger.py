@@ -1,8 +1,7 @@
-"""A ledger of the store is replayed in pages of columns: the numbers of its rows in memory, on both databases."""
+"""A ledger of the store is replayed in pages: the numbers of its rows in memory, on both databases."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from sqlalchemy import update
 
@@ -13,7 +12,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyLabel
-from tests.conftest import on_sqlite
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -22,7 +20,7 @@ CANDIDATES = ["fixed:deep", "uniform"]
 @pytest.fixture
 def ledger_of_rows(database, monkeypatch):
     """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.ledger_source.PAGE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.ledger_transfer.PAGE", 37)
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):
@@ -59,14 +57,3 @@ def test_a_row_that_cannot_be_read(ledger_of_rows, database, change):
     with pytest.raises(StoreError, match="cannot be read") as caught:
         replay(log, candidates=CANDIDATES)
     assert "verify" in str(caught.value.remedy)
-
-
-@on_sqlite
-@pytest.mark.parametrize("every", [1, 2, 1000])
-def test_features_are_those_of_the_rows(ledger_of_rows, every):
-    """Columns give the features of the rows to the last bit if all, some or one of them have half precision."""
-    rows = []
-    for number, row in enumerate(lived_rows(90)):
-        kept = row.decision.features.astype(np.float16 if number % every == 0 else np.float32).astype(np.float32)
-        rows.append(replace(row, decision=replace(row.decision, features=kept)))
-    assert np.array_equal(ledger_of_rows(rows).read().log.features, memory_log(rows).read().log.features)

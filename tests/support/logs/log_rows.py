@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.logs import Defaults, Logged
-from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn_rows
+from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn, selected
 from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import KEYS, record_of
 from ragbandit.router.offline.logs.parquet import ParquetSource
@@ -175,7 +175,7 @@ def read_log(path, *, fields=(), own=(), batch_rows=1 << 16, defaults=None):
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
         spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own)
         for batch in source.batches(spec.columns):
-            yield decoded(drawn_rows(batch), spec=spec, place=source.place)
+            yield decoded(selected(batch, drawn(batch)), spec=spec, place=source.place)
 
 
 def keys_of(texts):

@@ -105,7 +105,7 @@ def test_fixed_arms_are_judged_by_propensities(tmp_path, name, offers):
     assert result.faults == ()
     assert any("600 rows have the probability of the drawn arm only" in note for note in result.notes)
     with pytest.raises(InvalidInput, match=r"pmf: 600 rows .*judge fixed:ARM"):
-        replay(log, candidates=["epsilon_greedy"])
+        replay(log, candidates=["linucb"])
 
 
 def test_two_arms_need_no_pmf(tmp_path):

@@ -13,7 +13,6 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
-from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
@@ -141,7 +140,6 @@ def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
     [
         ({"baseline": "current"}, CANDIDATES, "learns the log cannot be judged on several files"),
         ({}, ["linucb"], "linucb reads questions"),
-        ({}, [CandidateSpec(name="v", kind="snapshot", what="v")], "v reads questions"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(tmp_path, plan, candidates, said):

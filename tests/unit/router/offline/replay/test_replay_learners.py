@@ -1,65 +1,18 @@
-"""Snapshots and policies that learn from the log must not have seen what they are asked about."""
+"""Policies that learn from the log have not seen what they are asked about."""
 
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import FLOORS
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.bandit_log import folds_of
-from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.policy_pmfs import lessons
-from ragbandit.router.policies import make_policy
+from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.policies.algorithms.fixed import Uniform
-from ragbandit.router.policies.base import PolicyOutput, apply
+from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
-from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.log_rows import plain_rows
-from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from, with_text
-
-# ------------------------------------------------------------------------------------------------------------ snapshots
-
-
-def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linucb"):
-    """A snapshot of a policy that learned these rows, in the folder of these settings; its version."""
-    policy = make_policy(name, params={})
-    for update in lessons(memory_log(rows).read().log, place="line", plan=Plan()):
-        assert apply(policy, update)
-    info, tensors, facts = pack(
-        policy, label=PolicyLabel(label), last_seq=rows[-1].seq, encoder_hash=encoder_hash, now=0.0
-    )
-    files = SnapshotFiles(settings.snapshot_root)
-    files.write(info, tensors, facts)
-    return info.version
-
-
-def fresh_rows(count):
-    """Rows of `lived_rows` that ask a question each."""
-    return [with_text(row, f"question {number}") for number, row in enumerate(lived_rows(count))]
-
-
-LEFT_OUT = "rows are left out: a snapshot has learned them, or may have, or has learned their question"
-
-
-def test_snapshot_is_not_judged_on_its_lessons(settings):
-    """Rows that a snapshot has learned are left out, and a note says how many; the rest is judged by it as it was."""
-    made, rows = settings(), fresh_rows(200)
-    version = snapshot_of(rows[:120], made)
-    found = judged(rows, version, "uniform", settings=made)
-    assert (found.rows, found.notes[0]) == (80, f"120 {LEFT_OUT}")
-    assert found.candidates[0].described == "linucb after 120 updates of imported"
-    close(found.candidates[0].reward, judged(rows[120:], version, settings=made).candidates[0].reward)
-    policy, _ = SnapshotFiles(made.snapshot_root).load(version)
-    features = np.stack([row.decision.features for row in rows[120:]])
-    queries = [row.decision.query for row in rows[120:]]
-    shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)
-    floor = FLOORS / 3
-    assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
-        (1 - 3 * floor) * shares + floor, abs=0.05
-    )
+from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
 
 
 def test_features_are_made_where_they_are_missing(settings):
@@ -70,9 +23,8 @@ def test_features_are_made_where_they_are_missing(settings):
         for row, vector in zip(plain_rows(60), encoder.encode([f"question {n}?" for n in range(60)]), strict=True)
     ]
     bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows]
-    version = snapshot_of(rows[:20], made, label="main", encoder_hash=encoder.hash)
-    kept = judged(rows, version, "linucb", settings=made, encoder=lambda: pytest.fail("nothing to encode"))
-    again = judged(bare, version, "linucb", settings=made, encoder=lambda: encoder)
+    kept = judged(rows, "linucb", settings=made, encoder=lambda: pytest.fail("nothing to encode"))
+    again = judged(bare, "linucb", settings=made, encoder=lambda: encoder)
     for one, other in zip(kept.candidates, again.candidates, strict=True):
         close(other, one)
 
@@ -86,9 +38,6 @@ def test_features_that_cannot_be_made(settings):
     with pytest.raises(InvalidInput, match="has no question") as caught:
         judged(silent, "linucb", settings=settings(), encoder=lambda: HashingEncoder(8))
     assert caught.value.field == "text"
-
-
-# -------------------------------------------------------------------------------------------------- policies that learn
 
 
 class Spy(Uniform):

@@ -32,9 +32,6 @@ from ragbandit.workers.scoring import check_answers
 
 log = logging.getLogger("ragbandit.worker")
 
-_LEARNING_STATES: Final = frozenset({"shadow", "champion"})
-#: maximum number of versions that learn at the same time
-MOST: Final = 32
 #: time for which a learner tries again while the store fails, seconds
 LEARN_S: Final = 60.0
 
@@ -72,10 +69,9 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
-    """The versions that learn in their own ledgers, the champion first. The last former champion is one of them."""
+    """The versions that learn in ledgers of their own: champion, shadows, and the champion that a rollback restores."""
     last = previous_champion(versions)
-    learning = [v for v in versions if v.label != v.base and (v.state in _LEARNING_STATES or v is last)]
-    return sorted(learning, key=lambda v: (v.state != "champion", v.since))[:MOST]
+    return [v for v in versions if v.label != v.base and (v.state in ("champion", "shadow") or v is last)]
 
 
 def version_learning(context: Context) -> Routine:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Final
 
 from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import with_changes
@@ -62,8 +62,6 @@ class VersionDetail(PolicyVersion):
 
     possible: tuple[Verb, ...]
     """Actions that its state allows."""
-    killed: Literal["arm", "champion"] | None
-    """State of the kill switch, see `PolicyControl`."""
     evidence: Evidence | None
     """The evidence since it entered shadow; null in other states."""
 
@@ -78,11 +76,9 @@ def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
 def detail(database: Database, name: str, *, base: PolicyLabel, now: float) -> VersionDetail:
     with database.read() as connection:
         version = version_named(connection, name, base=base)
-        control = control_of(connection, base=base)
         has_previous = previous_champion(versions_of(connection, base=base)) is not None
     return VersionDetail(
         **asdict(version),
         possible=tuple(verb for verb in verbs_of(version) if has_previous or verb != "rollback"),
-        killed=control.killed,
         evidence=evidence_on(database, version, now=now),
     )

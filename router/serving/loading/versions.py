@@ -1,7 +1,7 @@
 """Version loader: makes this process use the champion, candidates and snapshots that the database names.
 
-`glance`, before each batch, applies the kill switch and removes ended versions: it reads one row by its key.
-`refresh`, on another thread, loads new candidates and another champion, which decide as soon as they are loaded.
+`glance`, before each batch, applies the kill switch: it reads one row by its key. `refresh`, on another thread, drops
+ended versions, and loads new ones and another champion, which decides as soon as it is loaded.
 """
 
 import logging
@@ -71,16 +71,12 @@ class VersionLoader:
 
     def glance(self) -> LiveVersions:
         with self._database.look() as connection:
-            if control_of(connection, base=self._base).revision == self.live.control.revision:
-                return self.live
-        with self._database.read() as connection:
             control = control_of(connection, base=self._base)
-            versions = versions_of(connection, base=self._base)
-        in_shadow = {version.name for version in versions if version.state == "shadow"}
+        if control.revision == self.live.control.revision:
+            return self.live
         with self._lock:
             if control.revision > self.live.control.revision:
-                kept = tuple(old for old in self.live.candidates if old.version.name in in_shadow)
-                self.live = LiveVersions(control=control, candidates=kept)
+                self.live = replace(self.live, control=control)
             live = self.live
         self._wake()
         return live

@@ -17,16 +17,12 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files import cache_root, whole_folder, write_file
 from ragbandit.shared.formats import did_you_mean
-
-if TYPE_CHECKING:
-    pass
-
 
 log = logging.getLogger("ragbandit.weights")
 

@@ -37,9 +37,6 @@ def parsed_action(text: str) -> Action | None:
 class ReactParams(ReaderParams):
     #: "paper" has ReAct's numbers. With "chat" the reader writes a paragraph, but an answer in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
-    #: source of the answer if the turns end without finish[...]. "read": a reader answers from the passages. "thought":
-    #: the latest thought is the answer. "nothing": the answer is empty, as in the paper
-    unfinished: Literal["read", "thought", "nothing"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3
     passages: Count = 8  #: maximum number of passages kept in all searches together; passages found later are dropped
@@ -59,13 +56,13 @@ class React(PromptedArm[ReactParams]):
     search[topic] shows the first sentences of the best passage and the titles of the others. A passage whose title is
     the topic counts as the best. lookup[word] shows the next sentence with the word in the passages found so far.
     finish[answer] ends the arm. If a turn has no action, one more call asks only for the action; each call without an
-    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], the param
-    `unfinished` chooses the answer. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
+    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], a reader
+    answers from the passages. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
     an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
 
     Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not only the
-    latest; if the turns exceed the model's context, the oldest are dropped; if the turns end without finish[...], a
-    reader may answer.
+    latest; if the turns exceed the model's context, the oldest are dropped; if the turns end without finish[...], the
+    paper's answer is empty.
     """
 
     arm: ClassVar[str] = "react"
@@ -149,10 +146,6 @@ class React(PromptedArm[ReactParams]):
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
     async def _answer_unfinished(self, question: str, *, stop_reason: str, run: Run, library: "_Library") -> Answer:
-        if self._params.unfinished == "nothing":
-            return Answer(text="", stop_reason=stop_reason)
-        if self._params.unfinished == "thought":
-            return finished(run.draft or "", stop_reason)
         if not library.pool.passages:
             k, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=k, cap=cap)

@@ -6,25 +6,10 @@ import json
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ragbandit.shared.event_reader import DONE, BrokenReply
-from ragbandit.shared.message_parts import MessageParts
+from ragbandit.shared.event_reader import BrokenReply
 from ragbandit.shared.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
 from ragbandit.shared.types import MAX_TEXT
-
-
-def read(*values, done=True, **more):
-    """The reply of these values; its deltas together are its message, as a client that reads along sees it."""
-    reply, sent = ModelReply(**more), MessageParts()
-    for value in values:
-        reply.take(value)
-        sent.add(json.loads(json.dumps(reply.delta, allow_nan=False)))
-    if done:
-        reply.take(DONE)
-    reply.end()
-    sent.add(sent.rest(reply.message.whole))
-    assert sent.whole == reply.message.whole
-    return reply
-
+from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
 
 _FIELDS = (
     *("content", "tool_calls", "function_call", "function", "name", "arguments", "index", "finish_reason", "logprobs"),
@@ -50,25 +35,6 @@ def test_a_field_of_any_type_is_read_or_a_broken_reply(values, uses_functions):
     """No type of a field raises another error than BrokenReply."""
     with contextlib.suppress(BrokenReply):
         read(*values, uses_functions=uses_functions)
-
-
-def chunk(delta=None, finish=None, **more):
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, **more}]}
-
-
-def whole(message, finish="stop", **more):
-    return {"choices": [{"index": 0, "message": message, "finish_reason": finish, **more}]}
-
-
-def piece(arguments=None, *, name=None, **more):
-    return chunk({"tool_calls": [{"function": {"name": name, "arguments": arguments}, **more}]})
-
-
-def calls_of(reply):
-    return [
-        (call["id"], call["type"], call["function"]["name"], call["function"]["arguments"])
-        for call in reply.message.whole.get("tool_calls", [])
-    ]
 
 
 @pytest.mark.parametrize(
@@ -115,28 +81,15 @@ def test_thoughts_and_refusals_among_the_parts_are_fields():
     }
 
 
-@pytest.mark.parametrize(
-    "nothing",
-    [
-        None,
-        7,
-        "wait",
-        [],
-        {},
-        {"choices": None},
-        {"choices": []},
-        {"choices": [None]},
-        {"choices": "x"},
-        chunk(),
-        chunk([]),
-    ],
-)
+_NO_CHOICE = [{"choices": value} for value in (None, [], [None], "x")]
+
+
+@pytest.mark.parametrize("nothing", [None, 7, "wait", [], {}, *_NO_CHOICE, chunk(), chunk([])])
 def test_a_chunk_with_nothing_in_it_changes_nothing(nothing):
     """Signs of life, null choices and other empty chunks are passed over, and so is another answer."""
     other = {"choices": [{"index": 1, "delta": {"content": "Oslo"}, "finish_reason": "length"}]}
-    reply = read(
-        nothing, chunk({"content": "Ro"}), nothing, other, chunk({"content": "me"}), nothing, chunk(finish="stop")
-    )
+    first, second = (chunk({"content": text}) for text in ("Ro", "me"))
+    reply = read(nothing, first, nothing, other, second, nothing, chunk(finish="stop"))
     assert (reply.text, reply.finish) == ("Rome", "stop")
 
 
@@ -180,38 +133,25 @@ def test_a_choice_may_have_the_text_itself(field):
     assert read({"choices": [{"delta": {}, field: "Rome"}]}).text == "Rome"
 
 
-@pytest.mark.parametrize(
-    ("word", "finish"),
-    [
-        ("tool_calls", "stop"),
-        ("function_call", "stop"),
-        ("stop", "stop"),
-        ("STOP", "stop"),
-        ("eos", "stop"),
-        ({"a": 1}, "stop"),
-        ("MAX_TOKENS", "length"),
-        ("model_length", "length"),
-        ("SAFETY", "content_filter"),
-        ("", "stop"),
-        ("null", "stop"),
-        (None, "stop"),
-        ("not_finished", "stop"),
-        ("content_filter: RECITATION", "content_filter"),
-        ("content-filter", "content_filter"),
-        ("guardrail_intervened", "content_filter"),
-        ({"type": "length", "length": 16}, "length"),
-        (["length"], "length"),
-        ("FinishReason.MAX_TOKENS", "length"),
-        ("FINISH_REASON_MAX_TOKENS", "length"),
-        ("maxTokens", "length"),
-        ({"type": "stop", "message": "no error"}, "stop"),
+FINISHES = {
+    "stop": [
+        *("tool_calls", "function_call", "stop", "STOP", "eos", "", "null", None, "not_finished", {"a": 1}),
+        {"type": "stop", "message": "no error"},
     ],
-)
+    "length": [
+        *("MAX_TOKENS", "model_length", "FinishReason.MAX_TOKENS", "FINISH_REASON_MAX_TOKENS", "maxTokens", ["length"]),
+        {"type": "length", "length": 16},
+    ],
+    "content_filter": ["SAFETY", "content_filter: RECITATION", "content-filter", "guardrail_intervened"],
+}
+
+
+@pytest.mark.parametrize(("word", "finish"), [(word, finish) for finish in FINISHES for word in FINISHES[finish]])
 def test_the_reason_for_the_end_is_one_of_openais(word, finish):
     """Other servers' reasons are read as OpenAI's; a reply that its server ends without one has an ordinary end."""
     assert read(chunk({"content": "x"}, finish=word)).finish == finish
-    assert read(chunk({"content": "x", "finish_reason": word})).finish == finish
-    assert read(chunk({"content": "x", "finish_reason": word})).message.whole == {}
+    inside = read(chunk({"content": "x", "finish_reason": word}))
+    assert (inside.finish, inside.message.whole) == (finish, {})
 
 
 @pytest.mark.parametrize("word", ["not_finished", "FINISH_REASON_UNSPECIFIED", "in_progress", " ", "NULL"])
@@ -260,26 +200,31 @@ def test_a_stream_without_any_end_broke_off():
     assert read(begun, chunk({"refusal": "no"})).finish == "stop"
 
 
+QUOTA = {"message": "quota reached"}
+FAILURES = [
+    *({"error": "quota reached"}, {"choices": [], "x_groq": {"error": "quota reached"}}, [{"error": QUOTA}]),
+    *({"object": "error", **QUOTA, "code": 40000}, {"type": "error", "msg": "quota reached"}, {"error": True, **QUOTA}),
+    *({"choices": None, "base_resp": {"status_msg": "quota reached"}}, {"choices": [], "detail": "quota reached"}),
+    *({"choices": [{"finish_reason": "error", "error": QUOTA}]}, whole({"content": "half", "error": QUOTA})),
+]
+SILENT = [
+    *(
+        whole({"content": "half"}, "error"),
+        chunk({"content": "half"}, "NETWORK_ERROR"),
+        whole({"content": ""}, "ERROR_X"),
+    ),
+    chunk({"content": "half"}, "function_call_filter: MALFORMED_FUNCTION_CALL"),
+    chunk({"content": "half"}, {"type": "abort"}),
+]
+
+
 @pytest.mark.parametrize(
     ("failure", "words", "status"),
     [
-        ({"error": {"message": "quota reached", "code": 429}}, "quota reached", 429),
-        ({"error": "quota reached"}, "quota reached", None),
-        ({"choices": [], "x_groq": {"error": "quota reached"}}, "quota reached", None),
+        ({"error": {**QUOTA, "code": 429}}, "quota reached", 429),
         ({"error": [{"detail": "quota reached", "status": "503"}], "choices": []}, "quota reached", 503),
-        ([{"error": {"message": "quota reached"}}], "quota reached", None),
-        ({"object": "error", "message": "quota reached", "code": 40000}, "quota reached", None),
-        ({"type": "error", "msg": "quota reached"}, "quota reached", None),
-        ({"choices": None, "base_resp": {"status_msg": "quota reached"}}, "quota reached", None),
-        ({"choices": [], "detail": "quota reached"}, "quota reached", None),
-        ({"choices": [{"finish_reason": "error", "error": {"message": "quota reached"}}]}, "quota reached", None),
-        (whole({"content": "half", "error": {"message": "quota reached"}}), "quota reached", None),
-        (whole({"content": "half"}, "error"), "did not describe", None),
-        (chunk({"content": "half"}, "NETWORK_ERROR"), "did not describe", None),
-        (chunk({"content": "half"}, "function_call_filter: MALFORMED_FUNCTION_CALL"), "did not describe", None),
-        (chunk({"content": "half"}, {"type": "abort"}), "did not describe", None),
-        (whole({"content": ""}, "ERROR_TOXIC"), "did not describe", None),
-        ({"error": True, "message": "quota reached"}, "quota reached", None),
+        *((failure, "quota reached", None) for failure in FAILURES),
+        *((failure, "did not describe", None) for failure in SILENT),
         ({"error": {"mine": "odd"}}, '{"mine": "odd"}', None),
     ],
 )
@@ -305,132 +250,6 @@ def test_an_answer_that_has_come_stands():
     empty = {"error": {"code": 0, "message": ""}}
     reply = read(empty | chunk({"content": "Rome"}, error=None), chunk(finish="stop"), {"error": "counting failed"})
     assert (reply.text, reply.finish) == ("Rome", "stop")
-
-
-HALVES = ["{", '"a": ', "1}"]
-BEGINNINGS = {
-    "as openai": [piece("", name="f", index=0, id="a"), *(piece(half, index=0) for half in HALVES)],
-    "no index": [piece("", name="f", id="a"), *(piece(half) for half in HALVES)],
-    "index from one": [piece("", name="f", index=1, id="a"), *(piece(half, index=1) for half in HALVES)],
-    "empty names later": [
-        piece("", name="f", index=0, id="a"),
-        *(piece(half, name="", index=0, id="") for half in HALVES),
-    ],
-    "id and name again": [piece(half, name="f", index=0, id="a") for half in HALVES],
-    "a new id each time": [
-        piece("", name="f", index=0, id="a"),
-        *(piece(half, index=0, id=f"b{half}") for half in HALVES),
-    ],
-    "an index later": [piece("", name="f", id="a"), *(piece(half, index=0) for half in HALVES)],
-    "another index later": [piece("", name="f", index=1, id="a"), *(piece(half, index=0) for half in HALVES)],
-    "repeated at the end": [
-        piece("", name="f", index=0, id="a"),
-        *(piece(half, index=0) for half in HALVES),
-        piece('{"a": 1}', name="f", index=0, id="a"),
-    ],
-    "repeated without a name": [piece('{"a": 1}', name="f", index=0, id="a"), piece('{"a": 1}', index=0)],
-    "nothing, then an object": [piece({}, name="f", index=0, id="a"), piece('{"a": 1}', index=0)],
-    "braces first": [piece("{}", name="f", index=0, id="a"), piece('{"a": 1}', index=0), piece("{}", index=0)],
-    "null first": [piece("null", name="f", index=0, id="a"), piece(" ", index=0), piece('{"a": 1}', index=0)],
-    "parameters": [chunk({"tool_calls": [{"id": "a", "function": {"name": "f", "parameters": {"a": 1}}}]})],
-    "input": [chunk({"tool_calls": [{"id": "a", "name": "f", "input": {"a": 1}}]})],
-    "an object": [piece({"a": 1}, name="f", index=None, id="a")],
-    "not in function": [chunk({"tool_calls": {"id": "a", "name": "f", "arguments": {"a": 1}}})],
-    "null entries": [chunk({"tool_calls": [None, {}, 3]}), piece('{"a": 1}', name="f", id="a", index="0")],
-}
-
-
-@pytest.mark.parametrize("name", BEGINNINGS)
-def test_a_call_in_pieces_is_one_call(name):
-    """However a server numbers and names the pieces of a call, they are one call at the place 0, followed by others."""
-    reply = read(*BEGINNINGS[name], chunk(finish="stop"))
-    (call,) = calls_of(reply)
-    assert call[:3] == ("a", "function", "f")
-    assert json.loads(call[3]) == {"a": 1}
-    assert reply.finish == "tool_calls"
-
-
-PAIRS = {
-    "index": [piece("{}", name="f", index=0, id="a"), piece("{}", name="f", index=1, id="b")],
-    "no index": [piece("{}", name="f", id="a"), piece("{}", name="f", id="b")],
-    "one index": [piece("{", name="f", index=0, id="a"), piece("}", index=0), piece("{}", name="f", index=0, id="b")],
-    "one index, no arguments": [piece(None, name="f", index=0, id="a"), piece(None, name="f", index=0, id="b")],
-    "mixed": [
-        piece("{", name="f", index=3, id="a"),
-        piece("{", name="f", index=1, id="b"),
-        piece("}", index=3),
-        piece("}", index=1),
-    ],
-    "whole": [
-        whole({"tool_calls": [{"id": each, "index": 0, "function": {"name": "f", "arguments": "{}"}} for each in "ab"]})
-    ],
-    "an index later": [
-        chunk({"tool_calls": [{"id": each, "function": {"name": "f"}} for each in "ab"]}),
-        piece("{}", index=0),
-        piece("{}", index=1),
-    ],
-    "null": [piece("null", name="f", index=0, id="a"), piece(" ", name="f", index=1, id="b")],
-    "no index in one chunk": [
-        chunk({"tool_calls": [{"id": each, "function": {"name": "f", "arguments": "{"}} for each in "ab"]}),
-        chunk({"tool_calls": [{"function": {"arguments": "}"}} for _ in "ab"]}),
-    ],
-}
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_two_calls_are_two(name):
-    """Another id is another call, whatever the index says; pieces may come in turn."""
-    reply = read(*PAIRS[name], chunk(finish="tool_calls"))
-    assert calls_of(reply) == [("a", "function", "f", "{}"), ("b", "function", "f", "{}")]
-
-
-@pytest.mark.parametrize("more", [{"index": 0}, {"index": 0, "id": ""}, {}])
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_calls_of_one_tool_without_ids_are_apart(more, size):
-    """A name after complete arguments begins another call, in the same chunk and in a later one."""
-    entries = [{"function": {"name": "f", "arguments": f'{{"a": {each}}}'}, **more} for each in range(4)]
-    reply = read(*(chunk({"tool_calls": entries[at : at + size]}) for at in range(0, 4, size)))
-    assert [call[3] for call in calls_of(reply)] == [f'{{"a": {each}}}' for each in range(4)]
-
-
-def test_arguments_with_an_unknown_index_change_no_complete_call():
-    """Arguments without a name, an id and a known index are not added to a call that is complete."""
-    reply = read(piece('{"a": 1}', name="f", index=0, id="a"), piece('{"b": 2}', index=1))
-    assert [call[3] for call in calls_of(reply)] == ['{"a": 1}', '{"b": 2}']
-
-
-@pytest.mark.parametrize("ids", [(None, None), ("", ""), ("c", "c"), ({}, [])])
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_every_call_has_an_id_of_its_own(ids, is_whole):
-    """Ids that are missing, empty, repeated or of another type are replaced by ids that no other call has."""
-    sent = [{"id": each, "function": {"name": "f", "arguments": '{"b": "\\ud800"}'}} for each in ids]
-    values = [whole({"tool_calls": sent})] if is_whole else [chunk({"tool_calls": [each]}) for each in sent]
-    if not is_whole and ids == ("c", "c"):
-        values = [chunk({"tool_calls": [{"index": at, **each}]}) for at, each in enumerate(sent)]
-    first, second = calls_of(read(*values))
-    assert first[0] != second[0]
-    assert all(isinstance(call[0], str) and call[0] and json.loads(call[3]) for call in (first, second))
-    assert read(whole({"tool_calls": [{"id": 7, "function": {"name": "f"}}]})).message.whole["tool_calls"][0] == {
-        "id": "7",
-        "type": "function",
-        "function": {"name": "f", "arguments": "{}"},
-    }
-
-
-def test_calls_of_functions_are_read_by_what_the_caller_sent():
-    """A call of the form before tools is a call of a tool, unless the caller uses that form."""
-    parts = [chunk({"function_call": {"name": "f", "arguments": "{"}}), chunk({"function_call": {"arguments": "}"}})]
-    reply = read(*parts, chunk(finish="function_call"))
-    assert [call[1:] for call in calls_of(reply)] == [("function", "f", "{}")]
-    assert reply.finish == "tool_calls"
-    reply = read(*parts, chunk(finish="function_call"), uses_functions=True)
-    assert (reply.message.whole, reply.finish) == ({"function_call": {"name": "f", "arguments": "{}"}}, "function_call")
-
-
-def test_further_fields_of_a_call_and_calls_of_another_kind_are_kept():
-    """A signature that the server wants back, and a call whose input is plain text, go through."""
-    call = {"id": "a", "type": "custom", "custom": {"name": "run", "input": "ls"}, "extra": {"sig": "x"}}
-    assert read(chunk({"tool_calls": [call]})).message.whole["tool_calls"] == [call]
 
 
 @pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content", "refusal", "mine", "arguments"])
@@ -568,17 +387,3 @@ def test_an_answer_in_audio_comes_in_pieces():
     pieces = [{"id": "a1", "data": "AA"}, {"data": "BB", "transcript": "Ro"}, {"transcript": "me", "expires_at": 5}]
     reply = read(*(chunk({"audio": one}) for one in pieces))
     assert reply.message.whole["audio"] == {"id": "a1", "data": "AABB", "transcript": "Rome", "expires_at": 5}
-
-
-@pytest.mark.parametrize("rest", [["ther"], ["weather"], ["weat", "weather"]])
-@pytest.mark.parametrize("arguments", ["{}", ""])
-def test_the_name_of_a_call_in_pieces(rest, arguments):
-    """Pieces before the arguments are one name, which clients get whole, also if a server repeats its beginning."""
-    reply, deltas = ModelReply(), []
-    pieces = [piece("", name=name, index=0) for name in ["wea", *rest]]
-    for value in [piece("", name="wea", index=0, id="c1"), *pieces[1:], piece(arguments, index=0), chunk({}, "stop")]:
-        reply.take(value)
-        deltas += reply.delta.get("tool_calls", [])
-    reply.end()
-    assert calls_of(reply) == [("c1", "function", "weather", "{}")]
-    assert [delta["function"].get("name") for delta in deltas] == ["weather"]

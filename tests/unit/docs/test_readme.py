@@ -29,7 +29,7 @@ def test_its_commands_run_in_a_clone(tmp_path, monkeypatch, caplog):
     table = tmp_path / "examples" / "handbook" / "table.jsonl"
     table.parent.mkdir(parents=True)
     with (ROOT / table.relative_to(tmp_path)).open(encoding="utf-8") as rows:
-        table.write_text("".join(itertools.islice(rows, 120)), encoding="utf-8")  # a fifth: it is learned eleven times
+        table.write_text("".join(itertools.islice(rows, 60)), encoding="utf-8")  # a tenth: it is learned eleven times
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_ENCODER__MODEL", "hashing")
     shown = set()

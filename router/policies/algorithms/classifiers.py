@@ -137,8 +137,8 @@ class TableClassifier(PerQuestionPolicy, ABC):
         """Train on rows with the outcome of every arm. Replaces an earlier training.
 
         Returns a report: the numbers of all, used, dropped (without a label) and inductive rows; the number of labels
-        of each arm; for each epoch the training loss, and loss and accuracy on held-out rows; the best epoch; and the
-        confusion matrix on held-out rows. Raises InvalidInput if fewer than two rows have a label.
+        of each arm; for each epoch the training loss, and loss and accuracy on held-out rows; and the best epoch.
+        Raises InvalidInput if fewer than two rows have a label.
         """
         arms = tuple(dict.fromkeys(arm for row in rows for arm in row.correct))
         targets_of_rows = [self._target(row, arms=arms) if arms else None for row in rows]
@@ -151,9 +151,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
         tensor = network.reader.tensor(targets)
-        epochs, best, unseen = self._train(
-            network, texts, targets=tensor, arms=arms, held_out=held_out, progress=progress
-        )
+        epochs, best = self._train(network, texts, targets=tensor, arms=arms, held_out=held_out, progress=progress)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
@@ -171,34 +169,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
             steps = [row.steps[arm] for row in rows if arm in row.steps]
             costs.append(math.fsum(steps) / len(steps) if steps else 0.0)
         self._costs = tuple(costs)
-        report["confusion"] = self._confusion([examples[index] for index in unseen])
         return report
-
-    def _confusion(self, examples: Sequence[tuple[TableRow, tuple[float, ...]]]) -> list[Json]:
-        """Number of questions of each label, the mean probability of each arm for them, and mean seconds of an answer.
-
-        A question's label is its cheapest right arm, as in Adaptive-RAG (figure 3) and MBA-RAG (figure 2).
-        """
-        if not examples:
-            return []
-        arms = self.trained_arms
-        labels: list[ArmName | None] = []
-        for row, target in examples:
-            steps = {arm: row.steps.get(arm, 0.0) for arm, value in zip(arms, target, strict=True) if value == 1.0}
-            labels.append(min(steps, key=steps.__getitem__) if steps else None)
-        rows = [row for row, _ in examples]
-        queries = [Query(text=row.question) for row in rows]
-        shares = np.array([output.pmf for output in self.pmf(queries, features=None, arms=[arms] * len(rows))])
-        timed = all(arm in row.seconds for row in rows for arm in arms)
-        seconds = np.array([[row.seconds[arm] for arm in arms] for row in rows]) if timed else None
-        matrix: list[Json] = []
-        for label in (*arms, None):  # None: questions that no arm answers right
-            places = [place for place, found in enumerate(labels) if found == label]
-            if places:
-                by_arm = dict(zip(arms, map(float, shares[places].mean(axis=0)), strict=True))
-                mean = None if seconds is None else float((shares * seconds)[places].sum(axis=1).mean())
-                matrix.append({"label": label, "questions": len(places), "arms": by_arm, "seconds": mean})
-        return matrix
 
     def _train(
         self,
@@ -209,8 +180,8 @@ class TableClassifier(PerQuestionPolicy, ABC):
         arms: Sequence[ArmName],
         held_out: int,
         progress: BatchProgress,
-    ) -> tuple[list[dict[str, Json]], int, list[int]]:
-        """Returns (measures of each epoch, number of the best epoch, indices of the held-out rows)."""
+    ) -> tuple[list[dict[str, Json]], int]:
+        """Returns (measures of each epoch, number of the best epoch)."""
         fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
         order = random.permutation(len(texts))
         unseen, rows, step = order[:held_out], order[held_out:], 0
@@ -239,7 +210,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 best = merit, number, network.arrays(rows=1)
         assert best is not None
         network.fill(best[2])
-        return epochs, best[1], unseen.tolist()
+        return epochs, best[1]
 
     def _loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         return self._measures(outputs, targets)[0]

@@ -128,8 +128,11 @@ def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store,
         assert goes_on(router, hashed=COUNTED, learned=6)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("features", [{"amx_bf16": True}, {"avx512_vnni": True}, {}])
+@pytest.mark.parametrize(
+    ("precision", "features"),
+    [("float32", {"amx_bf16": True}), ("bfloat16", {"avx512_vnni": True}), ("int8", {})],
+    ids=["float32", "bfloat16", "int8"],
+)
 def test_a_store_keeps_its_precision(store, monkeypatch, precision, features):
     """A store verifies and learns with the precision that it began with, whatever `auto` is on this processor."""
     with store(precision=precision) as router:

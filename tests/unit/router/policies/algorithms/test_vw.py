@@ -23,10 +23,7 @@ vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python"
 QUERY = Query(text="who?")
 SORTED = tuple(sorted(ARMS))
 #: other than EXAMPLES of test_policy_contract.py
-MORE = [
-    {"explorer": "squarecb", "cb_type": "mtr", "learning_rate": 0.05, "power_t": 0.0, "bits": 16},
-    {"explorer": "squarecb", "cb_type": "ips", "power_t": 0.5, "bits": 16},
-]
+MORE = [{"explorer": "squarecb", "cb_type": "ips", "power_t": 0.5, "bits": 16}]
 
 
 def maker(**params):

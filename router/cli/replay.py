@@ -83,7 +83,7 @@ def replay_verb(
         message = "--label applies to the store, but --log reads a file"
         raise InvalidInput(message, field="label", remedy="leave out --label or --log")
     settings = configuration.load(config).settings
-    check_fallback(settings)
+    check_fallback(settings.policy, arms=list(settings.arms))
     opened = open_log(
         log,
         config=settings,

@@ -4,7 +4,7 @@ import difflib
 import logging
 from collections.abc import Iterator, Sequence
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
 from ragbandit.router.policies.algorithms.classifiers import TableClassifier
 from ragbandit.router.policies.base import WHERE, Policy, schema_of
@@ -15,64 +15,61 @@ log = logging.getLogger("ragbandit.policies")
 
 def check_policy(settings: Settings) -> None:
     """Raise ConfigError if the policy is unknown, is not trained, or has wrong params or unknown arms."""
-    check_fallback(settings)
-    check_incumbent(settings)
-    _check_holdback(settings)
-    configured = settings.policy
+    configured, arms = settings.policy, sorted(settings.arms)
+    check_fallback(configured, arms=arms)
+    _check_incumbent(configured, arms=arms)
+    _check_holdback(configured, arms=arms)
     params = with_settings(configured.name, params=configured.params, schema=settings.context, facts=settings.arm_facts)
     policy = make_policy(configured.name, params=params)
-    check_arms(policy, arms=sorted(settings.arms), where=WHERE)
-    _check_texts(policy, settings=settings)
+    check_arms(policy, arms=arms, where=WHERE)
+    if settings.log.text != "full":
+        _check_without_texts(policy, worker_arms=sorted(settings.worker_arms))
     if settings.context and not schema_of(policy):
         details = {"action": "context_unused"}
         log.warning("context: %s does not learn from it; mba, linucb and vw do", policy.algorithm, extra=details)
 
 
-def _check_texts(policy: Policy, *, settings: Settings) -> None:
-    """Raise ConfigError if texts are not stored, but the policy learns from texts or workers run arms."""
-    text = settings.log.text
-    if text == "full":
-        return
+def _check_without_texts(policy: Policy, *, worker_arms: Sequence[str]) -> None:
+    """Raise ConfigError if the policy learns from texts, or if workers run arms: texts are not stored."""
     if "text" in policy.needs:
-        fault = f"{policy.algorithm} learns from questions, and log.text: {text} does not store them"
+        fault = f"{policy.algorithm} learns from questions, and log.text: none does not store them"
         remedy = "set it to full, or choose a policy that needs only features"
         raise ConfigError(fault, field="log.text", remedy=remedy)
-    if settings.worker_arms:
-        arm = sorted(settings.worker_arms)[0]
-        fault = f"workers read questions for {arm} in the database, and log.text: {text} does not store them"
+    if worker_arms:
+        fault = f"workers read questions for {worker_arms[0]} in the database, and log.text: none does not store them"
         raise ConfigError(fault, field="log.text", remedy="set it to full, or set run_by: caller for every arm")
 
 
-def check_fallback(settings: Settings) -> None:
-    _check_arm(settings.policy.fallback, field="policy.fallback", settings=settings)
+def check_fallback(policy: PolicySettings, *, arms: Sequence[str]) -> None:
+    _check_arm(policy.fallback, field="policy.fallback", arms=arms)
 
 
-def check_incumbent(settings: Settings) -> None:
-    _check_arm(settings.policy.incumbent, field="policy.incumbent", settings=settings)
-    if settings.policy.incumbent is not None and settings.policy.name == CONSERVATIVE:
+def _check_incumbent(policy: PolicySettings, *, arms: Sequence[str]) -> None:
+    _check_arm(policy.incumbent, field="policy.incumbent", arms=arms)
+    if policy.incumbent is not None and policy.name == CONSERVATIVE:
         message = f"the policy {CONSERVATIVE} has an incumbent of its own"
         remedy = "remove it, or set policy.name to the inner policy"
         raise ConfigError(message, field="policy.incumbent", remedy=remedy)
 
 
-def _check_holdback(settings: Settings) -> None:
-    holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
+def _check_holdback(policy: PolicySettings, *, arms: Sequence[str]) -> None:
+    holdback, incumbent = policy.holdback, policy.incumbent
     if holdback is None:
         return
     arm = holdback.arm
-    _check_arm(arm, field="policy.holdback.arm", settings=settings)
+    _check_arm(arm, field="policy.holdback.arm", arms=arms)
     if incumbent not in (None, arm):
         message = f"{arm!r} would keep its share even if it loses reward against policy.incumbent, {incumbent!r}"
         remedy = f"set it to {incumbent}, or remove one of the two"
         raise ConfigError(message, field="policy.holdback.arm", remedy=remedy)
 
 
-def _check_arm(arm: str | None, *, field: str, settings: Settings) -> None:
-    if arm is None or arm in settings.arms:
+def _check_arm(arm: str | None, *, field: str, arms: Sequence[str]) -> None:
+    if arm is None or arm in arms:
         return
-    similar = difflib.get_close_matches(arm, settings.arms, n=1)
+    similar = difflib.get_close_matches(arm, arms, n=1)
     raise ConfigError(
-        f"{arm!r} is not among the arms {sorted(settings.arms)}",
+        f"{arm!r} is not among the arms {sorted(arms)}",
         field=field,
         remedy=f"is it the arm {similar[0]!r}? Correct one of the two" if similar else "name one, or leave it out",
     )

@@ -13,7 +13,7 @@ LEFT = {
     "router/api": 5,
     "router/learning": 5,
     "router/offline": 21,
-    "router/policies": 6,
+    "router/policies": 1,
     "router/queue": 2,
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback

@@ -245,7 +245,7 @@ class Life:
         """Note all comparisons of a JSON reply."""
 
         def way(name: str) -> str:
-            if " as served" in name or name in ("routing", "what was served", "champion", "main"):
+            if name in ("routing", "what was served", "the logged policy", "champion", "main"):
                 return "served"
             policy = "warm policy" if "table" in surface else "policy"
             return policy if name.startswith((self.world.policy, "learned")) else name.replace("fixed:", "always ")

@@ -1,6 +1,6 @@
 """Builds the results of a replay from its sums."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -13,16 +13,13 @@ from ragbandit.router.comparison.intervals import PARTS, Moments, corrected, cre
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
-    LOGGED,
     Arm,
     CandidatePmf,
     CandidateResult,
     CandidateSpec,
     ImportanceWeights,
-    LoggedPolicies,
     Plan,
     ReplayResult,
-    deciders,
     side,
 )
 from ragbandit.router.offline.replay.sums import Evidence, LogSummary
@@ -32,7 +29,8 @@ from ragbandit.shared.types import ArmName, Vector
 
 #: largest number of unusable rows that the result names
 MOST_NAMED = 20
-_SAME: Final = "nothing: both are the same policy, which differ in what they have learned"
+#: name of the baseline that is no candidate
+LOGGED_POLICY: Final = "the logged policy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,32 +41,29 @@ class ResultAssembler:
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(
-        self, candidate_pmfs: Sequence[CandidatePmf], *, logged: LoggedPolicies, skipped: Sequence[BadRow], **about: Any
+        self, candidate_pmfs: Sequence[CandidatePmf], *, skipped: Sequence[BadRow], **about: Any
     ) -> ReplayResult:
-        summary = self.summary
-        versions: Mapping[str, int] = summary.fields.get("version", {})
-        policies = deciders(logged, versions)
-        against = self._against(candidate_pmfs, logged=policies, learning=len([name for name in versions if name]) > 1)
+        against = LOGGED_POLICY
+        if self.baseline is not None:
+            against = side(self.candidates[self.baseline].name, learned=candidate_pmfs[self.baseline].learned)
         reward, quality, cost = (self._shown(self.evidence, self.baseline, target=target) for target in range(3))
         begin, end = self._times or (None, None)
         return ReplayResult(
             **about,
-            rows=summary.rows,
+            rows=self.summary.rows,
             questions=self.evidence.whole.rows,
             begin=begin,
             end=end,
             plan=self.plan,
-            baseline="the logged policy" if self.baseline is None else self.candidates[self.baseline].name,
+            baseline=LOGGED_POLICY if self.baseline is None else self.candidates[self.baseline].name,
             against=against,
             baseline_reward=reward,
             baseline_quality=quality,
             baseline_cost=cost,
             comparisons=self._comparisons,
             arms=self._arms(),
-            logged=policies,
             candidates=tuple(
-                self._candidate(index, described=pmf, logged=policies, against=against)
-                for index, pmf in enumerate(candidate_pmfs)
+                self._candidate(index, described=pmf, against=against) for index, pmf in enumerate(candidate_pmfs)
             ),
             faults=self.faults,
             skipped_rows=len(skipped),
@@ -93,35 +88,24 @@ class ResultAssembler:
     def _comparisons(self) -> int:
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def _against(self, described: Sequence[CandidatePmf], *, logged: Sequence[str], learning: bool) -> str:
-        """The baseline in words."""
-        if self.baseline is not None:
-            return side(self.candidates[self.baseline].name, learned=described[self.baseline].learned)
-        names = sorted({one_line(name) for name in logged})
-        return f"{' and '.join(names) or 'the logged policy'} as served{' while learning' if learning else ''}"
-
-    def _candidate(
-        self, index: int, *, described: CandidatePmf, logged: Sequence[str], against: str
-    ) -> CandidateResult:
+    def _candidate(self, index: int, *, described: CandidatePmf, against: str) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
         reward, quality, cost = (self._shown(self.evidence, index, target=target) for target in range(3))
         mass = weights.unsupported_mass
         low, high = weights.mean_interval(alpha=self._alpha)
-        same = self._is_same(index, described=described, logged=logged)
+        same = index != self.baseline and bool(self.summary.apart[index] <= SUM_TOLERANCE)
         comparison = None
         if index != self.baseline:
             first = side(spec.name, learned=described.learned)
             comparison = self._compared(
                 self.evidence, index, self.baseline, names=(first, against), comparisons=self._comparisons
             )
-            if self.summary.apart[index] <= SUM_TOLERANCE:
+            if same:
                 means = {"first": reward.estimate, "second": reward.estimate}
                 zero = Difference(estimate=0.0, low=0.0, high=0.0, effective_rows=float(self.summary.rows), **means)
                 comparison = replace(
                     comparison, reward=zero, quality=zero, cost=zero, verdict="as good", missing=None, progress=1.0
                 )
-            elif same and comparison.verdict != NOT_KNOWN:
-                comparison = replace(comparison, verdict=NOT_KNOWN, missing=_SAME, progress=0.0)
         return CandidateResult(
             name=spec.name,
             described=described.described,
@@ -147,15 +131,6 @@ class ResultAssembler:
             learned=described.learned,
             same_policy=same,
         )
-
-    def _is_same(self, index: int, *, described: CandidatePmf, logged: Sequence[str]) -> bool:
-        """Whether candidate and baseline are the same policy, which may differ in what they have learned.
-
-        logged: names of the policies that served the log.
-        """
-        if index != self.baseline and self.summary.apart[index] <= SUM_TOLERANCE:
-            return True
-        return described.policy is not None and self.plan.baseline == LOGGED and set(logged) == {described.policy}
 
     def _not_offered(self, spec: CandidateSpec) -> list[str]:
         summary = self.summary

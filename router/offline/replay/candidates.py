@@ -13,13 +13,12 @@ from ragbandit.router.offline.logs.parquet import row_name
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import LogPart, imported
 from ragbandit.router.offline.replay.plan import (
-    CURRENT,
     CandidatePmf,
     CandidateSpec,
+    Learned,
     Plan,
     array_pmf,
     described,
-    served_name,
 )
 from ragbandit.router.offline.replay.policy_pmfs import (
     MakeEncoder,
@@ -79,12 +78,9 @@ def prepare(
             progress=progress,
         )
         description = f"{spec.what}, each of {plan.folds} folds judged by what the others taught"
-        candidate = CandidatePmf(described=description, pmf=pmf, notes=notes)
-        if not spec.current:  # the name of the serving policy describes what it has learned
-            policy = served[spec.name]
-            name = served_name(policy.algorithm, params=policy.params)
-            candidate = replace(candidate, learned="folds", policy=name)
-        pmfs.append(candidate)
+        # The name of the serving policy describes what it has learned.
+        learned: Learned = None if spec.current else "folds"
+        pmfs.append(CandidatePmf(described=description, pmf=pmf, notes=notes, learned=learned))
     rows = replace(log.log, candidates=tuple(candidate.pmf for candidate in pmfs))
     return LogPart(rows=rows, undrawn=log.undrawn), pmfs
 
@@ -111,11 +107,9 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
     return settings.model_copy(update={"policy": settings.policy.model_copy(update=changes)})
 
 
-def current_settings(log: MemoryLog, *, plan: Plan, settings: Settings) -> Settings | None:
-    """The settings of the serving policy if this policy is the baseline (see `Plan.baseline`), else None."""
-    if plan.baseline not in (CURRENT, None):
-        return None
-    if log.recorded.serving is not None or plan.baseline == CURRENT:
-        return log.recorded.serving or settings
+def serving_settings(log: MemoryLog, *, settings: Settings) -> Settings | None:
+    """The settings of the policy that served the log; None if it was logged elsewhere."""
+    if log.serving is not None:
+        return log.serving
     served = (log.log.fields["policy"] == settings.policy.label) & ~imported(log.log)
     return settings if served.any() else None

@@ -18,7 +18,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import current_settings, prepare
+from ragbandit.router.offline.replay.candidates import prepare, serving_settings
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.parts import LogPart, check_times, without_certain_start
 from ragbandit.router.offline.replay.plan import (
@@ -26,7 +26,6 @@ from ragbandit.router.offline.replay.plan import (
     LOGGED,
     CandidatePmf,
     CandidateSpec,
-    LoggedPolicies,
     Plan,
     ReplayResult,
     array_pmf,
@@ -94,10 +93,13 @@ def replay(
         return _replay_columns(log, specs=specs, own=own, plan=plan, judging=judging)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
     whole = log.read(fields=plan.segments, own=own, sample=plan.sample, progress=progress)
-    specs, baseline = specs or baselines(whole.log.arms), plan.baseline or LOGGED
-    serving = current_settings(whole, plan=plan, settings=settings)
-    if serving is not None:
-        specs = [*specs, current_candidate(serving)]
+    specs, serving = specs or baselines(whole.log.arms), serving_settings(whole, settings=settings)
+    if plan.baseline == LOGGED and serving is not None:
+        message = "the policy was learning while it served, so every policy that has learned this log is ahead of it"
+        raise InvalidInput(message, field="baseline", remedy=f"use {CURRENT}, or one of the candidates")
+    baseline = plan.baseline or (LOGGED if serving is None else CURRENT)
+    if baseline == CURRENT:
+        specs = [*specs, current_candidate(serving or settings)]
         baseline = specs[-1].name
     plan = replace(plan, baseline=baseline)
     part, pmfs = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
@@ -106,7 +108,6 @@ def replay(
         plan=plan,
         candidates=specs,
         candidate_pmfs=pmfs,
-        logged=whole.recorded.policies,
         skipped=whole.skipped,
         sampled_from=whole.sampled_from,
     )
@@ -124,15 +125,13 @@ def _replay_columns(
     with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
         specs, plan = specs or baselines(arms), replace(plan, baseline=plan.baseline or LOGGED)
-        fields = tuple(dict.fromkeys(["version", *plan.segments]))
-        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=fields, own=own)
+        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=plan.segments, own=own)
         parts = [LogPart(source=source, spec=spec, candidates=specs, plan=plan, since=log.since) for source in sources]
         return judging(
             without_certain_start(parts),
             plan=plan,
             candidates=specs,
             candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
-            logged=log.recorded().policies,
             skipped=skipped,
         )
 
@@ -154,7 +153,6 @@ def estimate_candidates(
     candidate_pmfs: Sequence[CandidatePmf],
     plan: Plan,
     log: str,
-    logged: LoggedPolicies | None = None,
     since: float | None = None,
     skipped: Sequence[BadRow] = (),
     sampled_from: int | None = None,
@@ -187,7 +185,6 @@ def estimate_candidates(
     return assembler.result(
         candidate_pmfs,
         log=log,
-        logged=logged or {},
         since=since,
         notes=tuple(notes_on(first, evidence=evidence, plan=plan)),
         skipped=skipped,

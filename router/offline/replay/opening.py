@@ -1,6 +1,5 @@
 """Logs for a replay: files, the ledger of the store or rows in memory, read in batches."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import select
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
@@ -37,12 +35,11 @@ from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged
-from ragbandit.router.offline.replay.plan import LoggedPolicies, instant, served_name
+from ragbandit.router.offline.replay.plan import instant
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
@@ -91,22 +88,14 @@ def memory_log(rows: Iterable[Logged], **about: Any) -> "OpenLog":
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
-    """What a store records about the policies of a log."""
-
-    policies: LoggedPolicies = field(default_factory=dict)
-    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
-    serving: Settings | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLog:
     """A log whose questions policies read: all of its rows in memory."""
 
     log: Log
     rows: Sequence[Logged]  #: the rows of `log`, in the same order
     opened: "OpenLog"  #: where the rows come from
-    recorded: Recorded = field(default_factory=Recorded)
+    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
+    serving: Settings | None = None
     skipped: Sequence[BadRow] = ()
     undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
     total: int = 0  #: number of rows that the rows in memory were drawn from
@@ -131,7 +120,6 @@ class OpenLog:
     mixed_arms: bool = False
     skip_bad: bool = False
     name: str = "a log in memory"
-    recorded_elsewhere: Recorded = field(default_factory=Recorded)  #: for rows in memory
 
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:
@@ -208,23 +196,14 @@ class OpenLog:
         remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
         return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
 
-    def recorded(self) -> Recorded:
-        if not self.in_store:
-            return self.recorded_elsewhere
-        settings, by_name = self.settings, dict[str, frozenset[str]]()
-        made = select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
-        registered = select(policies.c.label, policies.c.label, policies.c.algorithm, policies.c.params)
+    def _serving(self) -> Settings | None:
         with self._ledger() as ledger, ledger.database.read() as connection:
-            for label, version, algorithm, params in [*connection.execute(made), *connection.execute(registered)]:
-                policy = frozenset({served_name(algorithm, params=json.loads(params))})
-                by_name[label] = by_name.get(label, frozenset()) | policy
-                by_name[version] = by_name[label] if version == label else policy
-            versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+            versions = versions_of(connection, base=PolicyLabel(self.settings.policy.label))
             row = ledger.registered()
+        if row is None or row["algorithm"] == IMPORTED:
+            return None
         champion = next((version for version in versions if version.state == "champion" and version.changes), None)
-        in_use = settings if champion is None else settings_of(settings, champion)
-        imported = row is None or row["algorithm"] == IMPORTED
-        return Recorded(policies=by_name, serving=None if imported else in_use)
+        return self.settings if champion is None else settings_of(self.settings, champion)
 
     def read(
         self,
@@ -244,13 +223,13 @@ class OpenLog:
         decisions = [row.decision for row in rows if self.mixed_arms or row is rows[0]]
         arms = tuple(dict.fromkeys(arm for decision in decisions for arm in decision.arms))
         check_choice(arms)
-        fields = ("version", "policy", *fields)
+        fields = ("policy", *fields)
         spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, own=tuple(own))
         return MemoryLog(
             log=decoded(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
             rows=rows,
             opened=self,
-            recorded=self.recorded(),
+            serving=self._serving() if self.in_store else None,
             skipped=skipped,
             undrawn=left_out.undrawn,
             total=total,

@@ -6,7 +6,7 @@ NAME           a policy of the registry. Before it is judged on a fold of this l
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -18,7 +18,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
 from ragbandit.router.offline.logs import BadRow
-from ragbandit.router.policies import CONSERVATIVE, is_class_path, known_policies
+from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import iso_time, one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
@@ -149,26 +149,6 @@ def described(spec: CandidateSpec) -> str:
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
 
 
-def served_name(algorithm: str, *, params: Mapping[str, Any]) -> str:
-    """Name of a policy that a store records. If an incumbent holds it back, the name of the inner policy."""
-    return str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
-
-
-#: the names of a store's policies: version -> its policy; label of a ledger -> all policies that learned it
-LoggedPolicies = Mapping[str, frozenset[str]]
-
-
-def deciders(recorded: LoggedPolicies, versions: Iterable[str]) -> tuple[str, ...]:
-    """Sorted names of the policies that may have decided with these versions; () if a version is unknown."""
-    names: set[str] = set()
-    for version in versions:
-        of_version = recorded.get(version) or recorded.get(version.partition("-")[0])
-        if not of_version:
-            return ()
-        names |= of_version
-    return tuple(sorted(names))
-
-
 #: rows that a candidate has learned. "folds": all other folds. None for a candidate that does not learn, or whose name
 #: describes what it has learned
 Learned = Literal["folds"] | None
@@ -181,8 +161,6 @@ class CandidatePmf:
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: name of the policy of the registry; None for other candidates
-    policy: str | None = None
 
 
 def side(name: str, *, learned: Learned) -> str:
@@ -222,7 +200,7 @@ class CandidateResult:
     segments: Mapping[str, Mapping[str, Comparison]]
     notes: tuple[str, ...] = ()
     learned: Learned = None
-    #: True if candidate and baseline are the same policy, which differ at most in what they have learned
+    #: True if candidate and baseline have the same probabilities in every row
     same_policy: bool = False
 
 
@@ -261,8 +239,6 @@ class ReplayResult:
     sampled_from: int | None = None
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    #: names of the policies that decided the rows; () if the log is not a store's, or the store does not know them all
-    logged: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = finite_json(asdict(self))

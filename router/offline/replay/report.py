@@ -32,14 +32,7 @@ def headline(replayed: ReplayResult) -> list[str]:
 
 def _sentence(candidate: CandidateResult, comparison: Comparison) -> str:
     if candidate.same_policy:
-        reward = comparison.reward
-        if reward.low == reward.high or reward.verdict() == NOT_KNOWN:
-            return f"{comparison.first} and {comparison.second} are the same policy"
-        learned = "having learned" if (reward.estimate or 0.0) > 0.0 else "not having seen these questions"
-        return (
-            f"{comparison.first} and {comparison.second} are the same policy: {words.difference(reward)} reward a "
-            f"question is what {learned} is worth, not a difference between policies"
-        )
+        return f"{comparison.first} and {comparison.second} are the same policy"
     text = words.sentence(comparison)
     if comparison.verdict != NOT_KNOWN and candidate.unsupported:
         text += f"; whatever the reward of what the log never tried: {_unsupported(candidate)}"

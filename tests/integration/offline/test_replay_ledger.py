@@ -31,8 +31,8 @@ def ledger_of_rows(database, monkeypatch):
 
 
 def in_memory_of(log, rows):
-    """The same rows in memory, with what the store records of its policies."""
-    return memory_log(rows, name=log.described, mixed_arms=log.mixed_arms, recorded_elsewhere=log.recorded())
+    """The same rows in memory."""
+    return memory_log(rows, name=log.described, mixed_arms=log.mixed_arms)
 
 
 def test_pages_and_memory_agree(ledger_of_rows, monkeypatch):

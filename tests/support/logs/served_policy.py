@@ -14,8 +14,6 @@ from ragbandit.router.offline.replay import (
     OpenLog,
     memory_log,
 )
-from ragbandit.router.offline.replay.opening import Recorded
-from ragbandit.router.offline.replay.plan import served_name
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, PolicyLabel, Query, Reward
@@ -72,9 +70,7 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None) -> W
         while len(waiting) > (shape.late if number + 1 < len(rounds) * shape.questions else 0):
             first = waiting.pop(0)
             rows.append(learned(policy, first, right=right[asked[first.id]], seq=len(rows) + 1))
-    made = served_name(policy.algorithm, params=policy.params)
-    log = memory_log(rows, recorded_elsewhere=Recorded(policies={"main": frozenset({made})}))
-    return World(settings=settings, log=log, right=right, asked=asked)
+    return World(settings=settings, log=memory_log(rows), right=right, asked=asked)
 
 
 def _labelled(settings: Settings, *, seed: int, shape: Shape, features: Any) -> Iterator[tuple[Decision, int]]:

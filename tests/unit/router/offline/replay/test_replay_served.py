@@ -6,9 +6,9 @@ from functools import cache
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.opening import Recorded
+from ragbandit.router.offline.replay import Plan, parse_candidates, replay
 from ragbandit.router.offline.replay.report import headline
+from ragbandit.shared.errors import InvalidInput
 from tests.support.cases import every_case
 from tests.support.logs.replay_logs import judged, lived_rows
 from tests.support.logs.served_policy import Shape, lived
@@ -33,18 +33,18 @@ def world(tmp_path_factory):
     return make
 
 
-def against_itself(made, *, log=None, **plan):
+def against_itself(made, **plan):
     """The replay of a policy on the log that it wrote."""
     settings, served = made
     name = settings.policy.name
     candidates = parse_candidates([name], params={name: settings.policy.params})
-    return replay(log or served, candidates=candidates, plan=Plan(**plan), settings=settings)
+    return replay(served, candidates=candidates, plan=Plan(**plan), settings=settings)
 
 
 def test_a_policy_is_the_same_as_itself(world):
     """The served policy compared with itself shows no difference: cold, warm, and with an incumbent."""
     with every_case() as case:
-        for named, warm in (("mba", 0), ("mba", 40), ("mba with an incumbent", 0), ("linucb", 0)):
+        for named, warm in (("mba", 40), ("mba with an incumbent", 0), ("linucb", 0)):
             with case(named, warm):
                 found = against_itself(world(named, warm=warm))
                 candidate, gap = found.candidates[0], found.candidates[0].comparison.reward
@@ -56,13 +56,12 @@ def test_a_policy_is_the_same_as_itself(world):
 
 
 def test_what_is_compared_is_said(world):
-    """The line names both sides: the policy as it is now, or as it served while it learned."""
+    """The line names both sides: the policy that learned the log, and the serving policy as it is now."""
     settings, log = world("mba")
     with every_case() as case:
         for plan, said in (
             ({}, ("linucb (learned from this log)", "mba as it is now")),
             ({"baseline": "current"}, ("linucb (learned from this log)", "mba as it is now")),
-            ({"baseline": "logged"}, ("linucb (learned from this log)", "mba as served while learning")),
         ):
             with case(plan):
                 found = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
@@ -72,56 +71,18 @@ def test_what_is_compared_is_said(world):
     assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
 
 
-def test_what_having_learned_is_worth_is_said_with_its_number(world):
-    """Where the interval leaves out 0, the sentence has the number and what it is: no difference between policies."""
-    settings, log = world("mba")
-    # What the policy decided while it knew little, with rewards that are learned soon, on other questions each time.
-    rows = [of_another_question(log.rows[at % 100], at=at) for at in range(600)]
-    found = against_itself(
-        (settings, log), log=memory_log(rows, recorded_elsewhere=log.recorded_elsewhere), baseline="logged"
-    )
-    (candidate,) = found.candidates
-    assert (candidate.same_policy, candidate.comparison.verdict) == (True, "not known yet")
-    assert candidate.comparison.reward.low > 0.0
-    (said,) = headline(found)
-    assert said.startswith("mba (learned from this log) and mba as served while learning are the same policy: +")
-    assert said.endswith("is what having learned is worth, not a difference between policies")
-
-
-def of_another_question(row, *, at):
-    """The row with another id and question, and with a reward that depends only on its arm."""
-    query = replace(row.decision.query, text=f"another question {at}")
-    value = 1.0 if row.decision.arm == "multi_step" else -1.0
-    return replace(
-        row,
-        decision=replace(row.decision, id=f"again-{at:05}", query=query),
-        reward=replace(row.reward, value=value, quality=value, cost=0.0),
-        seq=at + 1,
-    )
-
-
 def test_other_params_are_another_policy(world):
-    """A policy of the same name with other params is judged, but against what served, which is known by its name."""
+    """A policy of the same name with other params is another policy."""
     settings, log = world("mba")
     candidates = parse_candidates(["mba"], params={"mba": {"explore": 0.0}})
-    same = {}
-    for baseline in (None, "logged"):
-        (candidate, *_) = replay(log, candidates=candidates, plan=Plan(baseline=baseline), settings=settings).candidates
-        same[baseline] = candidate.same_policy
-    assert same == {None: False, "logged": True}
+    assert not replay(log, candidates=candidates, settings=settings).candidates[0].same_policy
 
 
-def test_unknown_policies_are_not_compared_by_name(world):
-    """In an imported log, or one decided by several policies, no policy is identified with the candidate."""
-    log = world("mba", 0)[1]
-    mine = next(iter(log.recorded_elsewhere.policies["main"]))
-    for logged in ({}, {"main": frozenset({mine, "linucb"})}):
-        found = against_itself(
-            world("mba"), log=replace(log, recorded_elsewhere=Recorded(policies=logged)), baseline="logged"
-        )
-        assert not found.candidates[0].same_policy
-        who = "linucb and mba" if logged else "the logged policy"
-        assert found.candidates[0].comparison.second == f"{who} as served while learning"
+def test_a_policy_is_not_compared_with_the_draws_of_its_service(world):
+    """The service was learning while it served, so the log is no baseline for a policy that has learned it."""
+    with pytest.raises(InvalidInput, match="is ahead of it") as caught:
+        against_itself(world("mba"), baseline="logged")
+    assert "use current" in caught.value.remedy
 
 
 def test_all_at_one_price():

@@ -40,16 +40,12 @@ def decider_of(facts: Mapping[str, Json], *, request: str) -> Decider:
         return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm))
     if BUDGET_FACTOR in request:
         edge = json_object(request).get("edge")
-        factor = _number(edge.get(BUDGET_FACTOR)) if isinstance(edge, Mapping) else None
-        if factor is not None and factor >= _RAISED:
+        factor = edge.get(BUDGET_FACTOR) if isinstance(edge, Mapping) else None
+        if isinstance(factor, int | float) and factor >= _RAISED:
             return Decider("budget", 1.0)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
     return _POLICY
-
-
-def _number(value: Json) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def state_of(deciders: Sequence[Decider], *, rated: float) -> str | None:

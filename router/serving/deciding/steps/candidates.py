@@ -62,11 +62,10 @@ class Candidates(Step):
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
         for note in candidate_notes(decision.facts):
-            if note.fault:
-                yield f"The candidate {note.version} gave no probabilities: {note.fault}."
-            else:
-                shadow = f"The candidate {note.version} was in the shadow"
-                yield f"{shadow}: what it would have done is kept, and had no part in the draw."
+            fact = (
+                f"gave no probabilities: {note.fault}" if note.fault else "was asked too; its probabilities are logged"
+            )
+            yield f"The version {note.version}, in shadow, {fact}."
 
 
 def _ask(candidate: Candidate, questions: Sequence[Question], *, features: FeatureRows) -> _Request:

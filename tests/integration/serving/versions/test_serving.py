@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import threading
 
 import pytest
 
@@ -149,22 +148,6 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     assert made.pmf == pytest.approx((1 / 3,) * 3)
     if kind != "NotMade":
         assert any("left out" in one.fault or "still busy" in one.fault for one in found)
-
-
-def test_a_candidate_that_hangs_has_one_thread(make_world):
-    """A hanging candidate is not asked again on another thread."""
-    world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": 0.01})
-    bad_policies.RELEASED.clear()
-    try:
-        name = shadow(world, name="hangs", policy={"name": f"{bad_policies.__name__}:Hangs"})
-        for _ in range(4):
-            world.route()
-            world.router.refresh()
-        threads = [one.name for one in threading.enumerate() if one.name == f"ragbandit-{name}"]
-        assert "still busy" in candidate_note(world.route().facts, name).fault
-    finally:
-        bad_policies.RELEASED.set()
-    assert len(threads) == 1
 
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):

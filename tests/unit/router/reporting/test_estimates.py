@@ -107,3 +107,28 @@ def test_labels_count_by_their_probability():
     assert alike.estimate == pytest.approx(compared(value, against=1, least=0.0, most=1.0, **given).estimate)
     scaled = compared(value, against=1, least=0.0, most=1.0, counts=3.0 * counts, **given)
     assert scaled.estimate == pytest.approx(found.estimate)
+
+
+def two_policies(champion, candidate, *, value=None, seed=3, n=600):
+    """The candidate minus the champion, which drew the arms."""
+    random = np.random.default_rng(seed)
+    pmf = np.tile(champion, (n, 1))
+    arm = (pmf.cumsum(axis=1) < random.random((n, 1))).sum(axis=1)
+    value = (random.random(n) < np.array([0.2, 0.5, 0.8])[arm]).astype(float) if value is None else value[arm]
+    ways = {"pmf": pmf, "first": np.tile(candidate, (n, 1)), "second": pmf, "predicted": np.full(pmf.shape, np.nan)}
+    return estimates.compared(value, arm=arm, least=0.0, most=1.0, **ways)
+
+
+def test_a_policy_does_not_differ_from_itself():
+    """Without a difference in the probabilities the interval is 0 to 0."""
+    same = two_policies([0.5, 0.3, 0.2], [0.5, 0.3, 0.2])
+    assert (same.estimate, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+def test_two_policies():
+    """The interval contains the difference of expected values; an arm without a known value widens it by its share."""
+    found = two_policies([0.5, 0.3, 0.2], [0.1, 0.3, 0.6])
+    assert found.low < 0.4 * (0.8 - 0.2) < found.high
+    assert found.first - found.second == pytest.approx(found.estimate)
+    unseen = two_policies([0.5, 0.3, 0.2], [0.1, 0.3, 0.6], value=np.array([0.2, 0.5, np.nan]))
+    assert unseen.high - unseen.low > 2 * 0.4

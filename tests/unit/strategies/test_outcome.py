@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
-from types import MappingProxyType
 from typing import get_args
 
 import pytest
@@ -20,64 +19,21 @@ from ragbandit.shared.types import (
     MAX_TEXT,
     Budget,
     CallFailed,
-    Cost,
-    DecisionId,
-    Query,
     Retrieved,
     Round,
     count_steps,
 )
 from ragbandit.strategies import failures
-from ragbandit.strategies.base import Need, Passage, Prompt
+from ragbandit.strategies.base import Need
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.outcome import made_by, run_strategy
+from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from tests.support.arms.arm_runs import ARMS_HERE
-
-PROMPT = Prompt(instructions="", body="b")
-
-
-class Arm:
-    """Two rounds, one search and one call, then whatever the test wants."""
-
-    name = "arm"
-    needs = frozenset()
-    params = MappingProxyType({})
-
-    def __init__(self, end):
-        self._end = end
-
-    async def answer(self, question, *, run):
-        run.begin_round(cap=2)
-        await run.search(question, k=1)
-        run.begin_round(cap=2)
-        await run.complete(Prompt(instructions="", body="two words"), purpose="p", max_tokens=3)
-        run.draft = "draft"
-        return await self._end()
-
-
-async def outcome_of(arm, *, retriever=None, generator=None, query=None, stop=None, **budget):
-    return await run_strategy(
-        arm,
-        query=query or Query(id=DecisionId("d7"), text="q"),
-        budget=Budget(**budget),
-        retriever=retriever or MemoryRetriever([]),
-        generator=generator or ScriptedGenerator({"": "one"}),
-        stop=stop,
-    )
-
-
-def ended(arm, **parts):
-    """The outcome of an arm, waited for."""
-    return asyncio.run(outcome_of(arm, **parts))
-
-
-def run(end, **budget):
-    return ended(Arm(end), **budget)
+from tests.unit.strategies.ended_arms import PROMPT, Arm, Own, ended, outcome_of, run
 
 
 async def hang(*_run):
@@ -91,8 +47,15 @@ def raising(error):
     return end
 
 
-async def good():
-    return Answer(text="yes", stop_reason="rule")
+def giving(answer):
+    async def end():
+        return answer
+
+    return end
+
+
+good = giving(Answer(text="yes", stop_reason="rule"))
+SAID = "x" * 500 + " redis://"
 
 
 def test_a_normal_end_is_answered():
@@ -115,6 +78,8 @@ def test_a_normal_end_is_answered():
         (ValueError("bad"), "ValueError: bad"),
         (TimeoutError("socket"), "TimeoutError: socket"),
         (KeyError("k"), "KeyError: 'k'"),
+        # an arm may wrap what a driver said into an ArmFailed: it is redacted too, and not cut
+        (ArmFailed(f"{SAID}:s3cr3t@cache:6379/0"), f"{SAID}cache:6379/0"),
     ],
 )
 def test_any_exception_is_a_failed_outcome_with_its_cost(error, message):
@@ -165,19 +130,22 @@ def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):
     assert caplog.records[0].exc_info is None
 
 
-def test_our_own_errors_show_no_secret_either():
-    """An arm may wrap what a driver said into an ArmFailed: it is redacted too, and not cut."""
-    outcome = run(raising(ArmFailed("x" * 500 + " redis://:s3cr3t@cache:6379/0")))
-    assert outcome.error == "x" * 500 + " redis://cache:6379/0"
-
-
-def test_an_arm_that_returns_something_else_has_failed():
-    """Only an Answer is an answer."""
-
-    async def text():
-        return "just text"
-
-    assert "returned 'just text'" in run(text).error
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ("just text", "returned 'just text'"),
+        (
+            Answer(text="x" * (MAX_TEXT + 1), stop_reason="rule"),
+            "the answer of the arm arm has 100001 characters (answer with at most 100000)",
+        ),
+    ],
+)
+def test_what_is_no_answer_is_a_failure(answer, error):
+    """Only an Answer is an answer, and only one of as many characters as callers may send."""
+    outcome = run(giving(answer))
+    assert (outcome.status, outcome.answer, outcome.stop_reason) == ("failed", None, "error")
+    assert error in outcome.error
+    assert run(giving(Answer(text="x" * MAX_TEXT, stop_reason="rule"))).status == "answered"
 
 
 def test_an_arm_that_hangs_outside_any_call_is_cut_off():
@@ -188,17 +156,10 @@ def test_an_arm_that_hangs_outside_any_call_is_cut_off():
     assert time.monotonic() - began < 2
 
 
-class Own(Arm):
-    """Whatever the test wants, with the run at hand."""
-
-    async def answer(self, question, *, run):
-        return await self._end(run)
-
-
 def test_the_outcome_says_what_made_it():
     """Class, params, generator, retriever and the caps in force tell two versions of an arm apart."""
     assert run(good, tokens=50, seconds=60.0).made_by == {
-        "arm": f"{__name__}:Arm",
+        "arm": f"{Arm.__module__}:Arm",
         "params": {},
         "generator": "scripted",
         "retriever": "memory",
@@ -236,32 +197,28 @@ class Unreachable(MemoryRetriever):
         raise TimeoutError("no server")
 
 
+class Hanging(ScriptedGenerator):
+    async def complete(self, request):
+        await asyncio.sleep(60)
+
+
 @pytest.mark.parametrize(
-    ("retriever", "seconds", "ended_by", "error"),
+    ("parts", "ended_by", "calls", "error"),
     [
-        (MemoryRetriever([], fail_at=[1]), 30, ("failed", "error"), "the retriever fails at search 1"),
-        (Unreachable([]), 30, ("failed", "error"), "TimeoutError: no server"),
-        (MemoryRetriever([], seconds=30), 0.02, ("exhausted", "budget_seconds"), "the budget of seconds ran out"),
+        (MemoryRetriever([], fail_at=[1]), ("failed", "error"), (1, 0), "the retriever fails at search 1"),
+        (Unreachable([]), ("failed", "error"), (1, 0), "TimeoutError: no server"),
+        (MemoryRetriever([], seconds=30), ("exhausted", "budget_seconds"), (1, 0), "the budget of seconds ran out"),
+        (Hanging([]), ("exhausted", "budget_seconds"), (1, 1), "cut off"),
     ],
 )
-def test_a_failed_search_is_in_the_trace(retriever, seconds, ended_by, error):
-    """A search that raises, or that the seconds ended, is counted, a CallFailed, and the last call that is made."""
-    outcome = ended(Arm(good), retriever=retriever, seconds=seconds)
+def test_a_failed_call_is_in_the_trace(parts, ended_by, calls, error):
+    """A search or a call that raises, or that the seconds cut off, is counted, a CallFailed, and the last one made."""
+    kind, seconds = ("generator" if isinstance(parts, Hanging) else "retriever"), 0.1 if "budget" in ended_by[1] else 30
+    outcome = ended(Arm(good), **{kind: parts}, seconds=seconds)
     assert (outcome.status, outcome.stop_reason) == ended_by
-    assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 0)
-    assert [(type(event), event.purpose, event.error) for event in outcome.trace[1:]] == [(CallFailed, "search", error)]
-
-
-def test_a_call_that_hangs_is_counted_and_in_the_trace():
-    """A model that ignores the deadline is cut off: one call, no tokens, and a CallFailed with the reason."""
-
-    class Hanging(ScriptedGenerator):
-        async def complete(self, request):
-            await asyncio.sleep(60)
-
-    outcome = ended(Arm(good), generator=Hanging([]), seconds=0.3)
-    assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
-    assert outcome.trace[-1].error.startswith("cut off")
+    assert (outcome.cost.retriever_calls, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == (*calls, 0)
+    assert [event for event in outcome.trace if isinstance(event, CallFailed)] == [outcome.trace[-1]]
+    assert outcome.trace[-1].error.startswith(error)
 
 
 def test_a_partial_text_does_not_outlive_the_next_call():
@@ -338,65 +295,6 @@ def test_a_cancellation_from_outside_passes_through(asked):
         asyncio.run(cut_off())
 
 
-# ------------------------------------------------------------------------------------------ rounds and passages
-
-TITLES = ("one", "two", "three")
-
-
-def caps_run(act, *, generator=None, **budget):
-    """The outcome of an arm that does `act` and then answers, over three passages that "the" finds."""
-
-    async def end(run):
-        await act(run)
-        return Answer(text="yes", stop_reason="rule")
-
-    corpus = MemoryRetriever([Passage(id=each, title=each, text=f"the {each}") for each in TITLES])
-    return ended(Own(end), retriever=corpus, generator=generator, **budget)
-
-
-def test_an_arm_that_was_refused_a_round_may_read_and_answer():
-    """After the first refusal the arm may still read the passages found, as often as it likes."""
-
-    async def reading(run):
-        said = [run.begin_round(cap=9), run.rounds_over, run.begin_round(cap=9), run.rounds_over]
-        for _ in range(3):
-            await run.complete(PROMPT, purpose="p", max_tokens=3)
-        seen.append(said)
-
-    seen = []
-    outcome = caps_run(reading, rounds=1)
-    assert seen == [[True, False, False, True]]
-    assert (outcome.status, outcome.steps, outcome.cost.llm_calls) == ("answered", 1, 3)
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"), [((), "outside any round (call run.begin_round first)"), ((1, 1), "its own cap refused")]
-)
-def test_a_search_without_a_round_is_a_failure(asked, message):
-    """A search before the first round, or in one that the arm's own cap refused, would be one that no step pays for."""
-
-    async def cheating(run):
-        for cap in asked:
-            run.begin_round(cap=cap)
-        await run.search("the", k=1)
-
-    outcome = caps_run(cheating)
-    assert (outcome.status, outcome.cost.retriever_calls) == ("failed", 0)
-    assert message in outcome.error
-
-
-@pytest.mark.parametrize(("shown", "status", "reason"), [(2, "answered", "rule"), (3, "exhausted", "budget_passages")])
-def test_an_arm_that_shows_too_much_is_ended_by_its_passages(shown, status, reason):
-    """More passages than the budget allows are in the cost, as they were shown, and end the arm."""
-
-    async def showing(run):
-        run.show(1)
-        run.show(shown)
-
-    outcome = caps_run(showing, passages=2)
-    assert (outcome.status, outcome.stop_reason, outcome.cost.passages) == (status, reason, shown)
-
-
 # ------------------------------------------------------------------------------------------ late, and too long
 
 
@@ -408,35 +306,21 @@ def blocking(seconds):
     return block
 
 
-def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog):
+@pytest.mark.parametrize(
+    ("blocked_s", "budget", "ended_by"),
+    [
+        (0.6, {"seconds": 0.2}, ("exhausted", "budget_seconds", "late")),
+        (0.25, {"seconds": 0.2}, ("answered", "rule", "late")),  # an arm has the same grace for its end as its calls
+        (0.05, {}, ("answered", "rule", "late")),
+    ],
+)
+def test_an_arm_that_blocked_past_its_seconds_is_exhausted(caplog, blocked_s, budget, ended_by):
     """What it brings is kept as the answer of an arm that its seconds ended, and the log names the arm."""
-    outcome = run(blocking(0.4), seconds=0.1)
-    assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", "late")
-    (line,) = caplog.records
-    assert (line.levelname, line.action, line.arm) == ("WARNING", "arm_late", "arm")
-    assert line.late_s >= 0.25
-    assert "must not block" in line.message
-
-
-@pytest.mark.parametrize("budget", [{}, {"seconds": 0.2}])
-def test_an_arm_that_is_a_little_late_is_answered(budget, caplog):
-    """An arm has the same grace for its end as its calls; without seconds none is late."""
-    outcome = run(blocking(0.25), **budget)
-    assert (outcome.status, outcome.answer, caplog.records) == ("answered", "late", [])
-
-
-@pytest.mark.parametrize(("characters", "status"), [(MAX_TEXT, "answered"), (MAX_TEXT + 1, "failed")])
-def test_an_answer_that_is_too_long_is_a_failure(characters, status):
-    """As many characters are kept as callers may send, and more are none of an answer."""
-
-    async def much():
-        return Answer(text="x" * characters, stop_reason="rule")
-
-    outcome = run(much)
-    assert outcome.status == status
-    if status == "failed":
-        assert (outcome.answer, outcome.stop_reason) == (None, "error")
-        assert outcome.error == "the answer of the arm arm has 100001 characters (answer with at most 100000)"
+    outcome = run(blocking(blocked_s), **budget)
+    assert (outcome.status, outcome.stop_reason, outcome.answer) == ended_by
+    lines = [(line.levelname, line.action, line.arm, line.late_s >= 0.25) for line in caplog.records]
+    assert lines == [("WARNING", "arm_late", "arm", True)] * (outcome.status == "exhausted")
+    assert ("must not block" in caplog.text) == (outcome.status == "exhausted")
 
 
 def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
@@ -451,65 +335,3 @@ def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
     assert "100001 characters" in outcome.error
     assert 10_000 < len(run(raising(ArmFailed("x\n" * MAX_TEXT))).error) <= MAX_ERROR
     assert len(run(raising(ValueError("x" * 10 * MAX_TEXT))).error) == len("ValueError: ...") + ERROR_LENGTH
-
-
-@pytest.mark.parametrize(("tokens", "cut"), [(4, ["p"]), (40, [])])
-def test_an_answer_that_the_tokens_cut_says_so(tokens, cut):
-    """A text that ends where the budget's tokens ended leaves a branch in the trace; one that had room leaves none."""
-
-    async def written(run):
-        await run.complete(PROMPT, purpose="p", max_tokens=30)
-        return Answer(text="x", stop_reason="x")
-
-    outcome = ended(Own(written), generator=ScriptedGenerator(["one two three four five six"]), tokens=tokens)
-    assert [event.value for event in outcome.trace if getattr(event, "rule", "") == "cut_by_budget_tokens"] == cut
-
-
-def test_an_arm_reports_the_cost_of_its_own_model():
-    """What an arm spent outside the run is in the outcome's cost; beyond the budget it ends the arm."""
-
-    async def own_model(run):
-        run.draft = "draft"
-        run.add_cost(Cost(llm_calls=1, prompt_tokens=30, completion_tokens=5, dollars=0.25))
-        return Answer(text="answer", stop_reason="own")
-
-    outcome = ended(Own(own_model))
-    assert (outcome.status, outcome.cost.llm_calls, outcome.cost.dollars) == ("answered", 1, 0.25)
-    assert (outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (30, 5)
-    for cap, value in (("dollars", 0.2), ("tokens", 34)):
-        outcome = ended(Own(own_model), **{cap: value})
-        assert (outcome.status, outcome.stop_reason) == ("exhausted", f"budget_{cap}")
-        assert (outcome.answer, outcome.cost.dollars) == ("draft", 0.25)
-    assert ended(Own(own_model), dollars=0.25, tokens=35).status == "answered"
-
-
-@pytest.mark.parametrize(
-    ("sent", "tokens", "expected"),
-    [
-        ({"max_completion_tokens": 60}, None, {"max_completion_tokens": 60}),
-        ({"max_tokens": 9, "max_completion_tokens": 60}, None, {"max_tokens": 9, "max_completion_tokens": 60}),
-        ({"max_completion_tokens": 60}, 20, {"max_completion_tokens": 20}),
-        ({"max_completion_tokens": 6}, 20, {"max_completion_tokens": 6}),
-        ({"max_tokens": None}, None, {"max_tokens": 30}),
-        ({"max_output_tokens": 60}, None, {"max_tokens": 60}),
-        ({}, 20, {"max_tokens": 20}),
-    ],
-)
-def test_the_limit_of_a_chat_keeps_its_name(sent, tokens, expected):
-    """A lower limit of ours has the name that the caller chose; without one, the server's options choose the name."""
-    generator, chats = ScriptedGenerator(["one two"]), []
-    complete = generator.complete
-
-    async def noted(request):
-        chats.append(request.chat)
-        assert request.is_limit_named == any(sent.get(name) for name in ("max_tokens", "max_completion_tokens"))
-        return await complete(request)
-
-    generator.complete = noted
-
-    async def passed(run):
-        await run.chat({"messages": [], **sent}, prompt=PROMPT, max_tokens=30)
-        return Answer(text="x", stop_reason="x")
-
-    assert ended(Own(passed), generator=generator, tokens=tokens).status == "answered"
-    assert chats == [{"messages": [], **expected}]

@@ -1,8 +1,7 @@
 """`ragbandit evaluate`: runs arms on labelled questions, stores and judges every answer, writes a routing table."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import file_digest
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,25 +15,19 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
-from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_lines
-from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation import results, runs
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.setup.loading import ArmLoader
-from ragbandit.workers.setup.retrievers import index_folder, with_choice
+from ragbandit.workers.setup.retrievers import with_choice
 
 
 def evaluate(
     *,
     questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
     strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
-    corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
@@ -43,7 +36,6 @@ def evaluate(
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
     table: Annotated[Path | None, typer.Option(help="write what `advise --table` and `policy train` read")] = None,
-    log: Annotated[Path | None, typer.Option(help="write a log for `ragbandit data import`, a warm start")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -57,11 +49,9 @@ def evaluate(
     if report is not None:
         check_page(report)
     rows = runs.read_questions(questions, family=family, limit=limit)
-    if corpus is not None and index is not None:
-        raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
-    settings = with_choice(settings, index=index if corpus is None else _indexed(corpus, settings=settings))
+    settings = with_choice(settings, index=index)
     arms, lacking = runs.parse_arms(strategy, settings=settings)
-    if len(arms) < 2 and (table or log):
+    if len(arms) < 2 and table:
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
     for name, reason in lacking.items():
@@ -87,8 +77,6 @@ def evaluate(
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
         write_records(table, results.table_records(rows, **judged))
-    if log is not None:
-        write_records(log, _with_features(run.records, settings=settings))
     comparisons = results.compared(**judged)
     show(
         results.assessment(lines, comparisons=comparisons, file=file),
@@ -97,30 +85,6 @@ def evaluate(
         report=report,
     )
     _check_usable(lines)
-
-
-def _indexed(corpus: Path, *, settings: Settings) -> str:
-    """Index a corpus file unless the same bytes were indexed before. Returns the name of the index."""
-    if corpus.is_dir():
-        remedy = f"index it: ragbandit index build --corpus {corpus} --index NAME, then give --index NAME"
-        raise InvalidInput(f"{corpus} is a folder, not a file", field="corpus", remedy=remedy)
-    try:
-        with corpus.open("rb") as file:
-            name = f"corpus-{file_digest(file, 'sha256').hexdigest()[:12]}"
-    except OSError as error:
-        remedy = "name a file"
-        raise InvalidInput(f"{corpus} cannot be read: {error.strerror}", field="corpus", remedy=remedy) from error
-    folder = index_folder(settings, name=name)
-    if not folder.exists():
-        build_index(read_corpus(corpus), folder)
-    return name
-
-
-def _with_features(records: Sequence[Mapping[str, Any]], *, settings: Settings) -> Iterator[Mapping[str, Any]]:
-    encoder, texts = encoder_of(settings), list(dict.fromkeys(record["text"] for record in records))
-    features = dict(zip(texts, embedded(texts, encoder=encoder, data_dir=settings.data_dir), strict=True))
-    for record in records:
-        yield {**record, "encoder_hash": encoder.hash, "features": features[record["text"]]}
 
 
 def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ragbandit.router.offline.logs import Defaults
-from ragbandit.router.offline.logs.jsonl import read_rows
+from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.evaluation.runs import Answers
+from ragbandit.workers.setup.retrievers import index_folder
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -63,16 +65,23 @@ def write_config(folder, **more):
     (folder / "config.yaml").write_text(yaml.safe_dump(BASE | more))
 
 
+def index_corpus(passages):
+    """Make the configured index of these passages."""
+    write_json(Path("corpus.jsonl"), passages)
+    settings = load(None).settings
+    build_index(read_corpus(Path("corpus.jsonl")), index_folder(settings))
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Runs `evaluate` on the questions and the corpus; the file of answers is answers.jsonl."""
+    """Runs `evaluate` on the questions with an index of the corpus; the file of answers is answers.jsonl."""
     monkeypatch.chdir(tmp_path)
     write_config(tmp_path)
-    write_json(tmp_path / "corpus.jsonl", CORPUS)
+    index_corpus(CORPUS)
     write_json(tmp_path / "questions.jsonl", QUESTIONS)
 
     def call(*words, strategy="no_retrieval,single_step"):
-        given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
+        given = ["--questions", "questions.jsonl", "--answers", "answers.jsonl"]
         chosen = () if "--strategy" in words else ("--strategy", strategy)
         return command.run("evaluate", *given, *chosen, *words)
 
@@ -126,23 +135,6 @@ def test_table_is_what_read_table_reads(run, tmp_path):
     assert table.rows[1].hops == 1
 
 
-def test_log_has_every_arm_once_with_its_share(run, tmp_path):
-    """The log has a row per question and arm, once for a repeated question, drawn uniformly, with features, and quality
-    and cost apart.
-    """
-    write_config(tmp_path, reward={"weight": 0.1, "cost": {"steps": 2.0, "retriever_calls": 1.0}})
-    write_json(tmp_path / "questions.jsonl", [*QUESTIONS, QUESTIONS[0] | {"id": "again"}])
-    report(run("--json", "--log", "log.jsonl"))
-    rows = list(read_rows(tmp_path / "log.jsonl", defaults=Defaults()))
-    assert [(row.decision.query.text, row.decision.arm) for row in rows] == [
-        (asked["question"], arm) for asked in QUESTIONS for arm in ("no_retrieval", "single_step")
-    ]
-    assert {row.decision.pmf for row in rows} == {(0.5, 0.5)}
-    assert (rows[0].reward.value, rows[1].reward.value) == (1.0, pytest.approx(1.0 - 0.1 * 3))
-    assert (rows[1].reward.quality, rows[1].reward.cost) == (1.0, 3.0)
-    assert all(row.decision.features.shape == (16,) for row in rows)
-
-
 def test_resume_runs_only_what_is_missing(run, tmp_path):
     """What is answered is not run again: the old answers stay and count, and the new ones are appended."""
     report(run("--json", "--limit", "2"))
@@ -175,7 +167,7 @@ def test_what_is_other_work(run, tmp_path):
     assert counts(**own) == (12, 4)
     (tmp_path / "mine.txt").write_text(prompt + "Capital of Ohio?")
     assert counts(**own) == (16, 4)
-    write_json(tmp_path / "corpus.jsonl", CORPUS[:1])
+    index_corpus(CORPUS[:1])
     report(run("--json", "--resume", strategy="single_step"))
     assert len({row["made_by"]["retriever"] for row in kept(tmp_path) if row["arm"] == "single_step"}) == 2
     assert len(kept(tmp_path)) == 24
@@ -252,13 +244,10 @@ def test_all_names_what_cannot_be_run(run, tmp_path):
         (("--strategy", "theirs"), "cannot run theirs, which your code runs"),
         (("--strategy", ","), "no strategy"),
         (("--strategy", "single_step", "--table", "out.jsonl"), "nothing to route"),
-        (("--strategy", "single_step", "--log", "out.jsonl"), "nothing to route"),
-        (("--index", "default"), "--corpus and --index exclude each other"),
         (("--family", "trivia"), "known: 2wiki"),
         (("--questions", "missing.jsonl"), "missing.jsonl: the file cannot be read"),
         (("--questions", "empty.jsonl"), "empty.jsonl: the file has no rows (give a file with at least one JSON"),
         (("--questions", "latin.jsonl"), "latin.jsonl:2: is not UTF-8: its byte 18 is 0xe9"),
-        (("--corpus", "documents"), "index build --corpus documents --index NAME"),
     ],
 )
 def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
@@ -267,7 +256,6 @@ def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
     """
     needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
     write_config(tmp_path, arms={"single_step": {}, "no_retrieval": {}, "needy": needy, "theirs": {"run_by": "caller"}})
-    (tmp_path / "documents").mkdir()
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')
     done = run(*words)

@@ -322,7 +322,7 @@ class _Reading:
 
     def rows(self) -> Iterator[logs.Logged]:
         """Yield the usable rows. At the end, raises InvalidInput if there are unusable rows, unless `skip_bad`."""
-        entries = read_rows(self.file, defaults=logs.reward_defaults(self.settings.reward))
+        entries = read_rows(self.file, defaults=self.settings.reward)
         for row in logs.usable_rows(entries, path=self.file, skip=self.skip_bad, bad=self.bad):
             self.left_out.update(row.extra)
             yield row

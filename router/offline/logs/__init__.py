@@ -1,8 +1,7 @@
-"""Logs as files of JSON lines or Parquet. Both have the same keys (docs/replay.md), and keep all data of a row."""
+"""Logs as files of JSON lines or Parquet. Both have the same keys (docs/replay.md)."""
 
 import glob
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.records import PARQUET, first_bytes
 from ragbandit.shared.errors import InvalidInput
@@ -49,13 +47,6 @@ class BadRow:
     remedy: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Defaults:
-    minimum: float = -1.0
-    maximum: float = 1.0
-    weight: float = 0.0
-
-
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
@@ -87,20 +78,6 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
     raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
-
-
-def reward_defaults(
-    settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
-) -> Defaults:
-    defaults = Defaults(
-        minimum=settings.minimum if minimum is None else minimum,
-        maximum=settings.maximum if maximum is None else maximum,
-        weight=settings.weight,
-    )
-    if not -math.inf < defaults.minimum < defaults.maximum < math.inf:
-        message = "the minimum must be below the maximum, and both must be finite"
-        raise InvalidInput(message, field="minimum", remedy="give the bounds that the rewards have")
-    return defaults
 
 
 #: a Path, or a URL as str

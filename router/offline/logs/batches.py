@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as compute
 
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_FEATURES,
@@ -27,7 +28,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
     slack,
     wrong_pmfs,
 )
-from ragbandit.router.offline.logs import ONLY_PROPENSITY, Defaults
+from ragbandit.router.offline.logs import ONLY_PROPENSITY
 from ragbandit.router.offline.logs.columns import (
     FIELDS,
     LINE,
@@ -328,7 +329,7 @@ class _DecodedBatch:
         """What the reader of rows says about this row, which it refuses."""
         record = self.batch.slice(row, 1).to_pylist()[0]
         try:
-            logged_row(record, line=1, defaults=Defaults(), seen=tuple)
+            logged_row(record, line=1, defaults=RewardSettings(), seen=tuple)
         except InvalidInput as error:
             return self._wrong(row, error.field or "", error.message, error.remedy or "")
         return self._wrong(row, "", "the row cannot be used", "a row needs id, arms, pmf, arm and reward")

@@ -22,7 +22,7 @@ LINE: Final = "#line"
 _TEXT, _NUMBER, _NUMBERS = pa.string(), pa.float64(), pa.list_(pa.float64())
 _COLUMNS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("id", "text", "arm", "version", "tenant", "policy", "encoder_hash", "price"), _TEXT),
-    **dict.fromkeys(("seed", "fault", "run_by", "extra"), _TEXT),
+    **dict.fromkeys(("seed", "fault", "run_by"), _TEXT),
     **dict.fromkeys(("context", "facts", "budget", "aim"), _TEXT),  # JSON objects
     **dict.fromkeys(("propensity", "made_at", "floor", "cost_weight", "feedback_at", "learned_at"), _NUMBER),
     **dict.fromkeys(("arms", "allowed", "feedback_ids"), pa.list_(_TEXT)),

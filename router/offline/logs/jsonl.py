@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation.bandit_log import (
     LARGEST,
     LEAST_PROBABILITY,
@@ -33,7 +34,6 @@ from ragbandit.router.offline.estimation.bandit_log import (
 from ragbandit.router.offline.logs import (
     ONLY_PROPENSITY,
     BadRow,
-    Defaults,
     JsonObject,
     Logged,
     Place,
@@ -188,7 +188,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
 def rows_of(
     parsers: Iterable[tuple[int, Callable[[], Record]]],
     *,
-    defaults: Defaults,
+    defaults: RewardSettings,
     seen: Callable[[], Sequence[str]] = tuple,
 ) -> Iterator[Logged | BadRow]:
     """Yield the rows of a file, given as line numbers and parsers of lines; unusable rows become BadRow.
@@ -218,7 +218,7 @@ def rows_of(
 
 
 def logged_row(
-    record: Mapping[str, Any], *, line: int, defaults: Defaults, seen: Callable[[], Sequence[str]]
+    record: Mapping[str, Any], *, line: int, defaults: RewardSettings, seen: Callable[[], Sequence[str]]
 ) -> Logged:
     """Convert and check a record. seen: see `rows_of`. Raises InvalidInput, with the field."""
     record = nested(record, heads=("pmf", "reward", "context"))
@@ -326,7 +326,7 @@ def _check_propensity(probability: float) -> None:
         raise InvalidInput(reason, field="propensity", remedy=remedy)
 
 
-def _reward(parts: Record, *, defaults: Defaults) -> Reward:
+def _reward(parts: Record, *, defaults: RewardSettings) -> Reward:
     """Make a reward from its value, or from quality, cost and weight. A value must follow from the logged parts."""
     only_value = "quality" not in parts
     if only_value and "value" not in parts:
@@ -358,14 +358,14 @@ def _reward(parts: Record, *, defaults: Defaults) -> Reward:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def read_rows(path: str | Path, *, defaults: Defaults | None = None) -> Iterator[Logged | BadRow]:
+def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> Iterator[Logged | BadRow]:
     """Read the rows of a log in the order of the file, in any form of `records`. Unusable rows become BadRow.
 
     Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
     """
     place, keys = place_of(path), ("arm", "id")
     seen = cache(partial(_arms_seen, place, keys=keys))
-    return rows_of(records(place, keys=keys), defaults=defaults or Defaults(), seen=seen)
+    return rows_of(records(place, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
 def _arms_seen(place: Place, *, keys: Sequence[str]) -> Sequence[str]:

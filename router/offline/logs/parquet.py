@@ -1,7 +1,6 @@
 """Parquet: the keys of a record as typed columns, objects without a schema as JSON text.
 
-A key of `extra` whose value in the first row is a list of numbers (a candidate's pmf) becomes a column; all other keys
-of `extra` stay JSON in the column `extra`. `reward` is a struct of its parts; other tools may write a number.
+`reward` is a struct of its parts; other tools may write a number. Further columns, such as a candidate's pmf, are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs import Defaults, Logged, Place, shown, usable_rows
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.logs import Logged, Place, shown, usable_rows
 from ragbandit.router.offline.logs.batches import row_named
-from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, mapping, probabilities, seconds
+from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, probabilities, seconds
 from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WORDS, column_type
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
@@ -87,7 +87,7 @@ def _read_as(kind: Any) -> Any:
     return pa.string() if _TYPES.is_string(text) or _TYPES.is_large_string(text) else kind
 
 
-def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
+def _with_reward(batch: Any, *, defaults: RewardSettings) -> Any:
     """The batch with the reward as a struct of its parts. Missing parts are filled in as for a row of JSONL."""
     at = batch.schema.get_field_index("reward")
     if at < 0:
@@ -165,48 +165,28 @@ def _cells(batch: Any) -> Iterator[Record]:
 
 
 def _record_of(cells: Record) -> Record:
-    """The record with the keys of `extra`. Empty unknown columns and empty members of structs are dropped."""
-    record = {key: value for key, value in cells.items() if key in KEYS or (value is not None and key != "extra")}
+    """The record without empty unknown columns and empty members of structs."""
+    record = {key: value for key, value in cells.items() if key in KEYS or value is not None}
     for key in _OPEN:
         if isinstance(members := record.get(key), dict):
             record[key] = {name: value for name, value in members.items() if value is not None}
-    extra = cells.get("extra")
-    return record if extra is None else record | converted(mapping, extra, field="extra")
+    return record
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
     count, stream = 0, iter(rows)
     piece = list(islice(stream, PIECE))
-    extra = piece[0].extra if piece else {}
-    lists = tuple(name for name, value in extra.items() if name != "extra" and _is_exact_list(value))
-    schema = _file_batch(piece, lists=lists).schema
+    schema = rows_batch(piece, KEYS, parts=[*PARTS]).schema
     with new_file(Path(path)) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as out:
         pending: list[Any] = []
         while piece:
-            pending.append(_file_batch(piece, lists=lists))
+            pending.append(rows_batch(piece, KEYS, parts=[*PARTS]))
             count += len(piece)
             piece = list(islice(stream, PIECE))
             if not piece or sum(map(len, pending)) >= GROUP:
                 out.write_table(pa.Table.from_batches(pending), row_group_size=GROUP)
                 pending = []
     return count
-
-
-def _is_exact_list(value: object) -> bool:
-    """Whether the value is a list of numbers that float64 represents exactly."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(isinstance(number, float) or (type(number) is int and abs(number) <= 1 << 53) for number in value)
-
-
-def _file_batch(rows: Sequence[Logged], *, lists: Sequence[str]) -> Any:
-    batch = rows_batch(rows, KEYS, parts=[*PARTS])
-    columns: dict[str, Any] = dict(zip(KEYS, batch.columns, strict=True))
-    extras = [dict(row.extra) for row in rows]
-    for name in lists:
-        columns[name] = [extra.pop(name) if _is_exact_list(extra.get(name)) else None for extra in extras]
-    columns["extra"] = [canonical(extra) if extra else None for extra in extras]
-    return record_batch(columns)
 
 
 def rows_batch(
@@ -256,7 +236,7 @@ FIRST = 64
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetSource:
     path: Place
-    defaults: Defaults
+    defaults: RewardSettings
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         """Yield record batches; see `LogSource`. A thread reads one batch ahead of the computation."""

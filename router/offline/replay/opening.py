@@ -17,14 +17,12 @@ from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import (
     BadRow,
-    Defaults,
     Logged,
     Place,
     files_of,
     form_of,
     is_several,
     place_of,
-    reward_defaults,
     shown,
     usable_rows,
     with_progress,
@@ -52,8 +50,6 @@ def open_log(
     *,
     config: str | Path | Settings | None = None,
     label: str | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
     since: float | None = None,
     mixed_arms: bool = False,
     skip_bad: bool = False,
@@ -62,20 +58,19 @@ def open_log(
 
     path: a file in any form of `records`, a folder of Parquet files, a pattern with *, or a URL of fsspec for Parquet;
     None for the ledger `label` of the configured store.
-    config: a file, Settings, or None for ./config.yaml and the environment.
+    config: a file, Settings, or None for ./config.yaml and the environment. Its section `reward` has the bounds and the
+    weight of rewards that are logged without them.
     label: default policy.label.
-    minimum, maximum: bounds of rewards that are logged without bounds; default reward.minimum and reward.maximum.
     since: decisions made before this time are not read, seconds since the epoch; None to read all.
     mixed_arms: True accepts rows that offer different arms.
     skip_bad: True leaves out and counts unusable rows; False refuses the log.
-    Raises InvalidInput if the bounds are not finite or minimum is not below maximum; ConfigError for a wrong setting.
+    Raises ConfigError for a wrong setting.
     """
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
         path=None if path is None else place_of(path),
         settings=settings,
         ledger=label or settings.policy.label if path is None else None,
-        defaults=reward_defaults(settings.reward, minimum=minimum, maximum=maximum),
         since=since,
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
@@ -115,7 +110,6 @@ class OpenLog:
     rows: Sequence[Logged] | None = None  #: rows in memory; None for files and for the ledger of the store
     ledger: str | None = None  #: label of the ledger that learned the rows; None if only the decisions name a ledger
     settings: Settings = field(default_factory=Settings)
-    defaults: Defaults = field(default_factory=Defaults)
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
@@ -163,16 +157,16 @@ class OpenLog:
                 # Rows that are added later are not read, so that both passes read the same rows.
                 yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
         elif self.several:
-            yield [ParquetSource(path=file, defaults=self.defaults) for file in self.files()]
+            yield [ParquetSource(path=file, defaults=self.settings.reward) for file in self.files()]
         elif self.path is not None and form_of(self.path) == "parquet" and not self.skip_bad:
-            yield [ParquetSource(path=self.path, defaults=self.defaults)]
+            yield [ParquetSource(path=self.path, defaults=self.settings.reward)]
         else:  # a file whose unusable rows are left out is read row by row
             yield [RowsSource(rows=partial(self._usable, skipped=skipped))]
 
     def _usable(self, *, skipped: list[BadRow], progress: Progress = no_progress) -> Iterable[Logged]:
         if self.path is None:
             return self.rows or ()
-        rows = with_progress(read_rows(self.path, defaults=self.defaults), progress)
+        rows = with_progress(read_rows(self.path, defaults=self.settings.reward), progress)
         return usable_rows(rows, path=self.path, skip=self.skip_bad, bad=skipped)
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:

@@ -5,13 +5,16 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.logs import Defaults, Logged
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.batches import BatchSpec, arms_of, decoded, drawn, selected
-from ragbandit.router.offline.logs.columns import keys_of_bytes
+from ragbandit.router.offline.logs.columns import PARTS, keys_of_bytes
 from ragbandit.router.offline.logs.jsonl import KEYS, record_of
-from ragbandit.router.offline.logs.parquet import ParquetSource
+from ragbandit.router.offline.logs.parquet import ParquetSource, rows_batch
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.shared.types import Budget, Decision, Query, Reward
 
@@ -164,6 +167,14 @@ def with_extra(rows, name, values):
     return [replace(row, extra={**row.extra, name: value}) for row, value in zip(rows, values, strict=True)]
 
 
+def write_parquet(path, rows):
+    """Write rows with the keys of their `extra` as columns, as other tools write candidates."""
+    table = pa.Table.from_batches([rows_batch(rows, KEYS, parts=[*PARTS])])
+    for name in rows[0].extra:
+        table = table.append_column(name, pa.array([row.extra[name] for row in rows]))
+    pq.write_table(table, path)
+
+
 def write_json(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -171,7 +182,7 @@ def write_json(path, rows):
 
 def read_log(path, *, fields=(), own=(), batch_rows=1 << 16, defaults=None):
     """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
-    source = ParquetSource(path=path, defaults=defaults or Defaults())
+    source = ParquetSource(path=path, defaults=defaults or RewardSettings())
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
         spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own)
         for batch in source.batches(spec.columns):

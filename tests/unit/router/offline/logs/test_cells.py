@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ragbandit.router.offline.logs import BadRow, Defaults, Logged
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.cells import converted, gold, mapping, seconds
 from ragbandit.router.offline.logs.jsonl import read_rows, rows_of
 from ragbandit.shared.errors import InvalidInput
@@ -144,7 +145,7 @@ def test_values_of_numpy_and_pandas():
         "propensity": np.float32("nan"),
         "reward": {"quality": np.float32(0.5), "cost": gone},
     }
-    (row,) = rows_of([(1, lambda: record)], defaults=Defaults())
+    (row,) = rows_of([(1, lambda: record)], defaults=RewardSettings())
     assert isinstance(row, Logged)
     decision = row.decision
     assert decision.id == str(UUID(int=7))

@@ -14,6 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
 from ragbandit.shared.errors import InvalidInput
+from tests.support.logs.log_rows import write_parquet
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
@@ -36,7 +37,7 @@ def _rows_with_candidate(count):
 def whole(tmp_path_factory):
     """The log in one file."""
     file = tmp_path_factory.mktemp("whole") / "whole.parquet"
-    write_rows(file, rows_with_candidate())
+    write_parquet(file, rows_with_candidate())
     return open_log(file, config=Settings())
 
 
@@ -49,7 +50,7 @@ def cut(folder, *edges, rows=None):
     rows = rows_with_candidate() if rows is None else rows
     folder.mkdir()
     for number, (start, stop) in enumerate(zip((0, *edges), (*edges, len(rows)), strict=True)):
-        write_rows(folder / f"part-{number}.parquet", rows[start:stop])
+        write_parquet(folder / f"part-{number}.parquet", rows[start:stop])
     return open_log(folder, config=Settings())
 
 

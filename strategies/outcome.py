@@ -23,7 +23,7 @@ from ragbandit.shared.types import (
     count_steps,
 )
 from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
-from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.base import Generator, Passage, Retriever
 from ragbandit.strategies.failures import (
     OutOfBudget,
     QuestionTooLong,
@@ -112,16 +112,14 @@ async def run_strategy(
         made_at=time.time(),
         reply=run.reply if end.status == "answered" else {},
         sources=tuple(
-            Source(
-                id=passage.id,
-                title=passage.title[:SOURCE_CHARS],
-                text=passage.text[:source_chars],
-                url=passage.url,
-                score=run.scores.get(passage.id),
-            )
-            for passage in run.shown.values()
+            _source(passage, score=run.scores.get(key), chars=source_chars) for key, passage in run.shown.items()
         ),
     )
+
+
+def _source(passage: Passage, *, score: float | None, chars: int) -> Source:
+    title, text = passage.title[:SOURCE_CHARS], passage.text[:chars]
+    return Source(id=passage.id, title=title, text=text, url=passage.url, score=score)
 
 
 def made_by(

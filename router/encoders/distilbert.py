@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.base import refuse_string
-from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, fitted, lexical_counts, references
+from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, References, fitted, lexical_counts, references
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
 from ragbandit.router.encoders.half_precision import half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
@@ -91,18 +91,7 @@ class DistilBertEncoder:
         if not LEAST <= dimension <= size:
             raise ConfigError(f"must be {LEAST} to {size} for this model, not {dimension}", field="encoder.dimension")
         reference = references()
-        recipe = {  # everything that the features depend on, except precision and device
-            "recipe": _RECIPE,
-            "layers": self._forward.layers,
-            "dimension": dimension,
-            "max_tokens": max_tokens,
-            "weights": weights.sha256,
-            "tokenizer": self._tokenizer.sha256,
-            "reference": reference.text,
-            "seed": seed,
-        }
-        recipes = {name: json.dumps(recipe | {"precision": text}, sort_keys=True) for name, text in _PRECISIONS.items()}
-        hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in recipes.items()}
+        hashes = self._hashes(weights=weights.sha256, reference=reference.text, seed=seed)
         for name, sha256 in hashes.items():
             if precision == "auto" and known == half_hash(sha256) and name != self._forward.precision:
                 self._forward = self._thread.submit(partial(load, precision=name)).result()
@@ -111,16 +100,32 @@ class DistilBertEncoder:
         if self.precision == "int8":
             self._fix_ranges(reference.questions[::5], cache=cache)  # every fifth question is enough
 
-        def build() -> dict[str, npt.NDArray[Any]]:
-            log.info("reading %d reference questions, once for this encoder", len(reference.questions))
-            states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
-            return fitted(states.result(), known=reference, dimension=dimension, seed=seed).arrays()
-
+        build = partial(self._fit, reference, seed=seed)
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
         self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()
         if self.device != "cpu":
             self._thread.submit(self._load_kernels).result()
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
+
+    def _hashes(self, *, weights: str, reference: str, seed: int) -> dict[str, str]:
+        """The encoder's hash in each precision. weights: their sha256. reference: text of the reference questions."""
+        recipe = {  # everything that the features depend on, except precision and device
+            "recipe": _RECIPE,
+            "layers": self._forward.layers,
+            "dimension": self.dimension,
+            "max_tokens": self._max_tokens,
+            "weights": weights,
+            "tokenizer": self._tokenizer.sha256,
+            "reference": reference,
+            "seed": seed,
+        }
+        recipes = {name: json.dumps(recipe | {"precision": text}, sort_keys=True) for name, text in _PRECISIONS.items()}
+        return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in recipes.items()}
+
+    def _fit(self, reference: References, *, seed: int) -> dict[str, npt.NDArray[Any]]:
+        log.info("reading %d reference questions, once for this encoder", len(reference.questions))
+        states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
+        return fitted(states.result(), known=reference, dimension=self.dimension, seed=seed).arrays()
 
     def _fix_ranges(self, questions: Sequence[str], *, cache: Path | None) -> None:
         """Fix the ranges of the layers' inputs, measured on these questions unless the cache has them."""

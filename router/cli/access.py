@@ -16,7 +16,7 @@ from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.cli.tables import show_list
-from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
+from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment
@@ -49,7 +49,13 @@ def create_key(
         ends = None if expires is None else _end(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
         new = store.create(name=name, role=role, tenant=tenant, scopes=scopes, expires_at=ends, actor=actor(), now=now)
-        _show_new(new, as_json=as_json)
+        if as_json:
+            print_json({"key": new.text, **_facts(new.key, now=now)})
+            return
+        console.say(new.text)
+        owner = f" of the tenant {tenant}" if tenant else ""
+        expiry = "never" if ends is None else moment(ends)[:16]
+        errors.say(f"{role}{owner}, expires: {expiry}. The key is not shown again: keep it now.")
 
 
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -61,18 +67,12 @@ def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def revoke_key(
     key: Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")],
-    replace: Annotated[bool, typer.Option("--replace", help="make a key that takes its place")] = False,
-    grace: Annotated[str, typer.Option(help="with --replace, how long both are valid: 0h, 30m, 24h, 7d")] = "24h",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke a key: services refuse it within a second. With --replace, a new key is made; the old one ends later."""
+    """Revoke a key: services refuse it within a second."""
     with _key_store(config, make=False) as store:
         now = time.time()
-        if replace:
-            new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
-            _show_new(new, as_json=as_json)
-            return
         revoked = store.revoke(_public_id(key), actor=actor(), now=now)
         if as_json:
             print_json(_facts(revoked, now=now))
@@ -86,37 +86,17 @@ def _key_store(config: str | None, *, make: bool = True) -> Iterator[KeyStore]:
         yield KeyStore(ledger.database)
 
 
-def _show_new(new: NewKey, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
-        return
-    console.say(new.text)
-    tenant = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
-    ends = _day(new.key.expires_at)
-    errors.say(f"{new.key.role}{tenant}, expires: {ends}. The key is not shown again: keep it now.")
-
-
 def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
     return {**asdict(key), "scopes": dict(key.scopes), "state": key.state(now)}
-
-
-def _day(at: float | None) -> str:
-    return "never" if at is None else moment(at)[:16]
 
 
 def _public_id(text: str) -> str:
     """Remove rb_ from a public id. Raises InvalidInput for a whole key: the shell's history contains its secret."""
     bare = text.removeprefix("rb_")
     if "_" in bare:
-        remedy = "give only the part between rb_ and the secret, and rotate this key: the shell's history contains it"
+        remedy = "give only the part between rb_ and the secret, and replace this key: the shell's history contains it"
         raise InvalidInput("this is a whole key, secret included", field="key", remedy=remedy)
     return bare
-
-
-def _seconds(text: str, *, now: float) -> float:
-    if not is_age(text):
-        raise InvalidInput(f"{text!r:.40} is not a time span", field="grace", remedy="for example 30m, 24h or 7d")
-    return now - parse_time(text, now=now, field="grace")
 
 
 def _end(text: str, *, now: float) -> float:

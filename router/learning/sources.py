@@ -128,17 +128,6 @@ IMPORTED_RATER: Final = "import:"
 class KeyDirectory:
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
         self._keys: Mapping[str, ApiKey] = {key.public_id: key for key in keys}
-        self._names: dict[str, set[str]] = {}
-        for key in self._keys.values():
-            self._names.setdefault(self.newest(key.public_id), set()).update((key.public_id, key.name))
-
-    def newest(self, public_id: str) -> str:
-        """The newest key that replaced this key; the key itself if none did."""
-        seen = {public_id}
-        while (key := self._keys.get(public_id)) and key.replaced_by is not None and key.replaced_by not in seen:
-            public_id = key.replaced_by
-            seen.add(public_id)
-        return public_id
 
     def names_of(self, item: Feedback, *, tenant: str) -> frozenset[str]:
         """Full names of all sources of a feedback. tenant: tenant of the judged decision."""
@@ -146,10 +135,10 @@ class KeyDirectory:
         if item.rater is not None:
             names.add(f"rater:{item.rater}")
         if item.api_key is not None:
-            newest = self.newest(item.api_key)
-            names.update(f"key:{name}" for name in (newest, item.api_key, *self._names.get(newest, ())))
-            if newest in self._keys:
-                names.add(f"role:{self._keys[newest].role}")
+            names.add(f"key:{item.api_key}")
+            key = self._keys.get(item.api_key)
+            if key is not None:
+                names |= {f"key:{key.name}", f"role:{key.role}"}
         return frozenset(names)
 
 

@@ -190,7 +190,7 @@ def budget_states(
     database: Database, *, tenants: Mapping[str, TenantSettings], now: float
 ) -> Iterator[tuple[DollarBudget, Spent]]:
     """Yields (budget, sums of spending) for the budgets of tenants and of valid keys. Raises StoreError."""
-    keys = [key for key in KeyStore(database).listed() if key.state(now) in ("active", "expiring")]
+    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active"]
     names = {"default", *tenants, *(key.tenant for key in keys if key.tenant is not None)}
     budgets: dict[DollarBudget, None] = {}  # an ordered set
     for tenant in sorted(names):

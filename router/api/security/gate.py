@@ -135,8 +135,7 @@ class Gate:
             raise _unauthorized(message, remedy="ragbandit keys list shows the keys of this service")
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
-            remedy = "it was rotated: use the key that replaced it" if key.replaced_by else "make a new key"
-            raise _unauthorized(f"this API key expired at {when}", remedy=remedy)
+            raise _unauthorized(f"this API key expired at {when}", remedy="make a new key")
         return key
 
 

@@ -114,19 +114,15 @@ class ApiKey:
     revoked_at: float | None = None
     #: time of the last use, written at most once a minute; None if the key was never used
     last_used_at: float | None = None
-    #: public id of the successor; None before a rotation
-    replaced_by: str | None = None
 
     def expired(self, now: float) -> bool:
         return self.expires_at is not None and self.expires_at <= now
 
     def state(self, now: float) -> str:
-        """One of "active", "expiring" (rotated, and still in its grace period), "expired" and "revoked"."""
+        """One of "active", "expired" and "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
-        if self.expired(now):
-            return "expired"
-        return "active" if self.replaced_by is None else "expiring"
+        return "expired" if self.expired(now) else "active"
 
 
 _KEYS: Final = TableRows(api_keys, ApiKey, scopes=JSON_OBJECT)
@@ -159,7 +155,7 @@ class KeysInForce:
 
 
 class KeyStore:
-    """Makes, lists, rotates and revokes keys. Every change is recorded in the audit log."""
+    """Makes, lists and revokes keys. Every change is recorded in the audit log."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -190,29 +186,6 @@ class KeyStore:
         query = select(api_keys).order_by(api_keys.c.made_at, api_keys.c.public_id)
         with self.database.read() as connection:
             return [_KEYS.value(row) for row in connection.execute(query).mappings()]
-
-    def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
-        """Make a successor with the same rights; the old key stays valid for `grace_s` seconds.
-
-        If the key expires, the successor has the same lifetime, counted from now. Raises NotFound, or InvalidInput if
-        the key is not active.
-        """
-        with self.database.write() as connection:
-            former = _locked_key(connection, public_id)
-            if former.state(now) != "active":
-                remedy = "make a new key: ragbandit keys create"
-                message = f"the key {public_id} is {former.state(now)}, so it cannot be rotated"
-                raise InvalidInput(message, field="key", remedy=remedy)
-            rights = {name: getattr(former, name) for name in ("name", "role", "tenant", "scopes")}
-            grace_end, expires_at = now + grace_s, None
-            if former.expires_at is not None:
-                grace_end = min(grace_end, former.expires_at)
-                expires_at = now + former.expires_at - former.made_at
-            new = _add_key(connection, rights | {"expires_at": expires_at}, actor=actor, now=now)
-            changed = {"expires_at": grace_end, "replaced_by": new.key.public_id}
-            connection.execute(update(api_keys).where(api_keys.c.public_id == public_id).values(**changed))
-            _record(connection, former, action="key.rotate", actor=actor, facts=changed, now=now)
-        return new
 
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
         """Revoke a key; services refuse it within a second. Does nothing if it is revoked already. Raises NotFound."""

@@ -323,7 +323,7 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
 
 
 def _feedback_body(feedback: Feedback) -> dict[str, Any]:
-    """The fields in which repeated feedback must be equal. API keys may differ, since clients rotate them."""
+    """The fields in which repeated feedback must be equal. API keys may differ, since clients replace them."""
     body = {
         "decision_id": feedback.decision_id,
         "kind": feedback.kind,

@@ -182,7 +182,6 @@ api_keys = _table(
     Column("expires_at", Double),
     Column("revoked_at", Double),
     Column("last_used_at", Double, comment="written at most once a minute"),
-    Column("replaced_by", String(16), comment="public id of its successor after a rotation"),
     comment="keys of callers; of their secrets only the sha256",
 )
 

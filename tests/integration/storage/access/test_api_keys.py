@@ -62,22 +62,6 @@ def test_another_text_is_no_key(keys, change):
     assert keys.in_force(now=NOW).find(change(new.text)) is None
 
 
-def test_rotation_keeps_both_for_the_grace(keys):
-    """After a rotation both keys are valid, the former one until its grace ends; the new one may do the same."""
-    first = made(keys, tenant="acme")
-    second = keys.rotate(first.key.public_id, grace_s=HOUR, actor="cli:ann@host", now=NOW)
-    found = keys.in_force(now=NOW)
-    former, now = found.find(first.text), found.find(second.text)
-    assert former is not None
-    assert now is not None
-    assert (former.expires_at, former.replaced_by, former.state(NOW)) == (NOW + HOUR, now.public_id, "expiring")
-    assert former.expired(NOW + HOUR)
-    assert not former.expired(NOW + HOUR - 1)
-    assert (now.name, now.role, now.tenant, now.expires_at) == ("our app", "app", "acme", None)
-    with pytest.raises(InvalidInput, match="expiring"):
-        keys.rotate(first.key.public_id, grace_s=HOUR, actor="cli:ann@host", now=NOW)
-
-
 def test_a_revoked_key_is_not_in_force(keys):
     """A revoked key is gone from what requests are checked against; revoking again keeps the first time."""
     first = made(keys)
@@ -89,15 +73,13 @@ def test_a_revoked_key_is_not_in_force(keys):
 
 
 def test_every_change_is_in_the_audit_log(keys, database):
-    """Making, rotating and revoking a key are one entry each, with who did it."""
+    """Making and revoking a key are one entry each, with who did it."""
     first = made(keys, tenant="acme")
-    keys.rotate(first.key.public_id, grace_s=0, actor="key:abc", now=NOW)
     keys.revoke(first.key.public_id, actor="cli:ann@host", now=NOW)
     found = [(entry.actor, entry.action, entry.target, entry.tenant) for entry in entries(database)]
     target = f"key:{first.key.public_id}"
     assert found == [
         ("cli:ann@host", "key.create", target, "acme"),
-        ("key:abc", "key.rotate", target, "acme"),
         ("cli:ann@host", "key.revoke", target, "acme"),
     ]
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ragbandit.router.storage.access.audit_log import entries
 from tests.support.rollouts import add
 from tests.support.servers.http_service import refused
 
@@ -48,7 +49,7 @@ def test_what_cannot_be_done_is_a_conflict(world):
 
 
 def test_the_switch_is_thrown_and_taken_back(world):
-    """From the next question on the pinned arm is played; then the policy decides again."""
+    """From the next question on the pinned arm is played; then the policy decides again. Both are audited."""
     kill, ask = "/v1/policies/kill", {"question": "why?"}
     refused(world.http.post(kill, json=WHY | {"arm": "nonsense"}), 422, "INVALID_INPUT", field="arm")
     assert world.http.post(kill, json=WHY | {"arm": "no_retrieval"}).json()["killed"] == "arm"
@@ -56,3 +57,4 @@ def test_the_switch_is_thrown_and_taken_back(world):
     assert (made["arm"], made["propensity"]) == ("no_retrieval", 1.0)
     assert world.http.post("/v1/policies/unkill", json=WHY).json()["killed"] is None
     assert len(world.http.post("/v1/route", json=ask).json()["pmf"]) == 3
+    assert [one.action for one in entries(world.router.database)][-2:] == ["policy.kill", "policy.unkill"]

@@ -7,7 +7,6 @@ import pytest
 
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel, PolicyVersion
 
@@ -55,22 +54,6 @@ def test_the_first_version_brings_the_configuration(database):
     assert v1 == draft()
     with pytest.raises(Conflict, match="v1"):
         add(database, draft())
-
-
-def test_the_switch_raises_the_revision(database):
-    """A thrown switch is there for the next reader, with who threw it; taken back, it is gone."""
-    add(database, draft())
-    with database.write() as connection:
-        thrown = store.set_switch(
-            connection, base=BASE, killed="arm", arm="single_step", actor="key:k1", reason="fire", now=7.0
-        )
-    assert (thrown.killed, thrown.arm, thrown.actor, thrown.reason) == ("arm", "single_step", "key:k1", "fire")
-    with database.write() as connection:
-        back = store.set_switch(connection, base=BASE, killed=None, arm=None, actor="key:k1", reason="out", now=8.0)
-    assert (back.killed, back.arm) == (None, None)
-    assert back.revision == thrown.revision + 1
-    actions = [entry.action for entry in entries(database)]
-    assert actions[-2:] == ["policy.kill", "policy.unkill"]
 
 
 def test_switch_and_change_lock_in_one_order(database):

@@ -116,7 +116,7 @@ def two_policies(champion, candidate, *, value=None, seed=3, n=600):
     arm = (pmf.cumsum(axis=1) < random.random((n, 1))).sum(axis=1)
     value = (random.random(n) < np.array([0.2, 0.5, 0.8])[arm]).astype(float) if value is None else value[arm]
     ways = {"pmf": pmf, "first": np.tile(candidate, (n, 1)), "second": pmf, "predicted": np.full(pmf.shape, np.nan)}
-    return estimates.compared(value, arm=arm, least=0.0, most=1.0, **ways)
+    return estimates.compared(value, arm=arm, least=0.0, most=1.0, **ways)[0]
 
 
 def test_a_policy_does_not_differ_from_itself():

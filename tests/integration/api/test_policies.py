@@ -53,8 +53,8 @@ def test_the_switch_is_thrown_and_taken_back(world):
     kill, ask = "/v1/policies/kill", {"question": "why?"}
     refused(world.http.post(kill, json=WHY | {"arm": "nonsense"}), 422, "INVALID_INPUT", field="arm")
     assert world.http.post(kill, json=WHY | {"arm": "no_retrieval"}).json()["killed"] == "arm"
-    made = world.http.post("/v1/route", json=ask).json()
-    assert (made["arm"], made["propensity"]) == ("no_retrieval", 1.0)
+    decision = world.http.post("/v1/route", json=ask).json()
+    assert (decision["arm"], decision["propensity"]) == ("no_retrieval", 1.0)
     assert world.http.post("/v1/policies/unkill", json=WHY).json()["killed"] is None
     assert len(world.http.post("/v1/route", json=ask).json()["pmf"]) == 3
     assert [one.action for one in entries(world.router.database)][-2:] == ["policy.kill", "policy.unkill"]

@@ -12,31 +12,31 @@ from tests.support import command
 
 
 @pytest.fixture(autouse=True)
-def made(settings, tmp_path, monkeypatch):
+def service_settings(settings, tmp_path, monkeypatch):
     """The settings of a store, which the command finds by the environment."""
-    found = settings(policy={"name": "uniform"}, rollout={"time_limit_s": 5.0})
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(found.data_dir))
+    stored = settings(policy={"name": "uniform"}, rollout={"time_limit_s": 5.0})
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(stored.data_dir))
     monkeypatch.setenv("RAGBANDIT_POLICY__NAME", "uniform")
     monkeypatch.chdir(tmp_path)
-    Router.open(found, jobs=MemoryJobs()).close()
-    return found
+    Router.open(stored, jobs=MemoryJobs()).close()
+    return stored
 
 
 run = partial(command.run, "policy", code=0)
 
 
-def told(*arguments: str):
+def reply_of(*arguments: str):
     return json.loads(run(*arguments, "--json").stdout)
 
 
-def test_from_draft_to_champion_and_back(made):
+def test_from_draft_to_champion_and_back(service_settings):
     """Each verb moves the version, and a router that opens serves it so; a version in shadow shows its evidence."""
-    version = told("add", "--set", "policy.name=linucb", "--set", "policy.params.ridge=2", "--reason", "a [try]")
+    version = reply_of("add", "--set", "policy.name=linucb", "--set", "policy.params.ridge=2", "--reason", "a [try]")
     assert version["changes"] == {"policy": {"name": "linucb", "params": {"ridge": 2}}}
-    assert told("shadow", "v1")["state"] == "shadow"
-    with Router.open(made, jobs=MemoryJobs()) as router:
-        said = candidate_note(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
-        assert (said.version, said.fault) == ("v1", None)
+    assert reply_of("shadow", "v1")["state"] == "shadow"
+    with Router.open(service_settings, jobs=MemoryJobs()) as router:
+        note = candidate_note(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
+        assert (note.version, note.fault) == ("v1", None)
         run("kill", "single_step", "--reason", "smoke")
         pinned = router.submit(Query(text="why?"), run_by="caller").result(30)
         assert (pinned.arm, PinnedArm.key in pinned.facts) == ("single_step", True)
@@ -45,31 +45,31 @@ def test_from_draft_to_champion_and_back(made):
         assert "smoke" in listed
         run("resume")
         assert PinnedArm.key not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
-    shown = told("show", "v1")
+    shown = reply_of("show", "v1")
     assert shown["possible"] == ["promote", "retire"]
     assert shown["evidence"]["comparison"]["verdict"] == "not known yet"
     assert "whether v1 is better than main is not known yet" in " ".join(run("show", "v1").stdout.split())
     assert "--force" in run("promote", "v1", code=2).output
-    assert told("promote", "v1", "--force")["state"] == "champion"
+    assert reply_of("promote", "v1", "--force")["state"] == "champion"
     assert "v1 (linucb) decides" in " ".join(command.run("status").stdout.split())
-    assert told("rollback", "v1")["state"] == "retired"
-    assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "retired"}
+    assert reply_of("rollback", "v1")["state"] == "retired"
+    assert {one["name"]: one["state"] for one in reply_of("show")["policies"]} == {"main": "champion", "v1": "retired"}
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "text"),
     [("DATA_DIR", "nothing-here", "there is no database"), ("POLICY__LABEL", "other", "no ledger 'other'")],
 )
-def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp_path, variable, value, said):
+def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp_path, variable, value, text):
     """In the wrong folder, or with another label, `kill` would stop nobody: it is refused, and makes no store."""
     monkeypatch.setenv(f"RAGBANDIT_{variable}", value)
     for verb in ("show", "kill"):
-        assert said in run(verb, code=2).output
+        assert text in run(verb, code=2).output
     assert not (tmp_path / "nothing-here").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (["add", "--set", "policy.name=nonsense"], "nonsense"),
         (["add", "--set", "policy=1"], "SECTION.NAME=VALUE"),
@@ -79,14 +79,14 @@ def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp
         (["resume"], "the kill switch is off"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
+def test_what_cannot_be_done_is_said_in_a_line(arguments, text):
     """Exit code 2 and the setting's or the version's name."""
-    assert said in run(*arguments, code=2).output
+    assert text in run(*arguments, code=2).output
 
 
 def test_a_change_of_an_arm_is_declared():
     """`ragbandit policy restart` writes who and why; an arm that is not configured is refused with those that are."""
-    assert told("restart", "single_step", "--reason", "a new model")["arm"] == "single_step"
+    assert reply_of("restart", "single_step", "--reason", "a new model")["arm"] == "single_step"
     assert "single_step" in run("restart", "nonsense", code=2).output
     exported = command.run("audit").stdout
     assert "a new model" in exported

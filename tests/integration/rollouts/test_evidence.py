@@ -54,12 +54,12 @@ class Traffic:
         for number in range(count):
             self.now += 10.0
             self.seq += 1
-            made, pmf = self.make_decision(f"decision-{self.seq:06d}"), tuple(CHAMPION.tolist())
-            drawn = choose(pmf, seed=made.seed)
+            decision, pmf = self.make_decision(f"decision-{self.seq:06d}"), tuple(CHAMPION.tolist())
+            drawn = choose(pmf, seed=decision.seed)
             notes = facts(number)
             stored = {CandidateNotes.key: CandidateNotes(notes=notes).stored} if isinstance(notes, tuple) else notes
-            values = {"arm": made.arms[drawn], "pmf": pmf, "propensity": pmf[drawn], "made_at": self.now}
-            rows.append(replace(made, facts=stored, explored=False, **values))
+            values = {"arm": decision.arms[drawn], "pmf": pmf, "propensity": pmf[drawn], "made_at": self.now}
+            rows.append(replace(decision, facts=stored, explored=False, **values))
         self.decisions.add_decisions(rows)
         self.decisions.add_outcomes(
             [made_outcome(decision_id=one.id, now=self.now, status="answered", answer="x", steps=1.0) for one in rows]
@@ -148,12 +148,12 @@ def test_a_better_shadow_becomes_champion(make_world):
         version = store.version_named(connection, "v1", base=BASE)
     for number in range(150):
         world.now += 10.0
-        made = world.route(key=f"00000000-0000-7000-8000-{number:012d}")  # the same draws in every run
-        world.outcome(made)
-        world.feedback(made, rating=0.9 if made.arm == "two" else 0.1)
+        decision = world.route(key=f"00000000-0000-7000-8000-{number:012d}")  # the same draws in every run
+        world.outcome(decision)
+        world.feedback(decision, rating=0.9 if decision.arm == "two" else 0.1)
     ledger, settings = Ledger(world.database, label=version.label), settings_of(world.settings, version)
     Learner(ledger, files=world.files, settings=settings, clock=world.clock).drain()
     do(world.database, "promote", now=world.now + 1.0)
     world.router.refresh()
-    made = world.route()
-    assert (made.policy, CandidateNotes.key in made.facts) == (version.label, False)
+    decision = world.route()
+    assert (decision.policy, CandidateNotes.key in decision.facts) == (version.label, False)

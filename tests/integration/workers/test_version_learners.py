@@ -15,8 +15,8 @@ from tests.support.waiting import until
 
 
 def version(name, state, *, since=1.0, former=None):
-    told = {"former": former, "revision": 1, "reason": "", "made_by": "", "made_at": 1.0}
-    return PolicyVersion(name=name, base="main", label=f"main.{name}", state=state, since=since, **told)
+    values = {"former": former, "revision": 1, "reason": "", "made_by": "", "made_at": 1.0}
+    return PolicyVersion(name=name, base="main", label=f"main.{name}", state=state, since=since, **values)
 
 
 def test_versions_that_learn():

@@ -31,17 +31,17 @@ def checked(world):
 
 def test_a_store_with_versions_verifies(mixed_world):
     """Draws with a version in shadow and pinned arms are made again."""
-    found = checked(mixed_world)
-    assert (found.ok, found.deep_decisions) == (True, 16), found.notes
+    verdict = checked(mixed_world)
+    assert (verdict.ok, verdict.deep_decisions) == (True, 16), verdict.notes
 
 
 def test_replay_takes_no_pinned_row(mixed_world):
     """What the switch gave nobody drew, and it is left out."""
     rows = list(ledger_rows(mixed_world.ledger, since=None))
     assert sum(PinnedArm.key in row.decision.facts for row in rows) == 4
-    found = replay(open_log(config=mixed_world.settings, mixed_arms=True), candidates=["uniform"])
-    assert found.rows == 12
-    assert any("4 decisions are left out: their arm was not drawn" in note for note in found.notes)
+    replayed = replay(open_log(config=mixed_world.settings, mixed_arms=True), candidates=["uniform"])
+    assert replayed.rows == 12
+    assert any("4 decisions are left out: their arm was not drawn" in note for note in replayed.notes)
 
 
 def test_a_promoted_version_verifies_by_its_own_label(make_world):
@@ -53,5 +53,5 @@ def test_a_promoted_version_verifies_by_its_own_label(make_world):
     world.router.refresh()
     world.judged(4)
     world.router.learn()
-    found = checked(world)
-    assert (found.ok, found.deep_decisions) == (True, 4), found.notes
+    verdict = checked(world)
+    assert (verdict.ok, verdict.deep_decisions) == (True, 4), verdict.notes

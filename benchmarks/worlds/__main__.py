@@ -59,7 +59,6 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--warm", type=int, default=0, help="questions learned before with the outcomes of all arms")
     options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
     options.add_argument("--encoder", help="another than the default, such as hashing")
-    options.add_argument("--data", type=Path, default=ROOT / ".ragbandit", help="folder that keeps features")
     options.add_argument("--jobs", type=int, default=cores())
     return options
 
@@ -73,7 +72,7 @@ def main(arguments: list[str]) -> None:
     console = Console()
     conditions = Conditions(questions=asked.questions, warm=asked.warm, wrong=asked.wrong, late=asked.late)
     with bars(Console(stderr=True)) as progress:
-        worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
+        worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, progress=progress)
         if not worlds:
             options.error(f"no such world; made: {', '.join((*WORLDS, *LONG))}")
         result = board(

@@ -53,7 +53,7 @@ def installed_policies(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(names) if name != "vw" or there)
 
 
-def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: Path, progress: Progress) -> list[World]:
+def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, progress: Progress) -> list[World]:
     """The worlds of these names, of none all but the grids and the long ones, with their features.
 
     names: "made" stands for all made ones, "long" for all long ones, "grids" for all truths of all grids, a grid's name
@@ -65,7 +65,7 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: P
     settings = EncoderSettings() if encoder is None else EncoderSettings(model=encoder)
     loaded = make_encoder(settings)
     texts = [row.question for world in worlds for row in world.table.rows]
-    features = embedded(texts, encoder=loaded, data_dir=data, progress=progress)
+    features = embedded(texts, encoder=loaded, progress=progress)
     cuts = np.cumsum([len(world.table.rows) for world in worlds])[:-1]
     return [
         _with_features(world, features=rows, encoder_hash=loaded.hash)

@@ -153,7 +153,7 @@ def learned(
     asked, features, encoder_hash = settings.policy, None, ""
     if "features" in policy_of(settings).needs:
         encoder = make_encoder(settings.encoder)
-        features = embedded([row.question for row in table.rows], encoder=encoder, data_dir=settings.data_dir)
+        features = embedded([row.question for row in table.rows], encoder=encoder)
         encoder_hash = encoder.hash
     rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
 

@@ -1,20 +1,14 @@
-"""Caches of features, in memory and on disk."""
+"""A cache of features in memory, and the features of many texts at once."""
 
 import hashlib
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder, EncoderAround, refuse_string
-from ragbandit.shared.files import write_file
 from ragbandit.shared.types import FeatureRows
-
-log = logging.getLogger("ragbandit.encoder")
 
 #: number of texts encoded between two reports of progress
 BATCH = 32
@@ -74,53 +68,20 @@ def embedded(
     texts: Sequence[str],
     *,
     encoder: Encoder,
-    data_dir: str | Path,
     progress: Callable[[str, int, int], object] = lambda _what, _done, _total: None,
 ) -> FeatureRows:
-    """Features of every text, shape (n, d), float32. Encodes only texts that are missing in the cache in data_dir.
+    """Features of every text, shape (n, d), float32. Each distinct text is encoded once.
 
     progress: called with (name of the step, texts encoded so far, texts to encode).
     """
-    file = Path(data_dir) / "cache" / "features" / f"{encoder.hash}.safetensors"
-    cached = _read(file, dimension=encoder.dimension)
-    missing = sorted({text for text in texts if _key(text) not in cached})
-    for start in range(0, len(missing), BATCH):
-        batch = missing[start : start + BATCH]
-        for text, row in zip(batch, encoder.encode(batch), strict=True):
-            cached[_key(text)] = row
-        progress("questions encoded", start + len(batch), len(missing))
-    if missing:
-        _write(file, cached)
-    return np.array([cached[_key(text)] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dimension)
+    rows: dict[str, FeatureRows] = {}
+    distinct = sorted(set(texts))
+    for start in range(0, len(distinct), BATCH):
+        batch = distinct[start : start + BATCH]
+        rows |= zip(batch, encoder.encode(batch), strict=True)
+        progress("questions encoded", start + len(batch), len(distinct))
+    return np.array([rows[text] for text in texts], dtype=np.float32).reshape(len(texts), encoder.dimension)
 
 
 def _key(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _read(file: Path, *, dimension: int) -> dict[bytes, FeatureRows]:
-    """Returns sha256 of a text -> its features, shape (d,); {} if the file is missing or damaged."""
-    try:
-        tensors = load_tensors(file.read_bytes())
-        keys, features = tensors["keys"], tensors["features"]
-        if features.shape != (len(keys), dimension):
-            raise ValueError(f"{len(keys)} texts have features of the shape {features.shape}")
-    except FileNotFoundError:
-        return {}
-    except Exception as error:  # a damaged file may raise anything, and the features can be computed again
-        log.warning("cached features cannot be read; they are computed again", extra=_failure(file, error))
-        return {}
-    return {key.tobytes(): row for key, row in zip(keys, features, strict=True)}
-
-
-def _write(file: Path, cached: dict[bytes, FeatureRows]) -> None:
-    keys = np.array([np.frombuffer(key, dtype=np.uint8) for key in cached])
-    features = np.array(list(cached.values()), dtype=np.float32)
-    try:
-        write_file(file, save_tensors({"keys": keys, "features": features}), durable=False)
-    except OSError as error:
-        log.warning("features cannot be written to the cache", extra=_failure(file, error))
-
-
-def _failure(file: Path, error: Exception) -> dict[str, str]:
-    return {"action": "cache", "file": str(file), "reason": str(error)}

@@ -76,7 +76,7 @@ def table_material(
         raise ConfigError(message, field="reward.cost", remedy=remedy)
     queries = [table_query(row) for row in table.rows]
     texts = [query.text for query in queries]
-    features = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress)
+    features = embedded(texts, encoder=encoder, progress=progress)
     occurrences: Counter[str] = Counter()
     rows: list[Logged] = []
     for row, query, row_features in zip(table.rows, queries, features, strict=True):
@@ -124,7 +124,7 @@ def log_material(
             remedy = "log the questions or the features of the configured encoder, or leave the row out"
             raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
     texts = [material[at].decision.query.text for at in blind]
-    encoded = embedded(texts, encoder=encoder, data_dir=settings.data_dir, progress=progress) if texts else ()
+    encoded = embedded(texts, encoder=encoder, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
         decision = material[at].decision
         # The new features do not reproduce the logged pmf, so the row counts as imported.

@@ -60,7 +60,7 @@ def prepare(
     served = {spec.name: served_policy(spec, settings=in_force[spec.name]) for spec in candidates if spec.learns}
     log = replace(log, log=plan.read_at_weight(log.log))
     if log.log.features is None and any("features" in policy.needs for policy in served.values()):
-        log = with_features(log, encoder=encoder, settings=settings, progress=progress)
+        log = with_features(log, encoder=encoder, progress=progress)
     updates = lessons(log, plan=plan) if served else []
     pmfs = []
     for spec in candidates:

@@ -154,7 +154,7 @@ def crossfitted(
     return pmf, notes_of(*candidates)
 
 
-def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, settings: Settings, progress: Progress) -> MemoryLog:
+def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Progress) -> MemoryLog:
     """The log with features of its questions by the configured encoder."""
     for row in log.rows:
         if not row.decision.query.text.strip():
@@ -165,7 +165,7 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, settings: Sett
         remedy = "pass encoder=, a function that makes an encoder"
         raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
     loaded, texts = encoder(), [row.decision.query.text for row in log.rows]
-    features = embedded(texts, encoder=loaded, data_dir=settings.data_dir, progress=progress)
+    features = embedded(texts, encoder=loaded, progress=progress)
     return replace(log, log=replace(log.log, features=features, encoder_hash=loaded.hash))
 
 

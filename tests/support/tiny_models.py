@@ -58,19 +58,7 @@ def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
 WRITERS = {
     "llama": {"num_key_value_heads": 2},
     "gpt2": {},
-    "stablelm": {"num_key_value_heads": 1},
     "mistral": {"num_key_value_heads": 2, "sliding_window": 64},
-    "phi3": {
-        "num_key_value_heads": 4,
-        "original_max_position_embeddings": 48,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "short_factor": [1.0] * 4,
-            "long_factor": [1.0, 2.0, 8.0, 32.0],
-            "original_max_position_embeddings": 48,
-        },
-    },
     "mamba": {},
 }
 _WORDS = 80

@@ -24,7 +24,7 @@ from schemathesis.core.failures import FailureGroup
 from ragbandit.router.config.settings import Settings
 from tests.support.servers.http_service import Service, worker_answers
 
-#: requests in all; 0: those of `make test`
+#: number of requests; 0: as `make test` sends
 WANTED = int(os.environ.get("API_FUZZ", "0"))
 
 

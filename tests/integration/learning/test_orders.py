@@ -17,7 +17,7 @@ from tests.conftest import World
 
 
 class Loop(RuleBasedStateMachine):
-    """One router, its learner, and what was asked, answered and judged."""
+    """A router and its learner, with the decisions and judgements so far."""
 
     template: Path
 

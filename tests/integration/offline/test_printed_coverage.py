@@ -7,7 +7,7 @@ from benchmarks.coverage.places import PLACES, Line, Look, Tally, tallies
 from tests.support.cases import every_case
 
 #: lives of every kind in a run of the tests, where it is not FEW; the published table has 200
-RUNS = {"replay": 4, "warm": 20}
+RUNS = {"replay": 2, "warm": 8}
 FEW, MANY = 1, 40
 
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from benchmarks.surfaces import FAULTS, SETUPS, Life, Said, World, made
+from benchmarks.surfaces import FAULTS, Life, Said, World, made
 from tests.support.two_pipelines import CHANCES, STEPS, WEIGHT
 
-pytestmark = pytest.mark.timeout(900)  # seven services, on cores that other tests share
+pytestmark = pytest.mark.timeout(900)  # four services, on cores that other tests share
 #: the two pipelines of the newcomer: right on short (kinds 0 and 1) and on long questions
 PIPELINES = {
     "chance": [[chance[is_long] for chance in CHANCES.values()] for is_long in (0, 0, 1, 1)],
     "steps": tuple(STEPS.values()),
     "weight": WEIGHT,
 }
-#: uniform draws: where the policy cannot be asked, 400 questions show more
-SERVED = {"holdback": {"policy": "uniform", "questions": 400}, "shadow": {"policy": "uniform", "questions": 400}}
+#: the setups of a run of the tests; the slow test has all
+FEW = ("cold", "warm", "incumbent", "budget")
 
 
 def wrong(lives, kinds=FAULTS[:-1]):
@@ -25,9 +25,8 @@ def wrong(lives, kinds=FAULTS[:-1]):
 
 @pytest.fixture(scope="module")
 def newcomers():
-    """The newcomer's world in every setup."""
-    small = {"questions": 200, "labelled": 100}
-    return [Life(World(setup=setup, **PIPELINES, **{**small, **SERVED.get(setup, {})})) for setup in SETUPS]
+    """The newcomer's world in a few setups."""
+    return [Life(World(setup=setup, **PIPELINES, questions=200, labelled=100)) for setup in FEW]
 
 
 def test_the_same_true_verdict_everywhere(newcomers):
@@ -39,10 +38,10 @@ def test_every_surface_is_heard(newcomers):
     """Each surface compares what can be compared, and in some worlds it is known which way is better."""
     surfaces = {(life.world.setup, one.surface) for life in newcomers for one in life.said}
     everywhere = ("report", "/v1/report", "status", "overview", "replay")
-    expected = {(setup, surface) for setup in SETUPS for surface in everywhere if setup not in ("incumbent", "budget")}
-    expected |= {("cold", "advise"), ("warm", "advise --table"), ("applied", "advise"), ("shadow", "policy show")}
+    expected = {(setup, surface) for setup in ("cold", "warm") for surface in everywhere}
+    expected |= {("cold", "advise"), ("warm", "advise --table")}
     assert expected <= surfaces
-    assert sum(one.verdict == "better" for life in newcomers for one in life.said) >= 3
+    assert sum(one.verdict == "better" for life in newcomers for one in life.said) >= 1
 
 
 def test_the_state_comes_first(newcomers):

@@ -88,13 +88,21 @@ class _Adviser:
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
-        common: dict[str, Any] = {"settings": settings, "log": log}
-        folds, name = self._folds(judged, log=log), self.settings.policy.name
-        common["pmf"], notes = crossfitted_policy(self.policy, name=name, folds=folds, progress=self.progress, **common)
+        reward = settings.reward
+        pmf, notes = crossfitted_policy(
+            self.policy,
+            name=settings.policy.name,
+            log=log,
+            folds=self._folds(judged, log=log),
+            usual_weight=reward.weight,
+            settings=settings.policy,
+            progress=self.progress,
+        )
+        common: dict[str, Any] = {"log": log, "pmf": pmf, "reward": reward}
         about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
         advice = None
         if outcomes is not None:
-            gains = on_outcomes(outcomes, confidence=self.ask.confidence, **common)
+            gains = on_outcomes(outcomes, schema=settings.context, confidence=self.ask.confidence, **common)
             advice = concluded(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice

@@ -14,7 +14,8 @@ import numpy as np
 from ragbandit.router.comparison import Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import FrontierPoint, QuestionKind
 from ragbandit.router.comparison.intervals import PARTS, paired
-from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import replay_pmfs
@@ -78,7 +79,9 @@ def unit_of(reward: RewardSettings) -> str:
     return charged[0][0].removesuffix("_total") if len(charged) == 1 and charged[0][1] == 1.0 else "cost"
 
 
-def on_outcomes(outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, settings: Settings, confidence: float) -> Gains:
+def on_outcomes(
+    outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, reward: RewardSettings, schema: ContextSchema, confidence: float
+) -> Gains:
     """Gains on known outcomes. pmf: routing's probabilities on the rows of the log, (n, K).
 
     The rows of `outcomes` are the first rows of the log.
@@ -87,7 +90,7 @@ def on_outcomes(outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, settings: Se
     # All rows of a question have the same probabilities. Shape (questions, complete arms)
     chosen = pmf[: len(outcomes.rows) : len(complete)][:, [log.log.arms.index(arm) for arm in complete]]
     routed = {part: (chosen * matrix[:, columns]).sum(axis=1) for part, matrix in outcomes.values.items()}
-    gains, reward = [], settings.reward
+    gains = []
     common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": unit_of(reward)}
     common["confidence"] = confidence
     for column, arm in enumerate(outcomes.arms):
@@ -105,7 +108,7 @@ def on_outcomes(outcomes: Outcomes, *, log: MemoryLog, pmf: Matrix, settings: Se
             pmfs=chosen,
             arms=complete,
             rewards=routed["reward"],
-            schema=settings.context,
+            schema=schema,
         ),
         **_ordered(gains, judged=complete),
     )
@@ -116,7 +119,7 @@ def on_draws(
     *,
     log: MemoryLog,
     pmf: Matrix,
-    settings: Settings,
+    reward: RewardSettings,
     folds: int,
     progress: Progress,
 ) -> Gains | Sequence[str]:
@@ -129,7 +132,7 @@ def on_draws(
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
     gains = [
-        _mirrored(one, second=f"{ALWAYS}{arm}", unit=unit_of(settings.reward), is_partial=is_partial)
+        _mirrored(one, second=f"{ALWAYS}{arm}", unit=unit_of(reward), is_partial=is_partial)
         for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
     ]
     untried = {}

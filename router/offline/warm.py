@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -195,7 +195,7 @@ def enter(
     learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
     rows = material.rows
     if settings.log.text != "full":
-        rows = [replace(row, decision=_without_texts(row.decision, settings=settings)) for row in rows]
+        rows = [replace(row, decision=_without_texts(row.decision, schema=settings.context)) for row in rows]
 
     def show(counts: ImportCounts) -> None:
         progress("rows entered", counts.added + counts.known, len(rows))
@@ -218,9 +218,9 @@ def enter(
     return Entered(added=counts.added, known=counts.known, last_seq=last, version=version)
 
 
-def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
+def _without_texts(decision: Decision, *, schema: Collection[str]) -> Decision:
     """The decision as the service stores it with `log.text: none`."""
-    context = {key: value for key, value in decision.query.context.items() if key in settings.context}
+    context = {key: value for key, value in decision.query.context.items() if key in schema}
     return replace(decision, query=replace(decision.query, text="", context=context))
 
 

@@ -12,13 +12,13 @@ ALLOWED = ("router/config/", "router/cli/", "router/serving/setup/", "workers/se
 LEFT = {
     "router/api": 1,
     "router/learning": 4,
-    "router/offline": 20,
+    "router/offline": 12,
     "router/policies": 1,
     "router/queue": 2,
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
     "workers/draft.py": 1,
-    "workers/evaluation": 11,
+    "workers/evaluation": 7,
     "workers/worker.py": 1,
 }
 

@@ -1,7 +1,7 @@
 """`ragbandit advise`: decides whether routing pays on given questions, and can train the policy with their outcomes."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -101,16 +101,18 @@ def advise_verb(
         else:
             by_table = partial(sources.of_table, table) if table else partial(sources.of_log, log)
             material = by_table(skip_bad=skip_bad)
-            _check_configured(material.arms, settings=settings, source=f"{material.source} arms")
+            _check_configured(material.arms, configured=settings.arms, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
         if advice.verdict != "wrong log" and (apply or (warm and material.origin != STORE)):
             with opened(config, make=True) as (settings, ledger):
                 encoder = make_encoder(settings.encoder, ledger=ledger)
                 common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
                 details |= _applied(advice, material, apply=apply, file=loaded.file, progress=progress, **common)
-    notes = [*_arm_notes(material, settings=settings), *advice.notes]
+    notes = [*_arm_notes(material, incumbent=settings.policy.incumbent, configured=settings.arms), *advice.notes]
     reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
-    shown = assessment(advice, details=details, notes=notes, settings=settings)
+    shown = assessment(
+        advice, details=details, notes=notes, incumbent=settings.policy.incumbent, reward=settings.reward
+    )
     show(shown, reply=reply, show_all=every, report=report)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
@@ -138,7 +140,7 @@ class RunOptions:
             remedy = "add another arm or pipeline: with one there is nothing to route"
             raise InvalidInput(f"there is only {', '.join(selected)} to run", field="arms", remedy=remedy)
         if learns:
-            _check_configured([*runnable, *functions], settings=settings, source="arms")
+            _check_configured([*runnable, *functions], configured=settings.arms, source="arms")
         return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
 
 
@@ -173,7 +175,14 @@ def advise(
         warnings.append(f"policy.incumbent: {applied['incumbent']}")
         router.refresh()
     warnings.insert(0, f"ended: {details['ended']}")
-    return replace(advice, notes=(*warnings, *_arm_notes(material, settings=settings), *advice.notes))
+    return replace(
+        advice,
+        notes=(
+            *warnings,
+            *_arm_notes(material, incumbent=settings.policy.incumbent, configured=settings.arms),
+            *advice.notes,
+        ),
+    )
 
 
 @dataclass(kw_only=True)
@@ -286,24 +295,23 @@ def _print_left_out(bad: Sequence[BadRow]) -> None:
         errors.print(f"left out: {len(bad):,} rows in all", soft_wrap=True)
 
 
-def _check_configured(names: Sequence[str], *, settings: Settings, source: str) -> None:
+def _check_configured(names: Sequence[str], *, configured: Collection[str], source: str) -> None:
     """Raise InvalidInput if none of these arms is configured, because nothing could use the learned policy."""
-    if not {*settings.arms} & {*names}:
+    if not {*configured} & {*names}:
         arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
-        message = f"has the arms {', '.join(names)}, the configuration {', '.join(settings.arms)}"
+        message = f"has the arms {', '.join(names)}, the configuration {', '.join(configured)}"
         remedy = f"name the arms of the file as those that will serve; if your code runs them, set arms: {{{arms}}}"
         raise InvalidInput(message, field=source, remedy=remedy)
 
 
-def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
+def _arm_notes(material: WarmRows, *, incumbent: str | None, configured: Collection[str]) -> list[str]:
     notes = []
-    incumbent = settings.policy.incumbent
     if incumbent is not None:
         notes.append(f"in service policy.harm holds the policy back to {incumbent}; in the comparisons it does not")
-    without_rows = [arm for arm in settings.arms if arm not in material.arms]
+    without_rows = [arm for arm in configured if arm not in material.arms]
     if without_rows:
         notes.append(f"nothing is known of {', '.join(without_rows)}: explored as on the first day")
-    unconfigured = [arm for arm in material.arms if arm not in settings.arms]
+    unconfigured = [arm for arm in material.arms if arm not in configured]
     if unconfigured:
         notes.append(f"never drawn in service, since not configured: {', '.join(unconfigured)}")
     if material.encoded:

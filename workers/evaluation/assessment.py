@@ -5,7 +5,7 @@ from typing import Any
 
 from ragbandit.router.comparison import NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
@@ -13,18 +13,20 @@ from ragbandit.shared.formats import counted, decimal, money, number, percent
 from ragbandit.shared.types import ArmName
 
 
-def assessment(advice: Advice, *, details: Mapping[str, Any], notes: Sequence[str], settings: Settings) -> Assessment:
+def assessment(
+    advice: Advice, *, details: Mapping[str, Any], notes: Sequence[str], incumbent: str | None, reward: RewardSettings
+) -> Assessment:
     """What `advise` shows. details: facts about the run and about what was applied."""
     common: dict[str, Any] = {
         "title": "Is routing worth it?",
         "sentence": advice.sentence,
-        "actions": tuple(_actions(advice, details, incumbent=settings.policy.incumbent)),
+        "actions": tuple(_actions(advice, details, incumbent=incumbent)),
         "missing": advice.missing,
         "progress": advice.progress,
     }
     if advice.verdict == "wrong log":
         return Assessment(number=advice.verdict, about="no verdict", notes=tuple(notes), **common)
-    best, reward, is_known = advice.comparisons[0], settings.reward, advice.verdict != "not enough"
+    best, is_known = advice.comparisons[0], advice.verdict != "not enough"
     unit = "units of cost" if best.unit == "cost" else best.unit
     return Assessment(
         number=words.signed(best.reward.estimate) if is_known else NOT_KNOWN,

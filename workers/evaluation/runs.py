@@ -201,7 +201,7 @@ def parse_arms(
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
     available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
-    _check_names(names, known={*available, *others}, settings=settings)
+    _check_names(names, known={*available, *others}, configured=settings.arms)
     arms = {name: available[name] for name in names if name != ALL and name not in others}
     if arms:
         make_strategies(settings, arms)
@@ -224,11 +224,11 @@ def parse_arms(
     return arms, lacking
 
 
-def _check_names(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
+def _check_names(names: Sequence[str], *, known: Iterable[str], configured: Collection[str]) -> None:
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
-    in_code = [name for name in names if name in settings.arms and name not in every]
+    in_code = [name for name in names if name in configured and name not in every]
     if in_code:
         listed = " and ".join(filter(None, [", ".join(in_code[:-1]), in_code[-1]]))
         remedy = (

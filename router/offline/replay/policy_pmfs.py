@@ -192,15 +192,22 @@ def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
 
 
 def crossfitted_policy(
-    policy: Policy, *, name: str, log: MemoryLog, folds: Choices, settings: Settings, progress: Progress
+    policy: Policy,
+    *,
+    name: str,
+    log: MemoryLog,
+    folds: Choices,
+    usual_weight: float,
+    settings: PolicySettings,
+    progress: Progress,
 ) -> tuple[Matrix, tuple[str, ...]]:
     """Cross-fit untrained copies of a policy, as `crossfitted`, at the usual weight of cost."""
     return crossfitted(
         log,
         name=name,
         make=lambda: make_policy(policy.algorithm, params=policy.params),
-        updates=lessons(log, plan=Plan(usual_weight=settings.reward.weight)),
+        updates=lessons(log, plan=Plan(usual_weight=usual_weight)),
         folds=folds,
-        settings=settings.policy,
+        settings=settings,
         progress=progress,
     )

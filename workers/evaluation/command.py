@@ -69,10 +69,7 @@ def evaluate(
         answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}
         for work in (work for row in rows for work in run.work(row)):
             answered[work.arm].append(stored.found[work.key])
-    qualities = {
-        arm: [results.labelled_quality(row, each, family=family) for row, each in zip(rows, texts, strict=True)]
-        for arm, texts in answered.items()
-    }
+    qualities = results.qualities_of(rows, answered=answered, family=family)
     lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:

@@ -37,6 +37,13 @@ def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str
     return judged(None if stored.failed else stored.answer, gold=row.answers, family=family)
 
 
+def qualities_of(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
+    return {
+        arm: [labelled_quality(row, each, family=family) for row, each in zip(rows, answers, strict=True)]
+        for arm, answers in answered.items()
+    }
+
+
 def line_of_arm(
     rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[Measures]
 ) -> Line:

@@ -176,7 +176,6 @@ def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
             "of config.yaml was found; add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.02}}",
         ),
         (CONFIG, {"RAGBANDIT_POLICY__INCUMBENT": "small"}, "not set: policy.holdback.arm: 'big' would keep its share"),
-        (f"{CONFIG}policy: {{name: conservative, params: {{policy: mba, incumbent: small}}}}\n", {}, "not set: policy"),
     ],
 )
 def test_what_cannot_be_written_is_said_with_the_lines(folder, monkeypatch, caplog, text, environ, said):

@@ -99,16 +99,15 @@ def test_arm_alone_of_a_ledger(tmp_path):
 KEYS = st.sampled_from([*KEYS, "extra"])
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
 @given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
 @settings(max_examples=30, deadline=None)
-def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
-    """Reading goes on with any JSON under the known keys, and every row that is read can be written in any format."""
+def test_any_json_is_a_row_or_a_bad_row(change, parts):
+    """Reading goes on with any JSON under the known keys, and every row that is read can be written."""
     row = LEAST | change | ({"reward": parts} if parts else {})
     with tempfile.TemporaryDirectory() as folder:
         found = list(read_rows(write_json(Path(folder) / "log.jsonl", [row, LEAST | {"id": "last"}])))
         assert len(found) == 2
         taken = [row for row in found if isinstance(row, Logged)]
         assert taken
-        write_rows(Path(folder) / name, taken)
-        assert all(map(same, taken, read_rows(Path(folder) / name)))
+        write_rows(Path(folder) / "again.jsonl", taken)
+        assert all(map(same, taken, read_rows(Path(folder) / "again.jsonl")))

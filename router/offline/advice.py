@@ -11,6 +11,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, forecast, words
@@ -28,8 +29,10 @@ from ragbandit.router.offline.gains import (
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.policy_pmfs import crossfitted_policy, held_out_folds
+from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, lessons
 from ragbandit.router.offline.warm import learner_of, numbered
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
@@ -89,12 +92,12 @@ class _Adviser:
         log = log_of(judged, source=source)
         settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
         reward = settings.reward
-        pmf, notes = crossfitted_policy(
-            self.policy,
+        pmf, notes = crossfitted(
+            log,
             name=settings.policy.name,
-            log=log,
+            make=partial(make_policy, self.policy.algorithm, params=self.policy.params),
+            updates=lessons(log, plan=Plan(usual_weight=reward.weight)),
             folds=self._folds(judged, log=log),
-            usual_weight=reward.weight,
             settings=settings.policy,
             progress=self.progress,
         )

@@ -16,7 +16,7 @@ from ragbandit.router.offline.estimation import Choices, Progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
-from ragbandit.router.policies import CONSERVATIVE, make_policy
+from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -189,25 +189,3 @@ def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
         return by_hash
     texts, numbers = np.unique(log.log.questions, return_inverse=True)
     return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)
-
-
-def crossfitted_policy(
-    policy: Policy,
-    *,
-    name: str,
-    log: MemoryLog,
-    folds: Choices,
-    usual_weight: float,
-    settings: PolicySettings,
-    progress: Progress,
-) -> tuple[Matrix, tuple[str, ...]]:
-    """Cross-fit untrained copies of a policy, as `crossfitted`, at the usual weight of cost."""
-    return crossfitted(
-        log,
-        name=name,
-        make=lambda: make_policy(policy.algorithm, params=policy.params),
-        updates=lessons(log, plan=Plan(usual_weight=usual_weight)),
-        folds=folds,
-        settings=settings,
-        progress=progress,
-    )

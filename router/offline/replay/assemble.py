@@ -29,7 +29,7 @@ from ragbandit.shared.types import ArmName, Vector
 
 #: largest number of unusable rows that the result names
 MOST_NAMED = 20
-#: name of the baseline that is no candidate
+#: name of the baseline if candidates are compared with what was served
 LOGGED_POLICY: Final = "the logged policy"
 
 

@@ -179,6 +179,6 @@ class RouteService:
 
 
 def _overridden(steps: Sequence[Step], hook: Callable[Concatenate[Step, P], None]) -> tuple[Callable[P, None], ...]:
-    """This method of the steps that override it, so that a question does not pass through those that do nothing."""
+    """The bound methods of the steps that override `hook`. A question skips the other steps."""
     name = hook.__name__
     return tuple(getattr(step, name) for step in steps if getattr(type(step), name) is not hook)

@@ -6,8 +6,8 @@ import traceback
 from collections import Counter
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError
-from ragbandit.shared.failures import Failure, ServerFailed
-from ragbandit.shared.redaction import error_in_short, without_secrets
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed
+from ragbandit.shared.texts.redaction import error_in_short, without_secrets
 from ragbandit.shared.types import Cost
 
 logger = logging.getLogger("ragbandit.arms")

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.failures import FAILURE, Failure, ServerFailed
-from ragbandit.shared.redaction import without_credentials
+from ragbandit.shared.model_servers.failures import FAILURE, Failure, ServerFailed
+from ragbandit.shared.texts.redaction import without_credentials
 from ragbandit.shared.types import (
     CANCELLED,
     MAX_ERROR,

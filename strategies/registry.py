@@ -3,9 +3,9 @@ from collections.abc import Mapping, Set
 from typing import Any, cast, get_args
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import declared, import_class, installed, load
-from ragbandit.shared.redaction import described
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.token_usage import OUTPUT_LIMIT, TOKEN_LIMITS
+from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT, TOKEN_LIMITS
 from ragbandit.shared.types import (
     ArmName,
     Branch,

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from benchmarks.coverage.lives import DECISIONS, KINDS
 from benchmarks.coverage.places import PLACES, Line, Tally, tallies
 from benchmarks.figures import machine
-from ragbandit.shared.this_process import cores
+from ragbandit.shared.processes.this_process import cores
 
 #: runs of one job of the pool
 _BATCH = 10

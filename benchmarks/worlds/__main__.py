@@ -26,7 +26,7 @@ from benchmarks.worlds.made import LONG, WORLDS
 from benchmarks.worlds.passes import MODES, QUESTIONS, Conditions
 from benchmarks.worlds.report import print_board
 from ragbandit.router.cli.progress import bars
-from ragbandit.shared.this_process import cores
+from ragbandit.shared.processes.this_process import cores
 
 ROOT = Path(__file__).parents[2]
 

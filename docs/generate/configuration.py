@@ -15,8 +15,8 @@ from ragbandit.router.config.settings import Settings
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/ and ragbandit/shared/openai_options.py. Change the fields and their
-comments there. -->
+<!-- Written by `make docs` from router/config/ and ragbandit/shared/model_servers/openai_options.py. Change the fields
+and their comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or

@@ -36,7 +36,7 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.this_process import cores
+from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Matrix, Vector
 
 SEEDS: Final = 20

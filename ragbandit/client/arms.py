@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, 
 from ragbandit.client.exchange import AskOptions, ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
-from ragbandit.shared.redaction import error_in_short
+from ragbandit.shared.texts.redaction import error_in_short
 
 if TYPE_CHECKING:
     from ragbandit.client.client import Client

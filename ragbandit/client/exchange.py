@@ -13,9 +13,9 @@ import httpx
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
-from ragbandit.shared.outbound import retry_after_s, retry_pause
-from ragbandit.shared.plain_values import for_json
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
+from ragbandit.shared.texts.plain_values import for_json
+from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import OutcomeStatus
 
 DEFAULT_URL: Final = "http://127.0.0.1:8100"

@@ -14,7 +14,7 @@ import httpx
 
 from ragbandit.client.exchange import Connection, ReceivedReply, refused
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
-from ragbandit.shared.event_reader import BrokenReply, EventReader
+from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
 
 _Value = TypeVar("_Value")
 

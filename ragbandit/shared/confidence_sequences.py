@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.shared.formats import counted, roughly
+from ragbandit.shared.texts.formats import counted, roughly
 from ragbandit.shared.types import Matrix, Vector
 
 Choices = npt.NDArray[np.intp]

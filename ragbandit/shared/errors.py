@@ -38,7 +38,9 @@ class RagBanditError(Exception):
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            from ragbandit.shared.redaction import without_secrets  # imported here, since its patterns compile slowly
+            from ragbandit.shared.texts.redaction import (
+                without_secrets,  # imported here, since its patterns compile slowly
+            )
 
             self.message = without_secrets(self.message)
             self.field = self.field and without_secrets(self.field)

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import did_you_mean, known_choices
-from ragbandit.shared.redaction import described
+from ragbandit.shared.texts.formats import did_you_mean, known_choices
+from ragbandit.shared.texts.redaction import described
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

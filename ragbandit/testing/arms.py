@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
-from ragbandit.shared.redaction import without_credentials
+from ragbandit.shared.texts.redaction import without_credentials
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Outcome, Query, Retrieved, Round
 from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerReader
 from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retriever

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.formats import duration, moment, number
+from ragbandit.shared.texts.formats import duration, moment, number
 from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
 
     from ragbandit.router.storage.rows.conversion import json_object
     from ragbandit.router.storage.sql.tables import decisions, outcomes
-    from ragbandit.shared.failures import FAILURE, failure_of, successor_of
+    from ragbandit.shared.model_servers.failures import FAILURE, failure_of, successor_of
 
     newest = select(outcomes.c.decision_id, outcomes.c.made_by, outcomes.c.status)
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)

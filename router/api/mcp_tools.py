@@ -16,7 +16,7 @@ from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.version import __version__
 
 Context = ServerRequestContext[Any, Any]

@@ -19,7 +19,7 @@ from ragbandit.router.cli.tables import show_list
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import moment
+from ragbandit.shared.texts.formats import moment
 
 
 def actor() -> str:

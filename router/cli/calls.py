@@ -14,8 +14,8 @@ from ragbandit.router.cli.options import ConfigOption, IdOption, JsonOption, Key
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.formats import number_or_name, one_line
-from ragbandit.shared.redaction import shown_variable
+from ragbandit.shared.texts.formats import number_or_name, one_line
+from ragbandit.shared.texts.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
 PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]

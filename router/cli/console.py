@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, missing_module
-from ragbandit.shared.formats import one_line, printable
-from ragbandit.shared.this_process import LASTING, PARENT_VARIABLE
+from ragbandit.shared.processes.this_process import LASTING, PARENT_VARIABLE
+from ragbandit.shared.texts.formats import one_line, printable
 
 #: exit code of a command that was ended by Ctrl-C
 INTERRUPTED: Final = 130

@@ -36,8 +36,8 @@ from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import closures, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, whole_file, write_file
-from ragbandit.shared.formats import counted
 from ragbandit.shared.json_lines import rereadable
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import PolicyLabel
 
 #: lease timeout of an erasure, seconds, above the duration of its transactions

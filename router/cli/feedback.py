@@ -33,7 +33,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.json_lines import rereadable
-from ragbandit.shared.plain_values import is_missing
+from ragbandit.shared.texts.plain_values import is_missing
 from ragbandit.shared.types import Feedback
 
 #: lines that are stored in one transaction

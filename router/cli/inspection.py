@@ -39,7 +39,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
-from ragbandit.shared.formats import moment, number, percent
+from ragbandit.shared.texts.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: name of a count -> its meaning. Only counts above 0 are printed; counts that need an action are findings instead

@@ -22,7 +22,7 @@ from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
-from ragbandit.shared.formats import moment
+from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import ArmName, PolicyControl
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bars, TaskID, TextColumn, TimeRemainingColumn
 
-from ragbandit.shared.formats import one_line
+from ragbandit.shared.texts.formats import one_line
 
 if TYPE_CHECKING:
     from ragbandit.router.offline.estimation import Progress

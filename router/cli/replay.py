@@ -21,7 +21,7 @@ from ragbandit.router.offline.replay.plan import SAMPLE
 from ragbandit.router.offline.replay.report import assessment, headline
 from ragbandit.router.policies.settings_check import check_fallback
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number_or_name
+from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import finite_json
 
 

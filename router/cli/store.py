@@ -17,7 +17,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.texts.formats import seconds_of
 from ragbandit.shared.types import IMPORTED, Json, PolicyLabel
 
 NewStoreOption = Annotated[

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbandit.router.cli.console import console, print_json
-from ragbandit.shared.formats import moment, printable
+from ragbandit.shared.texts.formats import moment, printable
 
 #: longest text that is printed uncut, characters
 _LONGEST: Final = 1000

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ragbandit.shared.formats import roughly
+from ragbandit.shared.texts.formats import roughly
 
 Verdict = Literal["better", "worse", "as good", "not known yet"]
 Design = Literal["paired outcomes", "logged draws", "live traffic"]

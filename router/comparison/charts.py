@@ -11,7 +11,7 @@ from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Differ
 from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, NumberTable
 from ragbandit.router.comparison.axes import number_scale
 from ragbandit.router.comparison.plots import Bar, Line, Look, Picture
-from ragbandit.shared.formats import decimal, number, one_line, percent
+from ragbandit.shared.texts.formats import decimal, number, one_line, percent
 
 #: questions before which a mean so far is mostly chance
 _FIRST: Final = 20

@@ -14,7 +14,7 @@ from ragbandit.router.comparison import words
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.formats import decimal, number, percent, printable
+from ragbandit.shared.texts.formats import decimal, number, percent, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ragbandit.router.comparison.assessment import NumberTable
 from ragbandit.router.comparison.axes import Scale, number_scale, time_scale
-from ragbandit.shared.formats import decimal, duration, moment, number, one_line, percent
+from ragbandit.shared.texts.formats import decimal, duration, moment, number, one_line, percent
 
 #: look of a mark: (index of the colour, index of the shape)
 Look = tuple[int, int]

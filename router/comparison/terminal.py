@@ -15,7 +15,7 @@ from rich.text import Text
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.comparison.axes import Scale, number_scale
-from ragbandit.shared.formats import number, one_line, percent
+from ragbandit.shared.texts.formats import number, one_line, percent
 
 WIDTH: Final = 80
 #: largest number of bars on one screen, of actions, and of lines of the sentence and of other texts

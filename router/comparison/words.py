@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Difference, Verdict
-from ragbandit.shared.formats import decimal, money, number, percent
+from ragbandit.shared.texts.formats import decimal, money, number, percent
 
 #: verdict -> name of its colour in pages, and of its style on a terminal
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}

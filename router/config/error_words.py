@@ -11,8 +11,8 @@ from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import leaves_of, source_of
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import did_you_mean, known_choices
-from ragbandit.shared.redaction import described
+from ragbandit.shared.texts.formats import did_you_mean, known_choices
+from ragbandit.shared.texts.redaction import described
 
 #: pattern in pydantic's messages -> plainer words
 _WORDS = {

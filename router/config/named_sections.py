@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from ragbandit.router.config.grids import NAME, NAME_REMEDY
 from ragbandit.shared.errors import ConfigError, NotReady
-from ragbandit.shared.formats import known_choices
+from ragbandit.shared.texts.formats import known_choices
 
 #: name that means the section `generator` or `retriever` itself
 DEFAULT: Final = "default"

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
 
 

@@ -23,7 +23,7 @@ from ragbandit.router.config.sections import (
     one_of,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
-from ragbandit.shared.formats import known_choices
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import MAX_ARMS
 
 __all__ = [

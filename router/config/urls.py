@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.redaction import HIDDEN, credentials_in, shown_value, without_secrets
+from ragbandit.shared.texts.redaction import HIDDEN, credentials_in, shown_value, without_secrets
 
 #: environment variable -> the setting that it sets; its value is a text, not YAML
 PLAIN_VARIABLES: Final = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}

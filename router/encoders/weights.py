@@ -22,7 +22,7 @@ from typing import Final
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files import cache_root, whole_folder, write_file
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.texts.formats import did_you_mean
 
 log = logging.getLogger("ragbandit.weights")
 

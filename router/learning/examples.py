@@ -16,7 +16,7 @@ from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.failures import link_of
+from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,

@@ -19,9 +19,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.failures import successor_of
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.text_forms import answer_words, is_blank
+from ragbandit.shared.model_servers.failures import successor_of
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.text_forms import answer_words, is_blank
 from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward, RewardSource
 
 if TYPE_CHECKING:

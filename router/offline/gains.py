@@ -24,7 +24,7 @@ from ragbandit.router.offline.replay.report import comparisons
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.formats import counted
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 
 CONFIDENCE: Final = 0.95

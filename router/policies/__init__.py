@@ -13,8 +13,8 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.errors import ConfigError, RagBanditError
-from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import declared, import_class, installed, load
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")

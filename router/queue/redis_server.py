@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.child_process import end
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder
-from ragbandit.shared.supervised_process import SupervisedProcess
-from ragbandit.shared.this_process import end_with_parent
+from ragbandit.shared.processes.child_process import end
+from ragbandit.shared.processes.supervised_process import SupervisedProcess
+from ragbandit.shared.processes.this_process import end_with_parent
 
 log = logging.getLogger("ragbandit.jobs")
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
 from ragbandit.router.storage.rows.conversion import json_object
-from ragbandit.shared.formats import percent
+from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, Json, Rebuilding, SafeStart
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]

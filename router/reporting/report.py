@@ -23,7 +23,7 @@ from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING, number, percent
+from ragbandit.shared.texts.formats import NOTHING, number, percent
 from ragbandit.shared.types import Matrix
 
 #: name of what was served in comparisons

@@ -6,7 +6,7 @@ from typing import Final
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
 from ragbandit.router.reporting.reading import Report, Sample, Unit
-from ragbandit.shared.formats import counted, duration, moment, money, number, percent
+from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0

@@ -23,7 +23,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_versions
 from ragbandit.shared.errors import Conflict, InvalidInput
-from ragbandit.shared.redaction import credentials_in
+from ragbandit.shared.texts.redaction import credentials_in
 from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 Verb = Literal["shadow", "promote", "rollback", "retire"]

@@ -26,11 +26,11 @@ from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, StoreError
-from ragbandit.shared.failures import failure_of_error
-from ragbandit.shared.model_replies import ModelReply
-from ragbandit.shared.openai_client import ModelServer, connect, reply_values
-from ragbandit.shared.outbound import retry_pause
-from ragbandit.shared.token_usage import tokens_of
+from ragbandit.shared.model_servers.failures import failure_of_error
+from ragbandit.shared.model_servers.model_replies import ModelReply
+from ragbandit.shared.model_servers.openai_client import ModelServer, connect, reply_values
+from ragbandit.shared.model_servers.outbound import retry_pause
+from ragbandit.shared.model_servers.token_usage import tokens_of
 from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 
 _GAP: Final = " [...] "

@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
 from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
-from ragbandit.shared.failures import FAILOVER, failure_of, link_of
+from ragbandit.shared.model_servers.failures import FAILOVER, failure_of, link_of
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
 
 #: seconds of the budget that must be left to ask another arm

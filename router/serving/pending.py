@@ -13,7 +13,7 @@ from ragbandit.router.serving.batching import MicroBatcher, QueueState, TenantCo
 from ragbandit.router.serving.checks.questions import checked_id, checked_type
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
-from ragbandit.shared.failures import successor_of
+from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 
 if TYPE_CHECKING:

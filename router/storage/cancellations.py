@@ -13,7 +13,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.failures import successor_of
+from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import CANCELLED, Cost, DecisionId, Outcome, OutcomeStatus, PolicyLabel
 
 

@@ -14,8 +14,8 @@ from ragbandit.router.storage.sql.counters import Moves, counting, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.outbound import back_off
-from ragbandit.shared.this_process import ProcessIdentity
+from ragbandit.shared.model_servers.outbound import back_off
+from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 _LONGEST_PAUSE_S: Final = 3600.0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Literal
 
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.texts.redaction import without_secrets
 
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 #: values with white space are quoted, since a space ends a key=value pair, and a line break ends the line

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.text_forms import answer_words, is_blank, words
+from ragbandit.shared.texts.text_forms import answer_words, is_blank, words
 from ragbandit.shared.types import Round
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm

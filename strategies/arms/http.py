@@ -12,8 +12,14 @@ import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error, failure_of_status, server_message
-from ragbandit.shared.outbound import (
+from ragbandit.shared.model_servers.failures import (
+    Failure,
+    ServerFailed,
+    failure_of_error,
+    failure_of_status,
+    server_message,
+)
+from ragbandit.shared.model_servers.outbound import (
     check_address,
     check_header_value,
     credentials_of,
@@ -22,7 +28,7 @@ from ragbandit.shared.outbound import (
     shown_address,
     unpacked,
 )
-from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import seconds_until

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ragbandit.shared.text_forms import answer_words
+from ragbandit.shared.texts.text_forms import answer_words
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage

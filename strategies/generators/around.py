@@ -1,7 +1,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ragbandit.shared.token_usage import Tokens
+from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.run import provider_of
 

@@ -8,16 +8,29 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
-from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.failures import Failure, ServerFailed, failure_of_error
-from ragbandit.shared.message_parts import thoughts_first
-from ragbandit.shared.model_replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.openai_client import BASE_URL_ENV, ModelServer, cause_of, connect, is_too_long, reply_values
-from ragbandit.shared.openai_options import OpenAiOptions
-from ragbandit.shared.outbound import check_address, check_header_value, credentials_of, retry_pause, shown_address
+from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
+from ragbandit.shared.model_servers.message_parts import thoughts_first
+from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
+from ragbandit.shared.model_servers.openai_client import (
+    BASE_URL_ENV,
+    ModelServer,
+    cause_of,
+    connect,
+    is_too_long,
+    reply_values,
+)
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.outbound import (
+    check_address,
+    check_header_value,
+    credentials_of,
+    retry_pause,
+    shown_address,
+)
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens, tokens_of
 from ragbandit.shared.plugins import check_values
-from ragbandit.shared.redaction import shown_variable
-from ragbandit.shared.token_usage import TOKEN_LIMITS, Tokens, tokens_of
+from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.failures import CallBroke, RequestRefused

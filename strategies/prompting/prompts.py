@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import known_choices
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Message
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import PACKED_TOKENS, Completion, Generator, Need, Passage, Prompt

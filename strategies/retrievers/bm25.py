@@ -20,7 +20,7 @@ import numpy.typing as npt
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.text_forms import SPACELESS, canonical, words
+from ragbandit.shared.texts.text_forms import SPACELESS, canonical, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader

@@ -21,7 +21,7 @@ import yaml
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.json_lines import lines, parsed
-from ragbandit.shared.text_forms import is_blank
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 

@@ -13,8 +13,8 @@ from elasticsearch import ApiError, Elasticsearch, TransportError
 from elasticsearch.helpers import BulkIndexError, bulk
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
-from ragbandit.shared.outbound import check_address, shown_address
-from ragbandit.shared.text_forms import words
+from ragbandit.shared.model_servers.outbound import check_address, shown_address
+from ragbandit.shared.texts.text_forms import words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command, model_text

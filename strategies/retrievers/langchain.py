@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.text_forms import is_blank
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.failures import log_exception
 

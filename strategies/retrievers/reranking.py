@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.text_forms import words
+from ragbandit.shared.texts.text_forms import words
 from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
 from ragbandit.strategies.failures import log_exception
 

@@ -20,10 +20,11 @@ import pytest
 
 import ragbandit
 from ragbandit import checks
-from ragbandit.shared import outbound, redaction, text_forms
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.event_reader import BrokenReply, EventReader
-from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.model_servers import outbound
+from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
+from ragbandit.shared.model_servers.model_replies import ModelReply
+from ragbandit.shared.texts import redaction, text_forms
 from ragbandit.strategies.prompting import passages
 from ragbandit.workers.judge import rubric
 

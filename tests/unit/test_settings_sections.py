@@ -17,9 +17,9 @@ LEFT = {
     "router/queue": 2,
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
-    "workers/draft.py": 1,
+    "workers/verbs/draft.py": 1,
     "workers/evaluation": 7,
-    "workers/worker.py": 1,
+    "workers/running/worker.py": 1,
 }
 
 

@@ -33,7 +33,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import counted
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
@@ -41,8 +41,8 @@ from ragbandit.workers.evaluation.assessment import assessment
 from ragbandit.workers.evaluation.command import show, write_records
 from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.judge.checks import JudgeOfArm
 from ragbandit.workers.setup.generators import make_generator
+from ragbandit.workers.setup.judge_checks import JudgeOfArm
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
 #: `WarmRows.origin` of rows that were read from the store

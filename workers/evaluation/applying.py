@@ -22,7 +22,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.formats import percent
+from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import Json
 
 

@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
-from ragbandit.shared.formats import counted, decimal, money, number, percent
+from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
 from ragbandit.shared.types import ArmName
 
 

@@ -15,13 +15,13 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.text_forms import is_blank
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.strategies.base import Passage, Request
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
-from ragbandit.workers.judge.checks import JudgeOfArm
+from ragbandit.workers.setup.judge_checks import JudgeOfArm
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: number of questions before the first look at the verdict

@@ -15,8 +15,8 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
-from ragbandit.shared.formats import known_choices
 from ragbandit.shared.json_lines import parsed
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms

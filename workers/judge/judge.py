@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import Cost, Decision, Json, Outcome
 from ragbandit.strategies.base import Completion, Generator, Passage, Request, Retriever
 from ragbandit.strategies.failures import CallBroke, PromptTooLong

@@ -15,9 +15,9 @@ from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Setting
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
-from ragbandit.shared.formats import did_you_mean, known_choices
-from ragbandit.shared.redaction import described
-from ragbandit.shared.this_process import end_with_parent
+from ragbandit.shared.processes.this_process import end_with_parent
+from ragbandit.shared.texts.formats import did_you_mean, known_choices
+from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need

@@ -18,9 +18,9 @@ from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.judge.checks import JudgeOfArm
-from ragbandit.workers.reward_check import CheckProcess
+from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators
+from ragbandit.workers.setup.judge_checks import JudgeOfArm
 from ragbandit.workers.setup.retrievers import open_retriever
 
 

@@ -15,9 +15,9 @@ from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.outbound import shown_address
+from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.plugins import import_class
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.folders import CurrentIndex

@@ -16,7 +16,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.workers import draft
+from ragbandit.workers.verbs import draft
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"

@@ -27,16 +27,16 @@ from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_enco
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, hold_store
 from ragbandit.router.telemetry.logs import set_service_log
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.this_process import die_with_parent
-from ragbandit.workers.inline import InlineAnswers
-from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.reward_check import check_reward_check
+from ragbandit.shared.processes.this_process import die_with_parent
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.workers.judge.reward_check import check_reward_check
+from ragbandit.workers.running.inline import InlineAnswers
+from ragbandit.workers.running.supervisor import Supervisor
+from ragbandit.workers.running.watches import store_watched
+from ragbandit.workers.running.worker import QUEUES, run_worker
 from ragbandit.workers.setup.generators import check_arms, inline_arms
+from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_indexes
-from ragbandit.workers.supervisor import Supervisor
-from ragbandit.workers.watches import store_watched
-from ragbandit.workers.worker import QUEUES, run_worker
 
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:

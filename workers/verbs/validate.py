@@ -23,9 +23,9 @@ from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
-from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.reward_check import check_reward_check
+from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_arms, names_in_use, needs_workers
+from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators
 
 CONNECT_S: Final = 2.0

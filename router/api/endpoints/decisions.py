@@ -44,7 +44,7 @@ from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
-from ragbandit.shared.failures import FAILOVER
+from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
 MAX_WAIT_S = 600

@@ -17,8 +17,8 @@ from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
-from ragbandit.shared.failures import link_of
-from ragbandit.shared.message_parts import MessageParts, thoughts_first
+from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.model_servers.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome

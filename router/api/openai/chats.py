@@ -15,7 +15,7 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.steps.needs import CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.token_usage import TOKEN_LIMITS
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams

@@ -13,7 +13,7 @@ from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.failures import Failure, FailureKind, failure_of
+from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of
 from ragbandit.shared.types import (
     CANCELLED,
     Decision,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.message_parts import listed, words_of
+from ragbandit.shared.model_servers.message_parts import listed, words_of
 
 
 def _is_text(content: object) -> bool:

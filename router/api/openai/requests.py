@@ -26,7 +26,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.failures import FAILOVER
+from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
 
 AUTO: Final = "auto"

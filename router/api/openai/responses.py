@@ -10,8 +10,8 @@ from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, 
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
-from ragbandit.shared.message_parts import LOGPROBS, listed
-from ragbandit.shared.token_usage import OUTPUT_LIMIT
+from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed
+from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]

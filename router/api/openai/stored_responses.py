@@ -22,7 +22,7 @@ from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOU
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.failures import successor_of
+from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
 
 #: largest number of references to items in a request; each is read from the store

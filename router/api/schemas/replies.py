@@ -20,7 +20,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.failures import failover_facts, link_of
+from ragbandit.shared.model_servers.failures import failover_facts, link_of
 from ragbandit.shared.types import Decision, Outcome, Query
 
 _Reply = TypeVar("_Reply")

@@ -12,7 +12,7 @@ from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.storage.access.spending import Spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.formats import number, percent
+from ragbandit.shared.texts.formats import number, percent
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     pass

@@ -29,7 +29,7 @@ from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
-from ragbandit.shared.formats import moment
+from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import BUDGET_FACTOR, Caller, Json, Query
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need

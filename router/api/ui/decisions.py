@@ -22,7 +22,7 @@ from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.texts.formats import seconds_of
 from ragbandit.shared.types import DecisionState
 
 PAGE: Final = 50

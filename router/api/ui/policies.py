@@ -18,7 +18,7 @@ from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import NOTHING
+from ragbandit.shared.texts.formats import NOTHING
 
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged; it serves nothing.",

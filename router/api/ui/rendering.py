@@ -23,7 +23,7 @@ from ragbandit.router.api.security.sites import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, printable
+from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, printable
 from ragbandit.shared.types import Caller
 
 STATIC: Final = Path(__file__).parent / "static"

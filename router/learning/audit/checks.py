@@ -32,7 +32,7 @@ from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import decision_value, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, snapshots
 from ragbandit.shared.errors import RESTORE, RagBanditError, SnapshotError, StoreError
-from ragbandit.shared.formats import counted
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import (
     IMPORTED,
     ColdStartFloors,

@@ -24,7 +24,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.router.storage.totals import hour_of, summed
-from ragbandit.shared.formats import percent
+from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, PolicyLabel, SampleStage, Vector
 
 log = logging.getLogger("ragbandit.learner")

@@ -35,7 +35,7 @@ from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.formats import counted, number, percent, roughly
+from ragbandit.shared.texts.formats import counted, number, percent, roughly
 from ragbandit.shared.types import ArmName, Decision
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]

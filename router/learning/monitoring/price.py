@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.shared.formats import number, worth
+from ragbandit.shared.texts.formats import number, worth
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings

@@ -17,7 +17,7 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.records import PARQUET, first_bytes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import remote_system
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import ArmName, Decision, FeedbackId, Json, Reward
 
 

@@ -26,9 +26,9 @@ from uuid import UUID
 import numpy as np
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.json_lines import each_key_once
-from ragbandit.shared.plain_values import is_missing, plain, plain_tree
+from ragbandit.shared.texts.formats import seconds_of
+from ragbandit.shared.texts.plain_values import is_missing, plain, plain_tree
 from ragbandit.shared.types import Features
 
 #: the year 2100, seconds since 1970; a larger number must be a time in another unit

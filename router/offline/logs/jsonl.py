@@ -48,7 +48,7 @@ from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_lines
-from ragbandit.shared.plain_values import is_missing, plain_tree
+from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 from ragbandit.shared.types import MAX_ARMS, MAX_WEIGHT, Budget, Decision, JudgedBy, Query, Reward, RewardSource, RunBy
 
 

@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.files import remote_system
 from ragbandit.shared.json_lines import new_file
-from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.texts.redaction import without_secrets
 
 #: rows per row group of a written file; a reader holds a row group in memory
 GROUP = 1 << 16

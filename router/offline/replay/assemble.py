@@ -24,7 +24,7 @@ from ragbandit.router.offline.replay.plan import (
 )
 from ragbandit.router.offline.replay.sums import Evidence, LogSummary
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
-from ragbandit.shared.formats import one_line, percent
+from ragbandit.shared.texts.formats import one_line, percent
 from ragbandit.shared.types import ArmName, Vector
 
 #: largest number of unusable rows that the result names

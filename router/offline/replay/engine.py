@@ -46,7 +46,7 @@ from ragbandit.router.offline.replay.sums import (
 )
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.this_process import cores
+from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)

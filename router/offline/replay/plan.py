@@ -20,7 +20,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import iso_time, one_line
+from ragbandit.shared.texts.formats import iso_time, one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "policy"]

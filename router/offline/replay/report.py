@@ -6,7 +6,7 @@ from typing import Final, Literal
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, instant
-from ragbandit.shared.formats import decimal, number, one_line, percent
+from ragbandit.shared.texts.formats import decimal, number, one_line, percent
 
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6

@@ -13,9 +13,9 @@ from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.plain_values import plain
-from ragbandit.shared.text_forms import is_blank
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.plain_values import plain
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, ArmName, Budget, DecisionId, Json, Message, Query
 
 #: valid ids, which RQ also accepts as job ids

@@ -8,8 +8,8 @@ from typing import Final, cast, get_args
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import known_choices
-from ragbandit.shared.plain_values import plain
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.plain_values import plain
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,

@@ -17,8 +17,8 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
-from ragbandit.shared.failures import link_of
-from ragbandit.shared.formats import moment
+from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Decision, DecisionId, Json, UntriedArms
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))

@@ -23,7 +23,7 @@ from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scor
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.formats import number, percent
+from ragbandit.shared.texts.formats import number, percent
 from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Matrix, Query, Vector
 
 #: number of newest decisions that are read, and most questions among them that are mapped

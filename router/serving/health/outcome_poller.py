@@ -13,7 +13,7 @@ from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBr
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.failures import Failure, failure_of
+from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import IMPORTED, ArmName, CircuitState, DecisionId
 
 log = logging.getLogger("ragbandit.health")

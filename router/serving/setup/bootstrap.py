@@ -35,7 +35,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
-from ragbandit.shared.steady_clock import steady_clock
+from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.bootstrap")

@@ -22,7 +22,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand, has_stand_in
 from ragbandit.shared.errors import RESTORE, ConfigError, StoreError, missing_package, require_service
 from ragbandit.shared.files import append_private, check_root, private_folder
-from ragbandit.shared.formats import printable
+from ragbandit.shared.texts.formats import printable
 
 
 def has_store(settings: Settings) -> bool:

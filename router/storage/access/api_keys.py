@@ -20,7 +20,7 @@ from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.formats import known_choices
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import MAX_WEIGHT, RATE_PATTERN, Json, Role
 
 _RATE: Final = re.compile(RATE_PATTERN)

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, or_, select
 
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.failures import FAILOVER
+from ragbandit.shared.model_servers.failures import FAILOVER
 
 #: keys in `Query.request`: id of the response that a response continues, as the caller sent it; and ids that the
 #: responses of the items in the input may have, at most MOST_LINKS

@@ -22,7 +22,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import now_of
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.this_process import ProcessIdentity
+from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _IS_ANSWER: Final = jobs.c.kind == "answer"

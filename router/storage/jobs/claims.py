@@ -16,7 +16,7 @@ from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves, count
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, holder_alive
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.this_process import ProcessIdentity, this_process
+from ragbandit.shared.processes.this_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId
 
 #: kinds of jobs that wait for a score; `jobs/scores.py` makes them

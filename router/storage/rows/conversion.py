@@ -12,8 +12,8 @@ import numpy as np
 from sqlalchemy import RowMapping, Table
 
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
-from ragbandit.shared.failures import FAILOVER
-from ragbandit.shared.formats import number_or_name
+from ragbandit.shared.model_servers.failures import FAILOVER
+from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import (
     IMPORTED,
     WHOLE,

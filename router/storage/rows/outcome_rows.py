@@ -19,7 +19,7 @@ from ragbandit.router.storage.rows.conversion import (
     of_known,
 )
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.message_parts import MEDIA
+from ragbandit.shared.model_servers.message_parts import MEDIA
 from ragbandit.shared.types import (
     Branch,
     CallFailed,

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Double, func, literal, or_, se
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
-from ragbandit.shared.this_process import ProcessIdentity, this_process
+from ragbandit.shared.processes.this_process import ProcessIdentity, this_process
 
 
 def lease_holder(work: str) -> str:

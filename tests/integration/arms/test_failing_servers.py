@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, CallFailed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from tests.support.arms.arm_runs import ARMS_HERE, example, made, outcomes

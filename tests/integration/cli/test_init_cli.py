@@ -10,10 +10,10 @@ from rich.prompt import InvalidResponse
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers import model_lists as servers
-from ragbandit.workers.draft import pick
-from ragbandit.workers.model_lists import Model, ModelServer
+from ragbandit.workers.verbs import model_lists as servers
+from ragbandit.workers.verbs.draft import pick
 from ragbandit.workers.verbs.init import _PricePrompt
+from ragbandit.workers.verbs.model_lists import Model, ModelServer
 from tests.support import command
 from tests.support.cases import every_case
 
@@ -96,7 +96,7 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
 def test_one_question_on_a_terminal(run, tmp_path):
     """On a terminal one question is asked, and its answer is the price."""
     theirs, ours = os.openpty()
-    code = "from ragbandit.workers import model_lists; from ragbandit.workers.cli import main; "
+    code = "from ragbandit.workers.verbs import model_lists; from ragbandit.workers.cli import main; "
     code += "model_lists.USUAL_PORTS = {}; main()"
     command = [sys.executable, "-c", code, "init"]
     with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as init:

@@ -12,9 +12,9 @@ from contextlib import aclosing, asynccontextmanager
 import aiohttp
 import pytest
 
-from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.failures import failure_of_error
-from ragbandit.shared.openai_client import RefusedRequest, _certificates, connect, reply_values
+from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.failures import failure_of_error
+from ragbandit.shared.model_servers.openai_client import RefusedRequest, _certificates, connect, reply_values
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.openai_options import OpenAiOptions
-from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import Request

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_fields
 from ragbandit.strategies.generators.text_feed import Token

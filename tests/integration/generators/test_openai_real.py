@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.service_process import free_port
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from tests.support.waiting import until

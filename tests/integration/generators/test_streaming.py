@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator

@@ -6,7 +6,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup import bootstrap
-from ragbandit.shared.steady_clock import SteadyClock
+from ragbandit.shared.processes.steady_clock import SteadyClock
 
 
 def test_a_jump_closes_nothing_that_waits(tmp_path, monkeypatch):

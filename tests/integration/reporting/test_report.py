@@ -16,7 +16,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import percent
+from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import IMPORTED, LabelRequest, PinnedArm, PolicyLabel, Reward, StickyTurn, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0

@@ -18,7 +18,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.this_process import this_process
+from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")

@@ -16,7 +16,7 @@ from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, Sc
 from ragbandit.router.storage.sql.counters import counted, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.this_process import this_process
+from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state

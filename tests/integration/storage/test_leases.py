@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
-from ragbandit.shared.this_process import this_process
+from ragbandit.shared.processes.this_process import this_process
 
 CODE = "from ragbandit.router.storage.sql.leases import lease_holder; print(lease_holder('test'), flush=True); input()"
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")

@@ -9,8 +9,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
 from tests.support.arms.answer_jobs import Redis, answer_next, decision_for
 from tests.support.arms.loaded_arms import loaded_arms
 

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers import tasks
+from ragbandit.workers.running import tasks
 from tests.support.arms.answer_jobs import Held, answer_next, decision_for, outcome_in, set_tries, tries_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator

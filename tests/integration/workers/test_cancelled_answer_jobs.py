@@ -12,7 +12,7 @@ from sqlalchemy import update
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
-from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers.running import housekeeping, tasks
 from tests.support.arms.answer_jobs import (
     Held,
     Redis,

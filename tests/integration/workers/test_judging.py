@@ -24,9 +24,9 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.workers.context import Context
-from ragbandit.workers.scoring import LOOK_AGAIN_S, next_score
-from ragbandit.workers.setup.judge import load_judge
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.judge_loading import load_judge
+from ragbandit.workers.running.scoring import LOOK_AGAIN_S, next_score
 from ragbandit.workers.setup.retrievers import search_once
 from tests.support.judge_days import judge_state
 from tests.support.waiting import at_once, until

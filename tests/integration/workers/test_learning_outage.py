@@ -13,8 +13,8 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.workers import housekeeping
-from ragbandit.workers.context import Context
+from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.context import Context
 
 #: what they teach needs more pages than are half empty
 DECISIONS = 60

@@ -20,12 +20,12 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
-from ragbandit.workers.context import Context
-from ragbandit.workers.housekeeping import checking_routine, keep_claims
-from ragbandit.workers.recovery import recover
-from ragbandit.workers.reward_check import CheckFailed, CheckProcess, check_reward_check
-from ragbandit.workers.scorers import Checking
-from ragbandit.workers.scoring import check_answers
+from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess, check_reward_check
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.housekeeping import checking_routine, keep_claims
+from ragbandit.workers.running.recovery import recover
+from ragbandit.workers.running.scorers import Checking
+from ragbandit.workers.running.scoring import check_answers
 from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until

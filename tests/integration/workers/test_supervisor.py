@@ -10,12 +10,12 @@ import pytest
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue import redis_server
 from ragbandit.router.serving.setup.requirements import hold, hold_store
-from ragbandit.shared import supervised_process
-from ragbandit.shared.child_process import ChildProcess, end
 from ragbandit.shared.errors import ConfigError, NotReady
-from ragbandit.shared.supervised_process import SupervisedProcess
-from ragbandit.shared.this_process import LASTING
-from ragbandit.workers.supervisor import Supervisor
+from ragbandit.shared.processes import supervised_process
+from ragbandit.shared.processes.child_process import ChildProcess, end
+from ragbandit.shared.processes.supervised_process import SupervisedProcess
+from ragbandit.shared.processes.this_process import LASTING
+from ragbandit.workers.running.supervisor import Supervisor
 from tests.support.waiting import until
 
 #: prints the times of its SIGTERMs, and ends after this many (0: never)

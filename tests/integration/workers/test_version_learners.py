@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyVersion, candidate_note
-from ragbandit.workers.context import Context
-from ragbandit.workers.housekeeping import learning_versions, version_learning
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.housekeeping import learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT
 from tests.support import bad_policies
 from tests.support.rollouts import add, do, shadow

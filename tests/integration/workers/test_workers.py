@@ -17,11 +17,11 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
-from ragbandit.workers import housekeeping
-from ragbandit.workers.consumers import LOOK_S, REPLY_S
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.worker import consumer_of
+from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.consumers import LOOK_S, REPLY_S
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
+from ragbandit.workers.running.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.forked import Forked
 from tests.support.waiting import until
@@ -216,7 +216,7 @@ def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
     block = (
-        "import asyncio, time; from ragbandit.workers import inline; inline.HELD_S = 1.0\n"
+        "import asyncio, time; from ragbandit.workers.running import inline; inline.HELD_S = 1.0\n"
         "start = inline.InlineAnswers.start\n"
         "def blocked(self, tracing): start(self, tracing); asyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
         "inline.InlineAnswers.start = blocked"

@@ -12,7 +12,7 @@ from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers import tasks
+from ragbandit.workers.running import tasks
 
 
 def decision_for(arm):

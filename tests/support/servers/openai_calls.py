@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 

@@ -13,10 +13,10 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.retrievers.reranking import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
-from ragbandit.workers import housekeeping
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.worker import consumer_of
+from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
+from ragbandit.workers.running.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 

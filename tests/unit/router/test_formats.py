@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, one_line, percent, printable, seconds_of
+from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, one_line, percent, printable, seconds_of
 
 
 def test_printable_text():

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared import redaction
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.redaction import credentials_in, without_credentials, without_secrets
+from ragbandit.shared.texts import redaction
+from ragbandit.shared.texts.redaction import credentials_in, without_credentials, without_secrets
 
 
 @pytest.mark.parametrize(

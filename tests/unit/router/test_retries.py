@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.shared.outbound import retry_after_s, retry_pause
+from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
 
 
 @pytest.mark.parametrize(

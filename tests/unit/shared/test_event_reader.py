@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.event_reader import DONE, MAX_EVENT, MAX_ITEMS, BrokenReply, EventReader
+from ragbandit.shared.model_servers.event_reader import DONE, MAX_EVENT, MAX_ITEMS, BrokenReply, EventReader
 
 
 def values(body, *, size=None):

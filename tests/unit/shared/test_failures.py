@@ -8,8 +8,14 @@ import aiohttp
 import httpx
 import pytest
 
-from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.failures import Failure, failure_of, failure_of_error, failure_of_status, server_message
+from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.failures import (
+    Failure,
+    failure_of,
+    failure_of_error,
+    failure_of_status,
+    server_message,
+)
 
 
 @pytest.mark.parametrize(

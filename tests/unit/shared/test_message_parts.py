@@ -1,7 +1,7 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
-from ragbandit.shared.message_parts import MessageParts
-from ragbandit.shared.openai_client import connect
+from ragbandit.shared.model_servers.message_parts import MessageParts
+from ragbandit.shared.model_servers.openai_client import connect
 
 WHOLE = {
     "tool_calls": [

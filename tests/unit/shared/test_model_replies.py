@@ -6,8 +6,8 @@ import json
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ragbandit.shared.event_reader import BrokenReply
-from ragbandit.shared.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
+from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_replies import ModelReply
+from ragbandit.shared.model_servers.model_replies import ModelReply
 from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
 
 NAMED = {"name": "f", "id": "a"}

@@ -1,6 +1,6 @@
 """The clock of what is closed for good: jumps of the host's clock against the time that has passed."""
 
-from ragbandit.shared.steady_clock import SLACK_S, TRUST_S, SteadyClock
+from ragbandit.shared.processes.steady_clock import SLACK_S, TRUST_S, SteadyClock
 
 DAY = 86_400.0
 

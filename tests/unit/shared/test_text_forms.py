@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.text_forms import answer_words, canonical, is_blank, words
+from ragbandit.shared.texts.text_forms import answer_words, canonical, is_blank, words
 from tests.support.examples import steady
 
 

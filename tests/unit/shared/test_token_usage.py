@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.sections import TokenPrices
-from ragbandit.shared.token_usage import MAX_TOKENS, Tokens, add_usage, dollars_of, tokens_of
+from ragbandit.shared.model_servers.token_usage import MAX_TOKENS, Tokens, add_usage, dollars_of, tokens_of
 
 
 def counted(*chunks, **estimates):

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.redaction import ERROR_LENGTH
+from ragbandit.shared.texts.redaction import ERROR_LENGTH
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.running.event_loop import EventLoop
 
 
 @pytest.fixture

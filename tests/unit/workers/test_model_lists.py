@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers import model_lists
-from ragbandit.workers.model_lists import find_server
+from ragbandit.workers.verbs import model_lists
+from ragbandit.workers.verbs.model_lists import find_server
 
 
 @pytest.fixture

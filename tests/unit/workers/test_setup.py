@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.consumers import Signals
+from ragbandit.workers.running.consumers import Signals
 from ragbandit.workers.setup.generators import (
     check_arms,
     concurrency_of,

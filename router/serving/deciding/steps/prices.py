@@ -12,8 +12,8 @@ from ragbandit.router.serving.checks.questions import AIMS, checked_type
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.formats import did_you_mean
-from ragbandit.shared.plain_values import plain
+from ragbandit.shared.texts.formats import did_you_mean
+from ragbandit.shared.texts.plain_values import plain
 from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Decision, Json, Query
 
 #: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,

@@ -20,7 +20,7 @@ from ragbandit.router.learning.reward import (
     squad_words,
 )
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.failures import SUCCESSOR
+from ragbandit.shared.model_servers.failures import SUCCESSOR
 from ragbandit.shared.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.examples import steady
 

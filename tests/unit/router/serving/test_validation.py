@@ -13,7 +13,7 @@ from ragbandit.router.serving.checks.reports import check_charged, made_feedback
 from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.text_forms import is_blank
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
 from ragbandit.testing.policies import ARMS
 from tests.support.cases import every_case

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, DecisionId, Message, Query, Retrieved
 from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import counted_tokens, request_fields

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.outbound import check_address, check_header_value, shown_address
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 
 WRONG = {
     "localhost:8000/v1": "does not begin with http://",

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.judge.checks import check_judge
+from ragbandit.workers.setup.judge_checks import check_judge
 
 SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 

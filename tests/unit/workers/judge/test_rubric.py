@@ -11,7 +11,6 @@ from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.judge.checks import judge_template
 from ragbandit.workers.judge.rubric import (
     CRITERIA,
     JudgedAnswer,
@@ -24,6 +23,7 @@ from ragbandit.workers.judge.rubric import (
     rubric_hash,
     weighted_score,
 )
+from ragbandit.workers.setup.judge_checks import judge_template
 
 ROOT = Path(__file__).parents[4]
 TEMPLATE = judge_template({})

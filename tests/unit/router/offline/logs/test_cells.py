@@ -16,7 +16,7 @@ from ragbandit.router.offline.logs import BadRow, Logged
 from ragbandit.router.offline.logs.cells import converted, gold, mapping, seconds
 from ragbandit.router.offline.logs.jsonl import read_rows, rows_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.plain_values import for_json, is_missing, plain
+from ragbandit.shared.texts.plain_values import for_json, is_missing, plain
 from tests.support.logs.log_rows import LEAST, read_log, write_json
 
 NOON = datetime(2025, 3, 1, 12, tzinfo=UTC)

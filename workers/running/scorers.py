@@ -10,11 +10,11 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.telemetry.routines import StoreOutage
-from ragbandit.shared.outbound import back_off
+from ragbandit.shared.model_servers.outbound import back_off
 from ragbandit.shared.types import FeedbackSource, Json
 from ragbandit.workers.judge.judge import Judge
-from ragbandit.workers.reward_check import CheckProcess
-from ragbandit.workers.runs import ActiveRuns
+from ragbandit.workers.judge.reward_check import CheckProcess
+from ragbandit.workers.running.runs import ActiveRuns
 
 LONGEST_RATER: Final = 64
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ragbandit.shared.errors import SnapshotError, StoreError
-from ragbandit.shared.outbound import back_off
+from ragbandit.shared.model_servers.outbound import back_off
 
 Reply = TypeVar("Reply")
 

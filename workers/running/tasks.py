@@ -24,7 +24,7 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.failures import SUCCESSOR, link_of
+from ragbandit.shared.model_servers.failures import SUCCESSOR, link_of
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
@@ -32,10 +32,10 @@ from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import LoopWatch
-from ragbandit.workers.retries import insist
-from ragbandit.workers.runs import ActiveRun
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import LoopWatch
+from ragbandit.workers.running.retries import insist
+from ragbandit.workers.running.runs import ActiveRun
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import LoadedArm, full_arms
 

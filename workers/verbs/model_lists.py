@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.outbound import shown_address
-from ragbandit.shared.redaction import credentials_in, without_secrets
+from ragbandit.shared.model_servers.outbound import shown_address
+from ragbandit.shared.texts.redaction import credentials_in, without_secrets
 
 #: product -> its default port
 USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}

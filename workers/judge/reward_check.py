@@ -1,6 +1,6 @@
 """Runs `reward.check` in a child process, so that a hang or crash does not harm the worker.
 
-The child runs `python -m ragbandit.workers.reward_check FD`. It reads messages from the pipe FD: first {"check",
+The child runs `python -m ragbandit.workers.judge.reward_check FD`. It reads messages from the pipe FD: first {"check",
 "params", "path"}, which imports the function, then the arguments of each call. Each reply is {"value"} or {"error"}.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.shared.child_process import ChildProcess
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
-from ragbandit.shared.this_process import end_with_parent
+from ragbandit.shared.processes.child_process import ChildProcess
+from ragbandit.shared.processes.this_process import end_with_parent
 from ragbandit.shared.types import Source
 from ragbandit.strategies.base import Passage
 

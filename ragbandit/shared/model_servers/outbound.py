@@ -10,7 +10,7 @@ from contextlib import suppress
 from urllib.parse import unquote, unquote_plus, urljoin, urlsplit
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.redaction import is_secret_in_query
+from ragbandit.shared.texts.redaction import is_secret_in_query
 
 
 def check_address(url: str, *, field: str, remedy: str, query: bool = False) -> None:

@@ -19,18 +19,18 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner,
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry import make_tracing
-from ragbandit.shared.this_process import die_with_parent
+from ragbandit.shared.processes.this_process import die_with_parent
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.housekeeping import next_learn
-from ragbandit.workers.scoring import next_score
+from ragbandit.workers.running import housekeeping, tasks
+from ragbandit.workers.running.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
+from ragbandit.workers.running.housekeeping import next_learn
+from ragbandit.workers.running.judge_loading import load_judge
+from ragbandit.workers.running.scoring import next_score
+from ragbandit.workers.running.watches import beating, store_watched
 from ragbandit.workers.setup.generators import check_arms, worker_arms
-from ragbandit.workers.setup.judge import load_judge
 from ragbandit.workers.setup.loading import runs_at_once
-from ragbandit.workers.watches import beating, store_watched
 
 log = logging.getLogger("ragbandit.worker")
 

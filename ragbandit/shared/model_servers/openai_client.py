@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies, proxy_bypass
 
-from ragbandit.shared.event_reader import DONE, BrokenReply, EventReader
-from ragbandit.shared.failures import Failure, failure_of_error, server_message
-from ragbandit.shared.outbound import redirect_message
-from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader
+from ragbandit.shared.model_servers.failures import Failure, failure_of_error, server_message
+from ragbandit.shared.model_servers.outbound import redirect_message
+from ragbandit.shared.texts.redaction import without_keys
 
 if TYPE_CHECKING:
     import aiohttp

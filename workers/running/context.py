@@ -18,9 +18,9 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.event_loop import CLOSE_S, EventLoop
-from ragbandit.workers.runs import ActiveRuns
-from ragbandit.workers.scorers import Checking, Judging
+from ragbandit.workers.running.event_loop import CLOSE_S, EventLoop
+from ragbandit.workers.running.runs import ActiveRuns
+from ragbandit.workers.running.scorers import Checking, Judging
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")

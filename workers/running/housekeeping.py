@@ -21,14 +21,14 @@ from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.totals import Extender
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
-from ragbandit.shared.steady_clock import steady_clock
+from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
-from ragbandit.workers.context import Context
-from ragbandit.workers.recovery import recover
-from ragbandit.workers.retries import insist
-from ragbandit.workers.reward_check import check_reward_check
-from ragbandit.workers.scorers import Checking
-from ragbandit.workers.scoring import check_answers
+from ragbandit.workers.judge.reward_check import check_reward_check
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.recovery import recover
+from ragbandit.workers.running.retries import insist
+from ragbandit.workers.running.scorers import Checking
+from ragbandit.workers.running.scoring import check_answers
 
 log = logging.getLogger("ragbandit.worker")
 

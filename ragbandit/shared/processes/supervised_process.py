@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from ragbandit.shared.child_process import ChildProcess, ending
 from ragbandit.shared.errors import NotReady
-from ragbandit.shared.this_process import LASTING
+from ragbandit.shared.processes.child_process import ChildProcess, ending
+from ragbandit.shared.processes.this_process import LASTING
 
 log = logging.getLogger("ragbandit.up")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ragbandit.shared.files import append_private
-from ragbandit.shared.steady_clock import OFFSET_VARIABLE, steady_clock
-from ragbandit.shared.this_process import PARENT_VARIABLE
+from ragbandit.shared.processes.steady_clock import OFFSET_VARIABLE, steady_clock
+from ragbandit.shared.processes.this_process import PARENT_VARIABLE
 
 log = logging.getLogger("ragbandit.up")
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.outbound import retry_after_s
+from ragbandit.shared.model_servers.outbound import retry_after_s
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.

@@ -15,10 +15,10 @@ from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.child_process import end
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
-from ragbandit.shared.supervised_process import SupervisedProcess
+from ragbandit.shared.processes.child_process import end
+from ragbandit.shared.processes.supervised_process import SupervisedProcess
 from ragbandit.workers.setup.generators import needs_workers
 
 #: name of the configuration file of the child processes, in data_dir

@@ -15,14 +15,14 @@ import yaml
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared import formats
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
-from ragbandit.shared.formats import did_you_mean, one_line
-from ragbandit.shared.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.texts import formats
+from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
-from ragbandit.workers.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 from ragbandit.workers.setup.retrievers import kind_of, with_choice
 from ragbandit.workers.verbs.index import build_index
+from ragbandit.workers.verbs.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)

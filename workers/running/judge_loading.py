@@ -9,12 +9,12 @@ from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.reranking import NoRetriever
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.judge.checks import check_room, judge_template
 from ragbandit.workers.judge.judge import Judge
-from ragbandit.workers.scorers import Judging
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
+from ragbandit.workers.running.scorers import Judging
 from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
+from ragbandit.workers.setup.judge_checks import check_room, judge_template
 from ragbandit.workers.setup.retrievers import kind_of, with_retriever
 
 

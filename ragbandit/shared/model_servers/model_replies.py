@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.shared.event_reader import DONE, BrokenReply
-from ragbandit.shared.failures import NO_ERROR, server_message
-from ragbandit.shared.message_parts import (
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
+from ragbandit.shared.model_servers.failures import NO_ERROR, server_message
+from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
     LOGPROBS,
     MEDIA,
@@ -25,7 +25,7 @@ from ragbandit.shared.message_parts import (
     whole_characters,
     words_of,
 )
-from ragbandit.shared.token_usage import add_usage, count_of, dollars_of
+from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.types import MAX_TEXT
 
 #: longest message, characters: text, reasoning, calls, ids and unknown fields. A longer message fails

@@ -15,12 +15,12 @@ from ragbandit.router.storage.jobs.scores import drawn_for
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
-from ragbandit.workers.context import Context
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
-from ragbandit.workers.retries import insist
-from ragbandit.workers.reward_check import CheckFailed
-from ragbandit.workers.runs import ActiveRun
-from ragbandit.workers.scorers import Checking, Judging, Scorer
+from ragbandit.workers.judge.reward_check import CheckFailed
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.retries import insist
+from ragbandit.workers.running.runs import ActiveRun
+from ragbandit.workers.running.scorers import Checking, Judging, Scorer
 
 log = logging.getLogger("ragbandit.judge")
 

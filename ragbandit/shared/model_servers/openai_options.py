@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-from ragbandit.shared.model_replies import MAX_MEDIA
+from ragbandit.shared.model_servers.model_replies import MAX_MEDIA
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
 _Flag = Annotated[bool, Field(strict=True)]

@@ -21,12 +21,12 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
-from ragbandit.workers import housekeeping
-from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import LoopWatch
-from ragbandit.workers.runs import ActiveRun
+from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import LoopWatch
+from ragbandit.workers.running.runs import ActiveRun
+from ragbandit.workers.running.tasks import AnswerJob, end_if_blocked, job_of
 from ragbandit.workers.setup.generators import WorkerArm
-from ragbandit.workers.tasks import AnswerJob, end_if_blocked, job_of
 
 log = logging.getLogger("ragbandit.worker")
 

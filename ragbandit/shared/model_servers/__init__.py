@@ -1,0 +1,1 @@
+"""Calls to model servers: connections, options, replies, failures."""

@@ -1,0 +1,1 @@
+"""Child processes, and facts about this one."""

@@ -1,0 +1,1 @@
+"""Texts and values: formats, redaction, canonical forms."""

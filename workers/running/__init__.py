@@ -1,0 +1,1 @@
+"""What runs in a worker process: consumers, jobs, threads, and the supervisor."""

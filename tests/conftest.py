@@ -299,19 +299,21 @@ class World:
         return self.router.submit(query, run_by="worker" if ours else "caller").result(30)
 
     def outcome(self, decision: Decision, *, answer: str = "Paris", by_worker: bool = False, **more: Any) -> bool:
-        made = made_outcome(decision_id=decision.id, now=self.now, status="answered", answer=answer, steps=1.0, **more)
-        return self.store.add_outcome(replace(made, run_by="worker") if by_worker else made)
+        outcome = made_outcome(
+            decision_id=decision.id, now=self.now, status="answered", answer=answer, steps=1.0, **more
+        )
+        return self.store.add_outcome(replace(outcome, run_by="worker") if by_worker else outcome)
 
     def feedback(self, decision: Decision, **value: Any) -> Receipt:
-        made = made_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
-        return self.router.submit_feedback(made).result(30)
+        feedback = made_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
+        return self.router.submit_feedback(feedback).result(30)
 
     def judged(self, count: int = 1, *, reward: float | None = None) -> list[Decision]:
         """Decisions that are ready to be learned."""
-        made = [self.route() for _ in range(count)]
-        for index, decision in enumerate(made):
+        decisions = [self.route() for _ in range(count)]
+        for index, decision in enumerate(decisions):
             self.feedback(decision, reward=0.1 * (index % 7) if reward is None else reward)
-        return made
+        return decisions
 
     def learner(self, *, settings: Settings | None = None) -> Learner:
         return Learner(self.ledger, files=self.files, settings=settings or self.settings, clock=self.clock)

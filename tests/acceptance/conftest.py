@@ -163,10 +163,10 @@ class System:
         rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:
-            while not done(found := status(ledger, serving=serving, rule=rule, now=time.time())):
-                assert time.monotonic() < give_up, f"still {found}; logs in {self.folder}"
+            while not done(state := status(ledger, serving=serving, rule=rule, now=time.time())):
+                assert time.monotonic() < give_up, f"still {state}; logs in {self.folder}"
                 time.sleep(0.1)
-            return found
+            return state
         finally:
             database.close()
 

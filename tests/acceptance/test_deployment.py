@@ -130,8 +130,8 @@ def test_the_services_of_compose_on_the_slim_image(compose):
     migrated = compose.run("migrate")
     assert migrated.returncode == 0, migrated.stderr
     assert "without API keys" in compose.run("service").stderr
-    made = compose.run("service", "ragbandit", "keys", "create", "--name", "ops", "--role", "admin", "--json")
-    headers = {"authorization": f"Bearer {json.loads(made.stdout)['key']}"}
+    result = compose.run("service", "ragbandit", "keys", "create", "--name", "ops", "--role", "admin", "--json")
+    headers = {"authorization": f"Bearer {json.loads(result.stdout)['key']}"}
     (compose.folder / "tmp/corpus.jsonl").write_text(json.dumps({"id": "a", "title": "France", "text": "Paris."}))
     built = compose.run("worker", "ragbandit", "index", "build", "--corpus", "/tmp/corpus.jsonl")
     assert built.returncode == 0, built.stderr
@@ -141,9 +141,9 @@ def test_the_services_of_compose_on_the_slim_image(compose):
     for name in names:
         compose.wait_healthy(name)
     with httpx.Client(base_url=f"http://127.0.0.1:{compose.port}", timeout=40, headers=headers) as http:
-        made = http.post("/v1/answer?wait_s=30", json={"question": "What is the capital of France?"}).json()
-        assert (made["status"], made["answer"]) == ("answered", "Paris")
-        judged = {"decision_id": made["decision_id"], "label": ["Paris"]}
+        result = http.post("/v1/answer?wait_s=30", json={"question": "What is the capital of France?"}).json()
+        assert (result["status"], result["answer"]) == ("answered", "Paris")
+        judged = {"decision_id": result["decision_id"], "label": ["Paris"]}
         assert http.post("/v1/feedback", json=judged).status_code == 202
     with httpx.Client(base_url=f"http://127.0.0.1:{compose.admin_port}", timeout=40, headers=headers) as http:
         give_up = time.monotonic() + 30

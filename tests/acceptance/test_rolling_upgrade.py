@@ -224,12 +224,12 @@ def test_a_rolling_upgrade_loses_nothing(rollout):
     assert {status for _, status in load.statuses} <= {200, 202}
     give_up = time.monotonic() + 60
     while True:
-        found = json.loads(rollout.call("new", "status", "--json"))
-        if found["counters"]["learned"] == len(load.judged) and not found["behind"]:
+        state = json.loads(rollout.call("new", "status", "--json"))
+        if state["counters"]["learned"] == len(load.judged) and not state["behind"]:
             break
-        assert time.monotonic() < give_up, found
+        assert time.monotonic() < give_up, state
         time.sleep(0.5)
-    assert found["counters"]["decided"] == len(load.decided)
+    assert state["counters"]["decided"] == len(load.decided)
     with httpx.Client(base_url=f"http://127.0.0.1:{rollout.ports['new']}", timeout=10) as http:
         for key, arm in load.decided.items():
             assert http.get(f"/v1/decisions/{key}").json()["arm"] == arm

@@ -23,9 +23,9 @@ def test_one_trace_over_all_processes(make_system, monkeypatch):
     system = make_system(telemetry={"enabled": True}, log={"format": "json"}, arms={"single_step": {}})
     headers = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x-request-id": "mine-1"}
     with httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=60) as http:
-        made = http.post("/v1/answer?wait_s=30", json={"question": QUESTION}, headers=headers).json()
-        assert (made["status"], made["trace_id"]) == ("answered", TRACE)
-        told = {"decision_id": made["decision_id"], "rating": 1.0}
+        decision = http.post("/v1/answer?wait_s=30", json={"question": QUESTION}, headers=headers).json()
+        assert (decision["status"], decision["trace_id"]) == ("answered", TRACE)
+        told = {"decision_id": decision["decision_id"], "rating": 1.0}
         assert http.post("/v1/feedback", json=told).status_code == 202
         receiver.wait_for(spans=6)
     system.wait_until(lambda found: found.counters.learned == 1)
@@ -48,6 +48,6 @@ def test_one_trace_over_all_processes(make_system, monkeypatch):
     assert not any(b"Zygmuntland" in body or b"Paris" in body for body in receiver.raw)
     lines = [json.loads(line) for log in system.folder.glob("*.log") for line in log.read_text().splitlines()]
     (answered,) = (line for line in lines if line["message"] == "answered")
-    assert (answered["decision"], answered["trace"], answered["request"]) == (made["decision_id"], TRACE, "mine-1")
+    assert (answered["decision"], answered["trace"], answered["request"]) == (decision["decision_id"], TRACE, "mine-1")
     assert not any("Zygmuntland" in json.dumps(line) for line in lines)
     receiver.close()

@@ -201,8 +201,8 @@ def versions(file: Path) -> str:
     names = [re.split(r"[\s<>=!~\[;]", line)[0] for line in lines if line.strip() and not line.startswith(("#", "-"))]
     names = [name for name in names if not name.startswith("pytest")]
     code = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
-    found = subprocess.run([python_of(file), "-c", code, *names], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    result = subprocess.run([python_of(file), "-c", code, *names], capture_output=True, text=True, check=False)
+    return result.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def imported(*modules):
         check=True,
         timeout=60,
     )
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert (found[0]["seen"], found[0]["threads"]) == ([], 1)
-    return [set(each["modules"]) for each in found]
+    printed = [json.loads(line) for line in run.stdout.splitlines()]
+    assert (printed[0]["seen"], printed[0]["threads"]) == ([], 1)
+    return [set(each["modules"]) for each in printed]
 
 
 def test_imports_are_light():

@@ -23,7 +23,7 @@ _LEAST_CHARS: Final = 400
 def judge_template(overrides: Mapping[str, str]) -> Template:
     """The rubric's prompt. overrides: `judge.templates`."""
     names, field = ["rubric"], "judge.templates"
-    return load_templates(names, overrides=overrides, field=field, package=__package__)["rubric"]
+    return load_templates(names, overrides=overrides, field=field, package="ragbandit.workers.judge")["rubric"]
 
 
 class JudgeOfArm:

@@ -50,10 +50,10 @@ def client():
 
 def test_a_pipeline(pipeline, client):
     """Only the chosen branch runs; its reply is the outcome, under the id that the pipeline returns."""
-    found = pipeline.run({"router": {"query": QUESTION}}, include_outputs_from={"fast_llm", "deep_llm", "router"})
-    end = found["report"]
+    result = pipeline.run({"router": {"query": QUESTION}}, include_outputs_from={"fast_llm", "deep_llm", "router"})
+    end = result["report"]
     record = client.decision(end["decision_id"])
-    assert [arm for arm in ("fast", "deep") if f"{arm}_llm" in found] == [record["arm"]]
+    assert [arm for arm in ("fast", "deep") if f"{arm}_llm" in result] == [record["arm"]]
     assert end["answer"] == f"{record['arm']}: {QUESTION}" == record["outcome"]["answer"]
     assert record["outcome"]["cost"]["seconds_total"] > 0
     assert client.feedback(end["decision_id"], rating=True)["waiting_for"] is None
@@ -66,6 +66,6 @@ def test_saved_and_loaded(pipeline, client):
     text = alone.dumps()
     assert "api_key" not in text
     loaded = Pipeline.loads(text, allowed_modules=["ragbandit.integrations.haystack"])
-    found = loaded.run({"router": {"query": QUESTION, "context": {"premium": True}}})["router"]
-    assert client.decision(found["decision_id"])["context"] == {"premium": True}
+    result = loaded.run({"router": {"query": QUESTION, "context": {"premium": True}}})["router"]
+    assert client.decision(result["decision_id"])["context"] == {"premium": True}
     loaded.get_component("router").close()

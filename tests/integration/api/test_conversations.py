@@ -49,9 +49,9 @@ def test_a_batch_rewrites_its_items_at_once(serve):
             {"question": " ", "messages": SAID},
             {**BODY, "session_id": ""},
         ]
-        found = http.post("/v1/route/batch", json={"items": items}).json()["items"]
-    assert [item.get("question") for item in found[:3]] == [ALONE, None, "Why?"]
-    assert [item["error"]["field"] for item in found[3:]] == ["question", "session_id"]
+        reply = http.post("/v1/route/batch", json={"items": items}).json()["items"]
+    assert [item.get("question") for item in reply[:3]] == [ALONE, None, "Why?"]
+    assert [item["error"]["field"] for item in reply[3:]] == ["question", "session_id"]
 
 
 def test_a_rewrite_is_paid_from_the_budget(serve, monkeypatch):

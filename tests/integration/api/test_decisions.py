@@ -128,8 +128,8 @@ def test_an_answer_comes_from_workers_alone(http, service):
         evil = http.post("/v1/outcomes", json={"decision_id": "order-42", "answer": "EVIL"})
         refused(evil, 409, "CONFLICT", field="decision_id")
         assert "wait for it" in evil.json()["error"]["remedy"]
-        made = made_outcome(decision_id="order-42", now=1.0, status="answered", answer="Bram Stoker")
-        assert service.router.store.add_outcome(replace(made, run_by="worker"))
+        outcome = made_outcome(decision_id="order-42", now=1.0, status="answered", answer="Bram Stoker")
+        assert service.router.store.add_outcome(replace(outcome, run_by="worker"))
         assert waiting.result(15).json()["answer"] == "Bram Stoker"
 
 
@@ -169,8 +169,8 @@ def test_cancel(fresh):
         reply = http.post(f"/v1/decisions/{key}/cancel")
         assert (reply.status_code, reply.json()) == (202, {"decision_id": key, "cancelled": None, "status": "pending"})
     assert service.jobs.published == [f"cancel:{key}"] * 2
-    made = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
-    service.router.store.add_outcome(replace(made, run_by="worker"))
+    outcome = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
+    service.router.store.add_outcome(replace(outcome, run_by="worker"))
     ended = {"decision_id": key, "cancelled": True, "status": "failed"}
     with Client(service.url) as client:
         assert client.cancel(key) == ended
@@ -181,15 +181,15 @@ def test_cancel(fresh):
 
 def test_explanation(http):
     """It holds the record, the draw and the reasons; the drawn arm's edges hold u."""
-    made = routed(http)
-    path = f"/v1/decisions/{made['decision_id']}"
+    decision = routed(http)
+    path = f"/v1/decisions/{decision['decision_id']}"
     reply = http.get(f"{path}/explanation")
     assert reply.status_code == 200, reply.text
     body = reply.json()
     assert body["record"] == http.get(path).json()
-    assert reply.headers["x-ragbandit-decision-id"] == body["decision_id"] == made["decision_id"]
+    assert reply.headers["x-ragbandit-decision-id"] == body["decision_id"] == decision["decision_id"]
     (drawn,) = (arm for arm in body["arms"] if arm["drawn"])
-    assert drawn["arm"] == made["arm"]
+    assert drawn["arm"] == decision["arm"]
     assert drawn["low"] <= body["draw"]["u"] < drawn["high"]
     assert body["reasons"]
     refused(http.get("/v1/decisions/unknown/explanation"), 404, "NOT_FOUND")

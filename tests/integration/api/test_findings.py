@@ -35,8 +35,8 @@ def stored(settings, make_world):
     world = make_world(policy={"name": "uniform"})
 
     def look(about, *, now=None, **given):
-        found = of_store(world.database, settings=settings(**given), now=now or time.time())
-        return told(found, about)
+        reported = of_store(world.database, settings=settings(**given), now=now or time.time())
+        return told(reported, about)
 
     look.world = world
     return look
@@ -63,11 +63,11 @@ def hosts(client, *changes, **common):
 def test_nothing_is_found_where_all_is_well(settings, stored, running, redis_client):
     """A store that was used, with its processes there, has no finding."""
     hosts(redis_client, {})
-    made = settings()
+    configuration = settings()
     stored.world.judged(3)
     stored.world.learn()
-    state = status(stored.world.ledger, serving=None, rule=closing_rule(made.learning), now=time.time())
-    assert told([*of_settings(made), *of_disk(made), *of_ledger(state)]) == []
+    state = status(stored.world.ledger, serving=None, rule=closing_rule(configuration.learning), now=time.time())
+    assert told([*of_settings(configuration), *of_disk(configuration), *of_ledger(state)]) == []
     assert stored(None) == running() == []
 
 
@@ -93,13 +93,13 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
     """Where always one arm would have earned more, a warning names it; of few questions there is none."""
     world, best = stored.world, "single_step"
     for count, lines in ((100, 0), (300, 1)):
-        for made in [world.route() for _ in range(count)]:
-            world.outcome(made)
-            world.feedback(made, reward=float(made.arm == best))
+        for decision in [world.route() for _ in range(count)]:
+            world.outcome(decision)
+            world.feedback(decision, reward=float(decision.arm == best))
         world.learn()
         month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
-        found = [line.partition(";")[0] for line in told(findings.of_report(month))]
-        assert found == [f"warning routing: fix: always {best} earns as much"] * lines
+        reported = [line.partition(";")[0] for line in told(findings.of_report(month))]
+        assert reported == [f"warning routing: fix: always {best} earns as much"] * lines
 
 
 def test_dollar_budgets(stored, settings):
@@ -130,10 +130,10 @@ def test_a_learner_that_does_not_run(make_world):
     world = make_world(now=time.time() - 1200)
     world.judged(3)
     rule = closing_rule(world.settings.learning)
-    (found,) = told(of_ledger(status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time())))
+    (reported,) = told(of_ledger(status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time())))
     assert told(of_ledger(status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
-    assert found.startswith("problem learner: feedback has waited for 20")
-    assert "--queue learn" in found
+    assert reported.startswith("problem learner: feedback has waited for 20")
+    assert "--queue learn" in reported
 
 
 def test_processes_that_are_missing(running, redis_client):
@@ -184,8 +184,8 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
 )
 def test_settings_that_contradict_each_other(settings, given, words):
     """Every finding is one warning that names the setting."""
-    (found,) = told(of_settings(settings(**given)))
-    assert found.startswith(f"warning {words}")
+    (reported,) = told(of_settings(settings(**given)))
+    assert reported.startswith(f"warning {words}")
 
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):

@@ -31,9 +31,11 @@ def sums(family):
 def test_arms_are_told_from_the_totals(service):
     """Decisions, outcomes, tokens, dollars and latencies by arm; a histogram whose buckets add up."""
     for number in range(4):
-        made = service.http.post("/v1/route", json={"question": f"question {number}", "arms": ["multi_step"]}).json()
+        decision = service.http.post(
+            "/v1/route", json={"question": f"question {number}", "arms": ["multi_step"]}
+        ).json()
         cost = {"prompt_tokens": 7, "dollars": 0.25, "seconds_total": 0.3 * number}
-        outcome = {"decision_id": made["decision_id"], "answer": "Paris", "cost": cost, "steps": 1}
+        outcome = {"decision_id": decision["decision_id"], "answer": "Paris", "cost": cost, "steps": 1}
         assert service.http.post("/v1/outcomes", json=outcome).status_code == 202
     Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
     found = families(service)
@@ -78,10 +80,15 @@ def used(service):
     """A service in which everything happened once that has labels."""
     for number in range(22):  # one of two arms is drawn eleven times, so the comparison has a number
         question = {"question": f"Who wrote Dracula {number}?", "arms": ["no_retrieval", "single_step"]}
-        made = service.http.post("/v1/route", json=question).json()
-        outcome = {"decision_id": made["decision_id"], "answer": "Stoker", "steps": 1, "cost": {"seconds_total": 0.3}}
+        decision = service.http.post("/v1/route", json=question).json()
+        outcome = {
+            "decision_id": decision["decision_id"],
+            "answer": "Stoker",
+            "steps": 1,
+            "cost": {"seconds_total": 0.3},
+        }
         service.http.post("/v1/outcomes", json=outcome)
-        service.http.post("/v1/feedback", json={"decision_id": made["decision_id"], "rating": 1.0})
+        service.http.post("/v1/feedback", json={"decision_id": decision["decision_id"], "rating": 1.0})
     service.router.learn()
     Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
     with service.router.database.write() as connection:
@@ -148,8 +155,8 @@ def board():
 
 
 def alerts():
-    found = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
-    return [rule for group in found["groups"] for rule in group["rules"]]
+    document = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
 
 
 def test_board_and_alerts_ask_for_what_is_exported(used):

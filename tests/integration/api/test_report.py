@@ -16,11 +16,17 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     """The terminal, its JSON, HTTP, the overview and the file that can be sent have one verdict and learning curve."""
     service = serve(policy={"holdback": {"arm": "multi_step", "share": 0.5}})
     for number in range(40):
-        made = service.http.post("/v1/route", json={"question": f"<b>question</b> {number}"}).json()
-        cost = {"dollars": DOLLARS[made["arm"]]}
-        body = {"decision_id": made["decision_id"], "answer": "Paris", "steps": 1, "status": "answered", "cost": cost}
+        decision = service.http.post("/v1/route", json={"question": f"<b>question</b> {number}"}).json()
+        cost = {"dollars": DOLLARS[decision["arm"]]}
+        body = {
+            "decision_id": decision["decision_id"],
+            "answer": "Paris",
+            "steps": 1,
+            "status": "answered",
+            "cost": cost,
+        }
         service.http.post("/v1/outcomes", json=body).raise_for_status()
-        body = {"decision_id": made["decision_id"], "rating": True}
+        body = {"decision_id": decision["decision_id"], "rating": True}
         service.http.post("/v1/feedback", json=body).raise_for_status()
     service.router.learn()
     found = service.http.get("/v1/report").json()
@@ -41,14 +47,14 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     screen, whole = (command.run("report", *given, terminal_width=80).stdout.splitlines() for given in ([], ["--all"]))
     assert len(screen) <= 24
     assert any("policy.holdback" in line for line in whole)
-    told = json.loads(command.run("report", "--json").stdout)
-    assert told["total"] == found["total"]
+    printed = json.loads(command.run("report", "--json").stdout)
+    assert printed["total"] == found["total"]
     sent = (tmp_path / "report.html").read_text()
     assert said in sent
     assert curve in sent
     assert "<script" not in sent
     assert "http" not in sent.replace("http://www.w3.org", "")
-    assert time.time() - told["until"] < 600.0
+    assert time.time() - printed["until"] < 600.0
     nothing = command.run("report", "--until", "2020-01-01", "--since", "2019-01-01")
     assert "no questions that compare two arms" in " ".join(nothing.stdout.split())
 
@@ -73,10 +79,10 @@ def test_reports_run_one_by_one(serve, monkeypatch):
 def test_the_overview_over_http(service):
     """The last day by default; a client gets the same as the route; a wrong step is refused."""
     for number in range(3):
-        made = service.http.post("/v1/route", json={"question": f"question {number}"}).json()
-        service.http.post("/v1/outcomes", json={"decision_id": made["decision_id"], "answer": "Paris"})
+        decision = service.http.post("/v1/route", json={"question": f"question {number}"}).json()
+        service.http.post("/v1/outcomes", json={"decision_id": decision["decision_id"], "answer": "Paris"})
     Extender(service.router.database, holder="one", weight=0.05, clock=lambda: time.time() + 60.0).extend()
-    found = service.http.get("/v1/overview").json()
-    assert found["totals"]["decided"] == found["totals"]["answered"] == 3
-    assert 24 <= len(found["points"]) <= 26
+    earned = service.http.get("/v1/overview").json()
+    assert earned["totals"]["decided"] == earned["totals"]["answered"] == 3
+    assert 24 <= len(earned["points"]) <= 26
     assert service.http.get("/v1/overview", params={"step": 100}).status_code == 422

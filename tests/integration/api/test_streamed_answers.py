@@ -28,12 +28,12 @@ def place(settings, redis_client, redis_server):
     running = []
 
     def start(*, text=WORDS, word_seconds=0.02, arms=LONG, generator=None, worker=True, **given):
-        made = settings(redis_url=redis_server, arms=arms, **given)
-        service = Service(made, jobs=RedisJobs(connect(redis_server, timeout_s=5.0)))
+        configuration = settings(redis_url=redis_server, arms=arms, **given)
+        service = Service(configuration, jobs=RedisJobs(connect(redis_server, timeout_s=5.0)))
         running.append(service)
         model = generator or ScriptedGenerator(lambda _: text, word_seconds=word_seconds)
         if worker:
-            running.append(StreamWorker(made, generator=model))
+            running.append(StreamWorker(configuration, generator=model))
         return service, (running[-1] if worker else None)
 
     yield start
@@ -189,12 +189,12 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
 
 def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
     """What was sent is completed by the rest of the stored answer; nothing comes twice, and the run goes on."""
-    made = settings(arms=LONG)
-    server = RedisServer(made.data_dir)
+    configuration = settings(arms=LONG)
+    server = RedisServer(configuration.data_dir)
     server.start()
-    made = settings(arms=LONG, redis_url=redis_url(made))
-    service = Service(made, jobs=RedisJobs(connect(made.redis_url, timeout_s=1.0)))
-    worker = StreamWorker(made, generator=ScriptedGenerator(lambda _: WORDS, word_seconds=0.15))
+    configuration = settings(arms=LONG, redis_url=redis_url(configuration))
+    service = Service(configuration, jobs=RedisJobs(connect(configuration.redis_url, timeout_s=1.0)))
+    worker = StreamWorker(configuration, generator=ScriptedGenerator(lambda _: WORDS, word_seconds=0.15))
     try:
         events = []
         with ask(service) as response:

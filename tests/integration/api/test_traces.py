@@ -70,7 +70,7 @@ def test_probes_have_no_span_and_every_reply_has_an_id(service, memory):
 
 def test_off_nothing_is_made(service):
     """Without the setting a reply names no trace, and the decision keeps none, whatever the caller sends."""
-    made = service.http.post("/v1/route", json={"question": "q"}, headers=PARENT).json()
-    assert "trace_id" not in made
-    kept = service.http.get(f"/v1/decisions/{made['decision_id']}").json()["request"]
+    decision = service.http.post("/v1/route", json={"question": "q"}, headers=PARENT).json()
+    assert "trace_id" not in decision
+    kept = service.http.get(f"/v1/decisions/{decision['decision_id']}").json()["request"]
     assert "traceparent" not in kept

@@ -12,12 +12,12 @@ from tests.support.command import run
 @pytest.fixture
 def world(make_world, tmp_path, monkeypatch):
     """A store with three learned decisions, which the environment names."""
-    made = make_world()
-    made.judged(3)
-    made.learn()
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.settings.data_dir))
+    new_world = make_world()
+    new_world.judged(3)
+    new_world.learn()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(new_world.settings.data_dir))
     monkeypatch.chdir(tmp_path)
-    return made
+    return new_world
 
 
 def test_erase_asks_for_a_yes(world):

@@ -13,10 +13,10 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202e
 
 @pytest.fixture
 def world(make_world, tmp_path, monkeypatch):
-    made = make_world()
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.settings.data_dir))
+    new_world = make_world()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(new_world.settings.data_dir))
     monkeypatch.chdir(tmp_path)
-    return made
+    return new_world
 
 
 def run(*arguments: str):
@@ -28,9 +28,9 @@ def test_hostile_texts_reach_no_terminal(world):
     world.judged(2)
     world.learn()
     decision = world.route(HOSTILE)
-    made = made_outcome(decision_id=decision.id, now=world.now, status="failed", answer=HOSTILE, steps=1.0)
+    outcome = made_outcome(decision_id=decision.id, now=world.now, status="failed", answer=HOSTILE, steps=1.0)
     world.store.add_outcome(
-        replace(made, error=HOSTILE, trace=(CallFailed(purpose=HOSTILE, error=HOSTILE, seconds=1.0),))
+        replace(outcome, error=HOSTILE, trace=(CallFailed(purpose=HOSTILE, error=HOSTILE, seconds=1.0),))
     )
     world.feedback(decision, rating=1.0, rater="rater")
     world.learn()

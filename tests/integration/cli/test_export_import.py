@@ -90,9 +90,9 @@ def filled(sqlite_template, tmp_path_factory):
 def world(request, make_world, new_url, tmp_path):
     """A router with a ledger of all kinds of rows: a copy on SQLite, a new ledger on PostgreSQL."""
     if "postgresql" in request.node.name:
-        made = make_world(database_url=new_url(), learning=LEARNING)
-        fill(made)
-        return made
+        new_world = make_world(database_url=new_url(), learning=LEARNING)
+        fill(new_world)
+        return new_world
     folder, now = request.getfixturevalue("filled")
     shutil.copytree(folder, tmp_path / "data")
     return make_world(learning=LEARNING, now=now)

@@ -96,28 +96,28 @@ def test_bad_lines_are_named_and_the_others_kept(there):
 def test_a_file_off_the_scale_is_refused_whole(there):
     """One number off the scale, and nothing of the file is kept: the range that it has and the option are named."""
     world, take = there
-    made = decided(world, 4)
+    decision = decided(world, 4)
     lines = [
         {"decision_id": one.id, "rating": stars}
-        for one, stars in zip(made, (1, "4", "\u2605\u2605\u2606", 2), strict=True)
+        for one, stars in zip(decision, (1, "4", "\u2605\u2605\u2606", 2), strict=True)
     ]
     code, _, err = take(lines)
     assert (code, world.counters().feedback) == (2, 0)
     assert ":2 rating: the number 4 is off the scale" in " ".join(err.split())
     assert "has 1 to 4, and --scale is 0-1" in err
     assert "give --scale=1-5; nothing of the file was imported" in err
-    code, _, err = take([lines[0], {"decision_id": made[1].id, "rating": 80}], "--scale", "1-5")
+    code, _, err = take([lines[0], {"decision_id": decision[1].id, "rating": 80}], "--scale", "1-5")
     assert (code, world.counters().feedback) == (2, 0)
     assert "give --scale=0-100; nothing" in err
     assert take(lines, "--scale", "1-5")[0] == 0
-    values = [world.router.decision(one.id).feedback[0].value for one in made]
+    values = [world.router.decision(one.id).feedback[0].value for one in decision]
     assert values == [0.0, 0.75, 0.25, 0.25]
 
 
 def test_values_as_tables_write_them(there):
     """Blank cells are missing, ids may be numbers, a list of labels may be JSON, and thumbs may have any skin."""
     world, take = there
-    made = decided(world, 5)
+    decision = decided(world, 5)
     blank = {"rating": "", "label": None, "event": "", "source": "", "rater": float("nan"), "feedback_id": ""}
     cells = [
         {"label": '["Paris", "Lutetia"]', "rating": float("nan")},
@@ -125,13 +125,15 @@ def test_values_as_tables_write_them(there):
         {"rating": "\U0001f44e\U0001f3ff"},
         {"label": ["Paris", ""]},
     ]
-    lines = [{"decision_id": one.id, **blank, **cell} for one, cell in zip(made, cells, strict=False)]
-    code, out, _ = take([*lines, {"decision_id": 12, "rating": 1}, {"decision_id": made[4].id, **blank, "label": [""]}])
+    lines = [{"decision_id": one.id, **blank, **cell} for one, cell in zip(decision, cells, strict=False)]
+    code, out, _ = take(
+        [*lines, {"decision_id": 12, "rating": 1}, {"decision_id": decision[4].id, **blank, "label": [""]}]
+    )
     facts = json.loads(out)
     assert (code, facts["imported"], facts["bad"]) == (1, 4, 2)
     assert facts["faults"][0].startswith("5 decision_id: no decision has this id")
     assert facts["faults"][1].startswith("6 label: ")
-    kept = [world.router.decision(one.id).feedback[0] for one in made[:4]]
+    kept = [world.router.decision(one.id).feedback[0] for one in decision[:4]]
     assert [one.value for one in kept] == [("Paris", "Lutetia"), 1.0, 0.0, ("Paris",)]
     assert (kept[1].id, kept[1].rater, kept[0].source) == ("7", "import:5", "human")
     again = [{name: cell for name, cell in line.items() if cell not in ("", None)} for line in lines]
@@ -151,10 +153,10 @@ def test_values_as_tables_write_them(there):
 def test_any_scale(there, ratings, options, qualities):
     """A scale is LOW-HIGH; ratings that are all -1 or 1 are thumbs, as are the words of other tools."""
     world, take = there
-    made = decided(world, 3)
-    lines = [{"decision_id": one.id, "rating": rating} for one, rating in zip(made, ratings, strict=True)]
+    decision = decided(world, 3)
+    lines = [{"decision_id": one.id, "rating": rating} for one, rating in zip(decision, ratings, strict=True)]
     assert take(lines, *options)[0] == 0
-    assert [world.router.decision(one.id).feedback[0].value for one in made] == qualities
+    assert [world.router.decision(one.id).feedback[0].value for one in decision] == qualities
 
 
 def test_thumbs_that_may_be_another_scale(there):

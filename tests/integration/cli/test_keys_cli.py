@@ -11,8 +11,8 @@ from tests.support import command
 
 @pytest.fixture(autouse=True)
 def _store(settings, tmp_path, monkeypatch):
-    made = settings()
-    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(made.data_dir))
+    configuration = settings()
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(configuration.data_dir))
     monkeypatch.chdir(tmp_path)
 
 

@@ -40,14 +40,14 @@ def pieces_of(server, *, prompt=None, **options):
         async def sink(piece):
             pieces.append(piece)
 
-        made = openai_generator(server, **options)
+        generator = openai_generator(server, **options)
         asked = prompt or Prompt(instructions="", body="Where?")
         try:
-            return await made.complete(Request(prompt=asked, max_tokens=99, sink=sink))
+            return await generator.complete(Request(prompt=asked, max_tokens=99, sink=sink))
         except ArmFailed as error:
             return error
         finally:
-            await made.close()
+            await generator.close()
 
     return asyncio.run(run()), pieces
 
@@ -81,14 +81,14 @@ def test_the_deadline_leaves_what_was_given():
             pieces.append(piece)
             await asyncio.sleep(0.05)
 
-        made = openai_generator(server)
+        generator = openai_generator(server)
         prompt = Prompt(instructions="", body="Where?")
         try:
-            return await made.complete(
+            return await generator.complete(
                 Request(prompt=prompt, max_tokens=99, sink=sink, deadline=time.monotonic() + 0.6)
             )
         finally:
-            await made.close()
+            await generator.close()
 
     with ScriptedServer(lambda _: Reply(text="word " * 90, part_s=0.05)) as server:
         done = asyncio.run(run(server))

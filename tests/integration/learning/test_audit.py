@@ -22,12 +22,12 @@ from tests.conftest import EPOCH, World, made_settings
 def learned(tmp_path_factory, sqlite_template):
     """The folder of a world: twelve decisions by the fresh policy, learned; twelve by that which learned them, too."""
     folder = tmp_path_factory.mktemp("learned") / "data"
-    with closing(World(made_settings({"data_dir": str(folder)}, template=sqlite_template))) as made:
+    with closing(World(made_settings({"data_dir": str(folder)}, template=sqlite_template))) as new_world:
         for _ in range(2):
-            made.judged(12)
-            made.now += 1
-            assert made.learn() == 12
-        made.route()
+            new_world.judged(12)
+            new_world.now += 1
+            assert new_world.learn() == 12
+        new_world.route()
     return folder
 
 
@@ -84,8 +84,8 @@ def other_arm(decision):
 
 def swappable(world):
     """A learned decision whose seed draws another arm from another pmf, however high the floors of the others are."""
-    made = (world.router.decision(row["decision_id"]).decision for row in world.updates())
-    return next(one for one in made if 0.05 < (one.seed >> 11) * 2.0**-53 < 0.95)
+    decision = (world.router.decision(row["decision_id"]).decision for row in world.updates())
+    return next(one for one in decision if 0.05 < (one.seed >> 11) * 2.0**-53 < 0.95)
 
 
 def swapped(decision):

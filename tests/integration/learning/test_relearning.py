@@ -16,8 +16,8 @@ from tests.support import command
 
 def fill(world, *, count=60, bad=True):
     """Decisions with feedback of two keys; some are judged by both, and the quarantined one comes first."""
-    made = [world.route(f"question {number}?", key=f"decision-{number}") for number in range(count)]
-    for number, decision in enumerate(made):
+    decisions = [world.route(f"question {number}?", key=f"decision-{number}") for number in range(count)]
+    for number, decision in enumerate(decisions):
         world.outcome(decision)
         for key, rating in (("bad", 0.0), ("good", 1.0)):
             world.now += 1

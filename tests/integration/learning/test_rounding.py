@@ -31,9 +31,9 @@ def judged(make_world, count=12, **given):
 
 @pytest.fixture
 def world(make_world):
-    made = judged(make_world)
-    assert made.learn() == 12
-    return made
+    judged_world = judged(make_world)
+    assert judged_world.learn() == 12
+    return judged_world
 
 
 def live(world):
@@ -118,7 +118,7 @@ def test_ties_may_trade(world):
 def test_pruned_version(world):
     """With deep, a rounded version whose files were pruned is counted as not compared; its pmfs are checked."""
     former = live(world)
-    made = world.route("who wrote dracula ?")
+    decision = world.route("who wrote dracula ?")
     world.write(update(snapshots).where(snapshots.c.version == former.version).values(sha256="0" * 64))
     for number in range(3):
         world.feedback(world.route(f"river {number}"), reward=0.5)
@@ -127,7 +127,7 @@ def test_pruned_version(world):
     world.files.prune([former.version])
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.not_compared, verdict.deep_decisions) == (True, 1, 16)
-    bent = [p * 0.97 + 0.01 for p in made.pmf]
-    drawn = bent[made.arms.index(made.arm)]
-    world.write(update(decisions).where(decisions.c.id == made.id).values(pmf=json.dumps(bent), propensity=drawn))
+    bent = [p * 0.97 + 0.01 for p in decision.pmf]
+    drawn = bent[decision.arms.index(decision.arm)]
+    world.write(update(decisions).where(decisions.c.id == decision.id).values(pmf=json.dumps(bent), propensity=drawn))
     assert world.router.verify(deep=True).deep_mismatches == 1

@@ -15,8 +15,8 @@ WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
 
 def said(world, decision, *, key=None, **value):
     """A feedback as the edge stores it, of an API key."""
-    made = made_feedback(decision_id=decision.id, settings=world.settings, now=world.now, **value)
-    return world.router.submit_feedback(replace(made, api_key=key)).result(30)
+    feedback = made_feedback(decision_id=decision.id, settings=world.settings, now=world.now, **value)
+    return world.router.submit_feedback(replace(feedback, api_key=key)).result(30)
 
 
 def answered(world):

@@ -14,11 +14,11 @@ LEDGERS = select(policies.c["label", "algorithm", "params", "encoder_hash", "mad
 
 def rate(world, count=1):
     """Questions, answered and rated."""
-    made = [world.route() for _ in range(count)]
-    for number, decision in enumerate(made):
+    decisions = [world.route() for _ in range(count)]
+    for number, decision in enumerate(decisions):
         world.outcome(decision)
         world.feedback(decision, rating=float(number % 3 == 0))
-    return made
+    return decisions
 
 
 @pytest.mark.parametrize("name", ["mba", "linucb"])

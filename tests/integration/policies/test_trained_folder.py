@@ -32,9 +32,9 @@ def test_state_of_another_folder_is_refused():
     """A snapshot made with another trained folder, or with none, is a SnapshotError."""
     ours, other = tiny_trained("adaptive_rag"), tiny_trained("adaptive_rag", seed=2)
     policy = adaptive(trained=ours)
-    for made in (adaptive(trained=other), adaptive()):
+    for other_policy in (adaptive(trained=other), adaptive()):
         with pytest.raises(SnapshotError, match="another trained folder"):
-            policy.restore(*made.state())
+            policy.restore(*other_policy.state())
     with pytest.raises(SnapshotError, match="another trained folder"):
         adaptive().restore(*policy.state())
 

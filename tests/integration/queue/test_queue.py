@@ -150,8 +150,8 @@ def test_router_hears_outcomes(redis_server, redis_client, settings):
 
 def test_router_follows_the_learner(redis_server, redis_client, settings):
     """A router switches to the learner's snapshot on notification, though it learned nothing itself."""
-    made = settings(redis_url=redis_server)
-    with Router.open(made) as router, Router.open(made) as other:
+    configuration = settings(redis_url=redis_server)
+    with Router.open(configuration) as router, Router.open(configuration) as other:
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 2)
         decision = router.route("Who wrote Dracula?")
         router.feedback(decision.id, reward=0.5)

@@ -68,12 +68,12 @@ def give(made, *pieces):
 def test_pieces_come_in_order_and_together(writer, reader, redis_client):
     """The first piece is written at once, what follows it closely together; notes keep their place."""
     reading = Reading(reader)
-    made = writer.open(KEY)
-    assert made.reading
-    made.note("searching: x")
-    give(made, *(f"{number} " for number in range(1000)))
-    made.note("done")
-    writer.end(made)
+    stream = writer.open(KEY)
+    assert stream.reading
+    stream.note("searching: x")
+    give(stream, *(f"{number} " for number in range(1000)))
+    stream.note("done")
+    writer.end(stream)
     reading.until(lambda it: it.got and it.got[-1][1] == StatusNote(text="done"))
     assert reading.text == "".join(f"{number} " for number in range(1000))
     assert reading.got[0] == (1, StatusNote(text="searching: x"))
@@ -83,21 +83,21 @@ def test_pieces_come_in_order_and_together(writer, reader, redis_client):
 
 def test_a_reader_that_comes_late_is_told_by_notification(writer, reader):
     """A run in progress streams its text from the moment it learns of a reader."""
-    made = writer.open(KEY)
+    stream = writer.open(KEY)
     reading = Reading(reader)
     writer.wanted(KEY)
-    assert made.reading
-    give(made, "late")
+    assert stream.reading
+    give(stream, "late")
     assert reading.until(lambda it: it.got).text == "late"
 
 
 def test_a_stream_is_bounded(writer, redis_client):
     """Where the reader has gone the writer goes on, and Redis holds MAX_ENTRIES entries of MAX_PIECE characters."""
     redis_client.set(f"ragbandit:stream-wanted:{KEY}", 1)
-    made = writer.open(KEY)
+    stream = writer.open(KEY)
     began = time.monotonic()
-    give(made, *("x" * (MAX_PIECE + 10) for _ in range(MAX_ENTRIES)))
-    writer.end(made)
+    give(stream, *("x" * (MAX_PIECE + 10) for _ in range(MAX_ENTRIES)))
+    writer.end(stream)
     assert time.monotonic() - began < 20
     last = f"1-{2 * MAX_ENTRIES}".encode()
     until(lambda: [key for key, _ in redis_client.xrevrange(stream_key(KEY), count=1)] == [last])
@@ -109,11 +109,11 @@ def test_a_stream_is_bounded(writer, redis_client):
 def test_a_reader_that_takes_nothing_holds_nobody_up(writer, reader):
     """The run goes on at its own pace; what the reader has not taken is bounded, and the rest is lost to it."""
     reading = Reading(reader)
-    made = writer.open(KEY)
+    stream = writer.open(KEY)
     began = time.monotonic()
-    give(made, *("x" * MAX_PIECE for _ in range(2 * MAX_HELD)))
+    give(stream, *("x" * MAX_PIECE for _ in range(2 * MAX_HELD)))
     assert time.monotonic() - began < 10
-    writer.end(made)
+    writer.end(stream)
     until(lambda: reading.stream.lost)
     held = 0
     while reading.stream.take() is not None:
@@ -138,10 +138,10 @@ def test_two_readers_and_two_runs(writer, reader):
 
 def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
     """The reader hears that nothing more comes, the writer goes on at once, and new answers come whole."""
-    made = settings()
-    server = RedisServer(made.data_dir)
+    configuration = settings()
+    server = RedisServer(configuration.data_dir)
     server.start()
-    client = connect(redis_url(made), timeout_s=3.0)
+    client = connect(redis_url(configuration), timeout_s=3.0)
     writer, reader = (kind(client, outage=Outage()) for kind in (StreamWriter, StreamReader))
     try:
         reading = Reading(reader)

@@ -115,22 +115,22 @@ def test_a_report_of_a_store(store):
         store.add(quality=float(number % 5 > 0), query={"tenant": f"t{number % 2}"}, price=0.25 if number % 3 else None)
     store.add(arms=("no_retrieval", "single_step"), pmf=(0.5, 0.5), arm="single_step", propensity=0.5)
     policy = PolicySettings(holdback=HoldbackSettings(arm="multi_step"))
-    found = report(store.database, SCOPE, policy=policy)
-    assert found.unit == "dollars"
+    page = report(store.database, SCOPE, policy=policy)
+    assert page.unit == "dollars"
     spent = sum(DOLLARS[one.arm] for one in store.made[:150])
-    assert found.total.cost.first * 150 == pytest.approx(spent)
-    assert found.total.cost.second == pytest.approx(0.1)
-    assert found.total.cost.high < 0.0
-    assert found.total.quality.low < 0.0 < found.total.quality.high
-    assert found.total.verdict == "not known yet"
-    assert found.total.missing.startswith("about ")
-    assert found.left_out == {"multi_step was not offered, or could not be drawn": 1}
-    assert {line.first: line.questions for line in found.tenants} == {"t0": 75, "t1": 75}
-    assert [line.questions for line in found.prices] == [100, 50]
-    assert sum(line.questions for line in found.weeks) == 150
-    assert {line.second for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
-    assert "questions that are in no comparison: 1 (multi_step was not offered, or could not be drawn)" in found.notes
-    [spread] = [note for note in found.notes if note.startswith("shares of these questions")]
+    assert page.total.cost.first * 150 == pytest.approx(spent)
+    assert page.total.cost.second == pytest.approx(0.1)
+    assert page.total.cost.high < 0.0
+    assert page.total.quality.low < 0.0 < page.total.quality.high
+    assert page.total.verdict == "not known yet"
+    assert page.total.missing.startswith("about ")
+    assert page.left_out == {"multi_step was not offered, or could not be drawn": 1}
+    assert {line.first: line.questions for line in page.tenants} == {"t0": 75, "t1": 75}
+    assert [line.questions for line in page.prices] == [100, 50]
+    assert sum(line.questions for line in page.weeks) == 150
+    assert {line.second for line in page.arms} == {f"always {arm}" for arm in DOLLARS}
+    assert "questions that are in no comparison: 1 (multi_step was not offered, or could not be drawn)" in page.notes
+    [spread] = [note for note in page.notes if note.startswith("shares of these questions")]
     draws = Counter(one.arm for one in store.made[:151])
     arms = [f"{arm} {percent(count / 151)}, 1 s" for arm, count in draws.most_common()]
     assert sorted(spread.partition(": ")[2].split("; ")) == sorted(arms)
@@ -179,9 +179,9 @@ def test_a_large_period_is_a_uniform_sample(store):
     assert (log.sample, log.scale) == (Sample(questions=len(drawn), out_of=210), 210 / len(drawn))
     assert read_log(store.database, replace(scope, most=210)).sample is None
     assert set(read_log(store.database, replace(scope, most=30)).made_at) < set(log.made_at)
-    found = report(store.database, scope, policy=PolicySettings(), now=SCOPE.until)
-    assert found.sentence.startswith("Last 30 days: about $5.00 instead of about $21.00 with ")
-    assert f", from a sample of {len(drawn)} of 210 questions; " in found.sentence
+    page = report(store.database, scope, policy=PolicySettings(), now=SCOPE.until)
+    assert page.sentence.startswith("Last 30 days: about $5.00 instead of about $21.00 with ")
+    assert f", from a sample of {len(drawn)} of 210 questions; " in page.sentence
     acme = report(store.database, replace(scope, tenant="acme"), policy=PolicySettings())
     assert acme.sample.out_of == sum(one.query.tenant == "acme" for one in traffic)
 

@@ -35,8 +35,8 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
             Retrieved(query=SECRET, ids=("a",), scores=(1.0,), seconds=0.5),
             CallFailed(purpose="x", error=SECRET, seconds=1.0),
         )
-        made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer=SECRET, steps=1.0)
-        world.store.add_outcome(replace(made, trace=trace, run_by=decision.run_by))
+        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer=SECRET, steps=1.0)
+        world.store.add_outcome(replace(outcome, trace=trace, run_by=decision.run_by))
         world.feedback(decision, label=[SECRET])
         world.learn()
         said = {"kind": "rating", "value": 0.5, "source": "judge", "rater": SECRET, "received_at": world.now}

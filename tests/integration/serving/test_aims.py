@@ -23,8 +23,8 @@ def test_an_aim_is_served(make_world, database_url):
     assert (asked({"steps": 2.0}).cost_weight, dict(asked({"steps": 2.0}).query.aim)) == (None, {"steps": 2.0})
     for _ in range(LEAST + 10):
         decision = world.route()
-        made = {"status": "answered", "answer": "Paris", "steps": 1.5 * STEPS[decision.arm]}
-        world.router.outcome(decision.id, **made)
+        outcome = {"status": "answered", "answer": "Paris", "steps": 1.5 * STEPS[decision.arm]}
+        world.router.outcome(decision.id, **outcome)
         world.feedback(decision, rating=int(decision.arm == "dear" or len(decision.id) % 2))
     world.learn()
     frontier = read_frontier(world.ledger.frontier())

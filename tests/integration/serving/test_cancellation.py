@@ -46,8 +46,8 @@ def test_what_has_ended_is_not_cancelled(store, database, make_decision, status,
     decision = make_decision("d1", run_by="worker")
     store.add_decisions([decision])
     store.add_outcome(ended(decision, status=status, stop_reason=stop_reason))
-    found = cancel(database, decision_id=decision.id, now=5.0)
-    assert (found.cancelled, found.status) == (cancelled, status)
+    cancellation = cancel(database, decision_id=decision.id, now=5.0)
+    assert (cancellation.cancelled, cancellation.status) == (cancelled, status)
     assert rows(database) == []
 
 
@@ -90,16 +90,16 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
             told.set()
 
     with Router.open(settings(redis_url=redis_server)) as router:
-        made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
-        for decision in made[:2]:
+        decisions = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
+        for decision in decisions[:2]:
             router.process.notifier.request_answers([decision.id])
         listener = RedisJobs(redis_client).listen(hear)
         while not heard:
             RedisJobs(redis_client).publish("hello")
-        router.cancel(made[1].id)
-        router.cancel(made[2].id)
+        router.cancel(decisions[1].id)
+        router.cancel(decisions[2].id)
         assert told.wait(5)
         listener.close()
-        assert waiting_ids(router.database, limit=9) == [made[1].id, made[2].id, made[0].id]
+        assert waiting_ids(router.database, limit=9) == [decisions[1].id, decisions[2].id, decisions[0].id]
         assert router.process.jobs.depth()["answer"] == 4
     router.process.jobs.client.close()

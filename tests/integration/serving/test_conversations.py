@@ -43,10 +43,10 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world):
     with ScriptedServer([ALONE]) as server:
         world = make_world(conversation=rewritten_by(server))
         query = world.router.query_of_messages(TALK, query=Query(text="", session="chat-1", tenant="acme"))
-        made = world.router.route(query)
+        decision = world.router.route(query)
         (request,) = server.requests
-    kept = world.router.decision(made.id).decision
-    assert (kept.id, kept.query, kept.pmf, kept.arm) == (made.id, made.query, made.pmf, made.arm)
+    kept = world.router.decision(decision.id).decision
+    assert (kept.id, kept.query, kept.pmf, kept.arm) == (decision.id, decision.query, decision.pmf, decision.arm)
     assert (kept.query.text, kept.query.asked, kept.query.session) == (ALONE, ASKED, "chat-1")
     assert kept.query.messages == TALK[:3]
     facts = kept.query.request["rewrite"]
@@ -72,9 +72,9 @@ def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed):
     """Broken, slow, empty or endless: the user's words are the question, and the reason is written down."""
     with ScriptedServer(lambda _body: reply) as server:
         world = make_world(conversation=rewritten_by(server, seconds=1.5))
-        made = world.router.route(world.router.query_of_messages(TALK))
-    assert (made.query.text, made.query.asked) == (ASKED, ASKED)
-    assert made.query.request["rewrite"]["failed"] == failed
+        decision = world.router.route(world.router.query_of_messages(TALK))
+    assert (decision.query.text, decision.query.asked) == (ASKED, ASKED)
+    assert decision.query.request["rewrite"]["failed"] == failed
     assert dict(world.router.conversations.rewriter.results) == {failed: 1}
 
 
@@ -112,10 +112,10 @@ def test_the_same_request_again_is_the_same_decision(make_world):
     with ScriptedServer([ALONE, "Something else?"]) as server:
         world = make_world(conversation=rewritten_by(server))
         named = Query(text="", id=DecisionId("d1"))
-        made = world.router.route(world.router.query_of_messages(TALK, query=named))
+        decision = world.router.route(world.router.query_of_messages(TALK, query=named))
         again = world.router.query_of_messages(TALK, query=named)
         assert (again.text, len(server.requests)) == (ALONE, 1)
-        assert world.router.route(again).id == made.id
+        assert world.router.route(again).id == decision.id
         other = (*TALK[:2], Message(role="assistant", text="A poet."), TALK[3])
         with pytest.raises(Conflict):
             world.router.route(world.router.query_of_messages(other, query=named))
@@ -128,12 +128,12 @@ def test_no_text_of_a_conversation_is_kept(make_world):
     with ScriptedServer([ALONE, ALONE]) as server:
         world = make_world(log={"text": "none"}, arms=arms, conversation=rewritten_by(server))
         named = Query(text="", id=DecisionId("d1"), session="chat-1")
-        made = world.router.route(world.router.query_of_messages(TALK, query=named))
-        assert world.router.route(world.router.query_of_messages(TALK, query=named)).arm == made.arm
+        decision = world.router.route(world.router.query_of_messages(TALK, query=named))
+        assert world.router.route(world.router.query_of_messages(TALK, query=named)).arm == decision.arm
     assert SECRET not in stored(world)
     assert ASKED not in stored(world)
     assert "chat-1" in stored(world)
-    world.feedback(made, reward=0.5)
+    world.feedback(decision, reward=0.5)
     assert world.learn() == 1
     assert world.router.verify(deep=True).ok
 

@@ -23,15 +23,15 @@ def test_values_of_a_data_frame(tmp_path):
     context = {"seats": np.int64(3), "paid": np.bool_(True), "plan": NA, "share": np.float32(0.5)}
     ratings = [np.bool_(True), np.int64(0), np.float32(0.5)]
     with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as router:
-        made = [router.route(Query(text=f"Question {n}?", context=context)) for n in range(4)]
-        for decision, rating in zip(made, ratings, strict=False):
+        decisions = [router.route(Query(text=f"Question {n}?", context=context)) for n in range(4)]
+        for decision, rating in zip(decisions, ratings, strict=False):
             tokens = {"prompt_tokens": np.int32(7), "seconds_total": np.float64(0.25)}
             router.outcome(decision.id, answer=np.str_("x"), steps=np.int16(2), cost=tokens)
             router.feedback(decision.id, rating=rating, rater=NA)
-        router.outcome(made[3].id, answer="x", steps=1)
-        router.feedback(made[3].id, label=np.array(["x", "y"]), reward=NA)
+        router.outcome(decisions[3].id, answer="x", steps=1)
+        router.feedback(decisions[3].id, label=np.array(["x", "y"]), reward=NA)
         router.learn()
-        records = [router.decision(decision.id) for decision in made]
+        records = [router.decision(decision.id) for decision in decisions]
     assert dict(records[0].decision.query.context) == {"paid": True, "plan": None, "seats": 3, "share": 0.5}
     assert [record.reward.quality for record in records] == [1.0, 0.0, 0.5, 1.0]
     assert (records[0].outcome.cost.prompt_tokens, records[0].outcome.steps) == (7, 2.0)

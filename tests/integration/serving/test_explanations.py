@@ -26,17 +26,17 @@ def told(world, decision, **options):
 
 def answered(world, decision):
     """An outcome of our workers, with a search that found two passages."""
-    made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker", steps=1.0)
+    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker", steps=1.0)
     trace = (
         Round(number=1),
         Retrieved(query="Dracula author", ids=("p1", "p2"), scores=(2.5, 1.5), seconds=0.1),
         Generated(purpose="answer", text="Bram Stoker", prompt_tokens=20, completion_tokens=3, seconds=0.5),
     )
     sources = (Source(id="p1", title="Dracula", text="a novel of 1897"),)
-    made = replace(
-        made, trace=trace, sources=sources, run_by="worker", cost=replace(made.cost, passages=2, llm_calls=1)
+    outcome = replace(
+        outcome, trace=trace, sources=sources, run_by="worker", cost=replace(outcome.cost, passages=2, llm_calls=1)
     )
-    world.store.add_outcome(made)
+    world.store.add_outcome(outcome)
 
 
 @on_sqlite

@@ -40,7 +40,7 @@ def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any)
 
 def drawn(world: World, arm: str, *, most: int = 2000) -> Decision:
     """A decision that drew this arm, which every question may be offered."""
-    return next(made for made in (world.route() for _ in range(most)) if made.arm == arm)
+    return next(decision for decision in (world.route() for _ in range(most)) if decision.arm == arm)
 
 
 def asked(world: World, arm: str, **more: Any) -> Decision:
@@ -73,15 +73,15 @@ def test_arm_that_only_fails(world):
     """After five failures no decision offers the arm: the rest share the whole probability, and the log says why."""
     for number in range(5):
         assert states(world)["multi_step"] == "closed", number
-        made = world.route()
-        assert made.arms == ARMS
+        decision = world.route()
+        assert decision.arms == ARMS
         broken(world, "multi_step", failures=1)
     assert states(world) == {"no_retrieval": "closed", "single_step": "closed", "multi_step": "open"}
-    for made in [world.route() for _ in range(40)]:
-        assert made.arms == ("no_retrieval", "single_step")
-        assert sum(made.pmf) == pytest.approx(1.0, abs=1e-12)
-        assert made.propensity == made.pmf[made.arms.index(made.arm)]
-        assert made.facts[UnhealthyArms.key] == {"arms": ["multi_step"]}
+    for decision in [world.route() for _ in range(40)]:
+        assert decision.arms == ("no_retrieval", "single_step")
+        assert sum(decision.pmf) == pytest.approx(1.0, abs=1e-12)
+        assert decision.propensity == decision.pmf[decision.arms.index(decision.arm)]
+        assert decision.facts[UnhealthyArms.key] == {"arms": ["multi_step"]}
     assert world.router.verify(deep=True).ok
 
 
@@ -95,7 +95,7 @@ def test_trial(world):
     trial = drawn(world, "multi_step")
     assert trial.arms == ARMS
     assert UnhealthyArms.key not in trial.facts
-    assert {made.arms for made in (world.route() for _ in range(30))} == {("no_retrieval", "single_step")}
+    assert {decision.arms for decision in (world.route() for _ in range(30))} == {("no_retrieval", "single_step")}
     end(world, trial, status="answered")
     assert states(world)["multi_step"] == "closed"
     assert world.route().arms == ARMS
@@ -109,8 +109,8 @@ def test_two_routers(make_world, database_url):
     # by itself: nobody calls `look` on it
     until(lambda: states(other)["single_step"] == "open", seconds=10 * POLL_S)
     assert other.route().facts[UnhealthyArms.key] == one.route().facts[UnhealthyArms.key] == {"arms": ["single_step"]}
-    for made in (one, other):
-        made.now += COOL_DOWN
+    for world_of_router in (one, other):
+        world_of_router.now += COOL_DOWN
     end(other, drawn(other, "single_step"), status="answered")
     one.router.service.refresh_steps()
     assert states(one) == states(other) == dict.fromkeys(ARMS, "closed")
@@ -145,8 +145,8 @@ def test_outcome_committed_late(world):
     world.store.add_outcome(late)
     for _ in range(3):
         world.router.service.refresh_steps()
-    found = health(world, "multi_step")
-    assert (found.state, found.failures) == ("open", 5)
+    arm_health = health(world, "multi_step")
+    assert (arm_health.state, arm_health.failures) == ("open", 5)
 
 
 @pytest.mark.parametrize(("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S - 1, 0)])
@@ -156,8 +156,8 @@ def test_hanging_arm(make_world, asked_s, failures):
     for _ in range(5):
         made = asked(world, "multi_step", budget=Budget(seconds=asked_s))
         end(world, made, status="exhausted", stop_reason="budget_seconds")
-    found = health(world, "multi_step")
-    assert (found.failures, found.state) == (failures, "open" if failures else "closed")
+    arm_health = health(world, "multi_step")
+    assert (arm_health.failures, arm_health.state) == (failures, "open" if failures else "closed")
 
 
 def test_reading_uses_the_index(database):
@@ -176,11 +176,11 @@ def test_reading_uses_the_index(database):
 def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures, since):
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
     monkeypatch.setattr(outcome_poller, "MOST", most)
-    made = make_decision("d1", arm="multi_step")
+    outcome = make_decision("d1", arm="multi_step")
     ended = made_outcome(decision_id="d1", now=EPOCH, status="failed")
     keys = [f"k{n:02}" for n in range(7)]
     with database.write() as connection:
-        connection.execute(insert(decisions), [decision_row(made) | {"id": key} for key in keys])
+        connection.execute(insert(decisions), [decision_row(outcome) | {"id": key} for key in keys])
         rows = [outcome_row(ended) | {"decision_id": key, "made_at": EPOCH + n} for n, key in enumerate(keys)]
         connection.execute(insert(outcomes), rows)
     reader = outcome_poller.OutcomePoller(database, settings=HealthSettings(), seconds=120.0)

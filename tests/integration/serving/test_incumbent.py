@@ -20,15 +20,15 @@ def taught(world, *, rows=60):
 def test_it_starts_with_the_incumbent_alone(make_world):
     """A new router plays only the incumbent, then others more and more; every pmf is recomputed from snapshots."""
     world = make_world(**SAFE)
-    made = taught(world)
-    assert all(d.propensity == 1.0 and d.arm == INCUMBENT and d.floor == 0.0 for d in made[:10])
-    assert made[0].facts["incumbent"]["reason"] == "too few outcomes of it are learned"
-    shares = [d.facts["incumbent"]["share"] for d in made]
+    decisions = taught(world)
+    assert all(d.propensity == 1.0 and d.arm == INCUMBENT and d.floor == 0.0 for d in decisions[:10])
+    assert decisions[0].facts["incumbent"]["reason"] == "too few outcomes of it are learned"
+    shares = [d.facts["incumbent"]["share"] for d in decisions]
     assert shares[-1] > 0.0
-    assert min(made[-1].pmf) >= made[-1].floor > 0.0
+    assert min(decisions[-1].pmf) >= decisions[-1].floor > 0.0
     verified = world.router.verify(deep=True)
     assert verified.ok
-    assert verified.deep_decisions == len(made)
+    assert verified.deep_decisions == len(decisions)
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
 
 

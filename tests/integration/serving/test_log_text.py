@@ -27,16 +27,16 @@ def test_no_text_is_kept(make_world):
     world = make_world(log={"text": "none"}, arms=ARMS)
     query = Query(text=f"who is {SECRET}?", context={"user": SECRET}, id=DecisionId("d1"))
     decision = world.router.submit(query).result(30)
-    made = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer=SECRET, steps=1.0)
-    made = replace(made, trace=(CallFailed(purpose="x", error=SECRET, seconds=1.0),), error=SECRET)
-    assert world.store.add_outcome(made)
+    outcome = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer=SECRET, steps=1.0)
+    outcome = replace(outcome, trace=(CallFailed(purpose="x", error=SECRET, seconds=1.0),), error=SECRET)
+    assert world.store.add_outcome(outcome)
     world.feedback(decision, reward=0.5)
     assert SECRET not in texts(world)
     assert world.router.decision(decision.id).decision.query.text == ""
     assert world.router.submit(query).result(30).arm == decision.arm
     with pytest.raises(Conflict):
         world.router.submit(replace(query, text="another question")).result(30)
-    assert not world.store.add_outcome(made)
+    assert not world.store.add_outcome(outcome)
     assert world.learn() == 1
     assert world.counters().learned == 1
     assert world.router.verify(deep=True).ok

@@ -30,14 +30,14 @@ def learned(world, count, *, key):
 
 def test_new_arm_has_its_data_floor_until_it_is_known(world):
     """An arm has cold_start_floor until cold_start_outcomes of it are learned, and the row names the raised floors."""
-    made = learned(world, 24, key="a")
-    for decision in made:
+    decisions = learned(world, 24, key="a")
+    for decision in decisions:
         raised = decision.facts.get("cold_start_floor", {})
         assert all(share == 0.2 for share in raised.values())
         for arm, p in zip(decision.arms, decision.pmf, strict=True):
             assert p >= (0.2 if arm in raised else 0.02) - 1e-12
-    assert set(made[0].facts["cold_start_floor"]) == set(made[0].arms)
-    assert "cold_start_floor" not in made[-1].facts
+    assert set(decisions[0].facts["cold_start_floor"]) == set(decisions[0].arms)
+    assert "cold_start_floor" not in decisions[-1].facts
     assert world.router.verify(deep=True).ok
 
 

@@ -18,11 +18,11 @@ from tests.integration.storage.test_totals import lived
 def world(tmp_path_factory, sqlite_template):
     """A world with ten decisions in two hours, all of them counted; nothing below changes it."""
     folder = str(tmp_path_factory.mktemp("overview"))
-    made = World(made_settings({"data_dir": folder}, template=sqlite_template))
-    lived(made)
-    Extender(made.database, holder="one", weight=0.05, clock=lambda: made.now + 60.0).extend()
-    yield made
-    made.close()
+    new_world = World(made_settings({"data_dir": folder}, template=sqlite_template))
+    lived(new_world)
+    Extender(new_world.database, holder="one", weight=0.05, clock=lambda: new_world.now + 60.0).extend()
+    yield new_world
+    new_world.close()
 
 
 def read(world, **changes):

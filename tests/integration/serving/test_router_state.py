@@ -28,9 +28,9 @@ def test_state_follows_what_happens(make_world):
 
 def test_a_router_that_is_not_started_does_nothing(settings):
     """Assembling a Router starts no thread and writes nothing; `start` makes it serve."""
-    made = settings()
-    database, threads = open_database(made), threading.active_count()
-    with Router(made, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
+    configuration = settings()
+    database, threads = open_database(configuration), threading.active_count()
+    with Router(configuration, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
         assert threading.active_count() == threads
         assert (router.ledger.registered(), router.process.readiness.parts()["router"]) == (
             None,

@@ -43,10 +43,10 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
     monkeypatch.setattr(process, "POLL_S", 60.0)  # the router itself must not look for snapshots meanwhile
     world = make_world()
     files = SnapshotFiles(world.settings.snapshot_root)
-    found = snapshot_follower.SnapshotLoader(
+    decision = snapshot_follower.SnapshotLoader(
         world.database, settings=world.settings, files=files, encoder=world.router.encoder
     )
-    found.first()
+    decision.first()
 
     def broken(info, **_facts):
         raise SnapshotError(f"{info.version} is gone")
@@ -56,13 +56,13 @@ def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatc
     for _ in range(5):
         world.judged(1)
         learner.drain()
-        found.refresh()
-        found.refresh()
-    assert (found.refused, len(world.router.process.versions.snapshots.lags)) == (5, 0)
+        decision.refresh()
+        decision.refresh()
+    assert (decision.refused, len(world.router.process.versions.snapshots.lags)) == (5, 0)
     monkeypatch.undo()
     monkeypatch.setattr(snapshot_follower, "LAGS", 2)
     read = []
     monkeypatch.setattr(Ledger, "feedback_times", lambda _self, **places: read.append(places) or [])
     assert world.router.refresh()
     assert read == [{"after": 3, "upto": 5}]
-    assert len(found._refused_lately) == 3
+    assert len(decision._refused_lately) == 3

@@ -110,10 +110,10 @@ def test_turns_that_stay_are_learned_and_verified(make_world, database_url):
 def test_a_stay_that_did_not_happen_is_found(make_world):
     """A row that says that it stayed, on another arm than the draw that it names, is a mismatch."""
     world = make_world(**STICKY_3)
-    made = talked(world, sessions=3)
+    decision = talked(world, sessions=3)
     assert world.router.verify().ok
-    last = made[-1]
-    other = next(arm for arm in made[-3].arms if arm != last.arm)
+    last = decision[-1]
+    other = next(arm for arm in decision[-3].arms if arm != last.arm)
     world.write(decisions.update().where(decisions.c.id == last.id).values(arm=other, arms=json.dumps([other])))
     assert world.router.verify().propensity_mismatches == 1
 
@@ -123,9 +123,9 @@ def test_replay_leaves_them_out(make_world, tmp_path):
     world = make_world(**STICKY_3)
     talked(world)
     candidates = ["fixed:single_step", "uniform"]
-    found = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
-    assert found.rows == 30
-    assert any("60 decisions are left out" in note for note in found.notes)
+    replayed = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
+    assert replayed.rows == 30
+    assert any("60 decisions are left out" in note for note in replayed.notes)
     read = replay(open_log(config=world.settings), candidates=[*candidates, "linucb"], settings=world.settings)
     assert read.rows == 30
     assert any("60 decisions are left out: their arm was not drawn" in note for note in read.notes)
@@ -133,7 +133,7 @@ def test_replay_leaves_them_out(make_world, tmp_path):
         file = exported(world, tmp_path / name)
         of_file = replay(open_log(file, config=world.settings), candidates=candidates)
         assert of_file.rows == 30
-        for mine, theirs in zip(found.candidates, of_file.candidates, strict=True):
+        for mine, theirs in zip(replayed.candidates, of_file.candidates, strict=True):
             assert mine.reward.estimate == pytest.approx(theirs.reward.estimate, abs=1e-12)
 
 

@@ -12,8 +12,8 @@ QUESTION = "Who wrote Dracula?"
 
 def test_admission_counts_the_questions_of_a_batch(settings):
     """While server.max_waiting questions wait, the others of the batch are refused, each with its own error."""
-    made = settings(server={"max_waiting": 5}, encoder={"max_batch": 1})
-    with Router.open(made, jobs=MemoryJobs()) as router:
+    configuration = settings(server={"max_waiting": 5}, encoder={"max_batch": 1})
+    with Router.open(configuration, jobs=MemoryJobs()) as router:
         futures = router.submit_many([f"Who wrote {at}?" for at in range(40)])
         errors = [future.exception(10) for future in futures]
         refusals = [error for error in errors if error is not None]
@@ -42,10 +42,10 @@ def test_many_questions(router):
 
 def test_two_routers_at_once(settings, database):
     """Two batches with the same ids at two routers: every id has one decision, and both callers get that one."""
-    made = settings(database_url=database.url.render_as_string(hide_password=False))
+    configuration = settings(database_url=database.url.render_as_string(hide_password=False))
     with (
-        Router.open(made, jobs=MemoryJobs()) as one,
-        Router.open(made, jobs=MemoryJobs()) as two,
+        Router.open(configuration, jobs=MemoryJobs()) as one,
+        Router.open(configuration, jobs=MemoryJobs()) as two,
         ThreadPoolExecutor(2) as pool,
     ):
         for turn in range(5):

@@ -39,11 +39,11 @@ def ask(store, make_decision):
     """A function that stores decisions with these ids for our workers, together."""
 
     def ask(*ids, tenant="default", run_by="worker"):
-        made = [
+        decisions = [
             make_decision(id=DecisionId(key), run_by=run_by, query=Query(text="q", tenant=tenant), made_at=time.time())
             for key in ids
         ]
-        assert [each.id for each in store.add_decisions(made)] == list(ids)
+        assert [each.id for each in store.add_decisions(decisions)] == list(ids)
 
     return ask
 
@@ -193,8 +193,10 @@ def test_a_claim_from_another_host_runs_out(ask, database, queue):
 
 def test_arms_are_passed_over(store, make_decision, queue):
     """Without some arms the first decision of another arm is claimed."""
-    made = [make_decision(id=DecisionId(key), run_by="worker", made_at=time.time()) for key in ("a", "b", "c", "d")]
-    store.add_decisions([replace(each, arm=arm) for each, arm in zip(made, ("s", "s", "t", "s"), strict=True)])
+    decisions = [
+        make_decision(id=DecisionId(key), run_by="worker", made_at=time.time()) for key in ("a", "b", "c", "d")
+    ]
+    store.add_decisions([replace(each, arm=arm) for each, arm in zip(decisions, ("s", "s", "t", "s"), strict=True)])
     assert queue.claim(without=["s", "t"]) is None
     assert queue.claim(within=["another"]) is None
     claimed = queue.claim(without=["s"])
@@ -230,12 +232,12 @@ def test_cost_does_not_grow(ask, database, queue):
 
 def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decision):
     """A decision that is stored with a claim belongs to that process, and to another one once the claim runs out."""
-    made = [
+    decisions = [
         make_decision(id=DecisionId(key), run_by="worker", query=Query(text="q"), made_at=time.time())
         for key in ("here", "waits")
     ]
     other = elsewhere()
-    store.add_decisions(made, claims={DecisionId("here"): other.key})
+    store.add_decisions(decisions, claims={DecisionId("here"): other.key})
 
     assert claimed(database) == ["here"]
     assert queue.claim().decision_id == "waits"
@@ -243,7 +245,7 @@ def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decisi
     assert queue.free_lost(held=["waits"]) == []
     run_out(database)
     assert queue.free_lost(held=["waits"]) == ["here"]
-    again = queue.claim(within=["a", "b", made[0].arm])
+    again = queue.claim(within=["a", "b", decisions[0].arm])
     assert (again.decision_id, again.tries) == ("here", 1)
 
 

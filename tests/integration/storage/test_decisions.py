@@ -29,9 +29,9 @@ THREADS = 8
 
 
 def an_outcome(decision, **changes) -> Outcome:
-    made = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
+    outcome = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
     trace = (Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5))
-    return replace(made, trace=trace, cost=Cost(retriever_calls=1, passages=2, seconds_total=0.75), **changes)
+    return replace(outcome, trace=trace, cost=Cost(retriever_calls=1, passages=2, seconds_total=0.75), **changes)
 
 
 def a_rating(decision_id: str, key: str, *, value: float = 1.0, at: float = 1.0, **changes) -> Feedback:
@@ -46,7 +46,7 @@ def count(database, table) -> int:
 
 def test_decision_round_trip(store, make_decision):
     """A decision comes back from the database exactly as it was."""
-    made = make_decision(
+    decision = make_decision(
         "d1",
         scores=(0.1, 0.2 + 0.1, 1e-300),
         facts={"price": 0.1 + 0.2, "reply": "\U0001f9db", "heads": [1, None]},
@@ -56,10 +56,10 @@ def test_decision_round_trip(store, make_decision):
             id="d1", text="Was weiß man? \U0001f9db", context={"a": 1, "b": None, "c": 0.1}, arms=("multi_step",)
         ),
     )
-    store.add_decisions([made])
+    store.add_decisions([decision])
     kept, _ = store.decisions_by_id(["d1"])["d1"]
-    assert np.array_equal(kept.features, made.features)
-    assert replace(kept, features=None) == replace(made, features=None)
+    assert np.array_equal(kept.features, decision.features)
+    assert replace(kept, features=None) == replace(decision, features=None)
 
 
 def test_same_id_same_body(store, database, make_decision):

@@ -42,11 +42,11 @@ def answered(make_decision, make_store):
 
     def store(count=1, *, share=1.0, max_waiting=1000, first=0, **more):
         store = make_store(share=share, max_waiting=max_waiting, first=first)
-        made = [make_decision() for _ in range(count)]
-        store.add_decisions(made)
+        decisions = [make_decision() for _ in range(count)]
+        store.add_decisions(decisions)
         outcome = {"status": "answered", "answer": "Paris", "steps": 1.0} | more
-        store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **outcome) for each in made])
-        return [decision.id for decision in made]
+        store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **outcome) for each in decisions])
+        return [decision.id for decision in decisions]
 
     return store
 

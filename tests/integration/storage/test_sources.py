@@ -21,10 +21,10 @@ PASSAGES = [
 
 
 def outcome_of(*, key="d1", arm="single_step", source_chars=2000):
-    made = make_arms({arm: {}}, capabilities=ScriptedGenerator.capabilities)[arm]
+    result = make_arms({arm: {}}, capabilities=ScriptedGenerator.capabilities)[arm]
     return asyncio.run(
         run_strategy(
-            made,
+            result,
             query=Query(id=DecisionId(key), text="Who was the director of Jaws?"),
             budget=Budget(),
             retriever=MemoryRetriever(PASSAGES),

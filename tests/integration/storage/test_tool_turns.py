@@ -87,7 +87,7 @@ def test_the_judge_waits_for_the_answer(loop):
 
 def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
     for key in ("d3", "d2"):
-        made = Feedback(
+        feedback = Feedback(
             id=FeedbackId(f"f-{key}"),
             decision_id=DecisionId(key),
             kind="rating",
@@ -95,7 +95,7 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
             source="human",
             received_at=NOW,
         )
-        assert loop.add_feedback([made])[0].duplicate is False
+        assert loop.add_feedback([feedback])[0].duplicate is False
     assert len(loop.record(DecisionId("d1")).feedback) == 2
     assert loop.record(DecisionId("d3")).feedback == ()
 

@@ -53,15 +53,15 @@ def lived(world, count=10):
 @both
 def test_totals_are_what_the_tables_hold(world):
     """Counts and sums of each arm are those of its decisions, outcomes and updates; reading again adds nothing."""
-    made = lived(world)
+    decisions = lived(world)
     extend(world)
     extend(world, holder="another")
     found, learned = totals(world), world.updates()
-    assert {arm: one.decided for arm, one in found.items() if one.decided} == Counter(d.arm for d in made)
+    assert {arm: one.decided for arm, one in found.items() if one.decided} == Counter(d.arm for d in decisions)
     everything = sum_of(found.values())
     assert (everything.decided, everything.answered, everything.failed) == (10, 10, 0)
     assert (everything.prompt_tokens, everything.completion_tokens, everything.dollars) == (100, 20, 5.0)
-    assert everything.explored == sum(d.explored for d in made)
+    assert everything.explored == sum(d.explored for d in decisions)
     assert sum(everything.latency) == 9  # one did not say how long it took
     assert everything.seconds == pytest.approx(0.3 * 45)
     assert (everything.fastest, everything.slowest) == pytest.approx((0.3, 2.7))
@@ -69,7 +69,7 @@ def test_totals_are_what_the_tables_hold(world):
     for name, column in (("reward", "value"), ("quality", "quality"), ("cost", "cost")):
         values = [row[column] for row in learned]
         assert getattr(everything, name) == pytest.approx(sum(values))
-    assert_excesses(world, made)
+    assert_excesses(world, decisions)
 
 
 def assert_excesses(world, made):
@@ -86,12 +86,12 @@ def assert_excesses(world, made):
 
 def test_hours_add_up_to_all(world):
     """What an arm did in its hours is what it ever did; each decision stands in its own hour."""
-    made = lived(world)
+    decisions = lived(world)
     extend(world)
     with world.database.read() as connection:
         hours = hours_of(connection, policy="main", since=0, until=hour_of(world.now) + 1)
     assert Counter((row.hour, row.arm) for row in hours for _ in range(row.totals.decided)) == Counter(
-        (hour_of(d.made_at), d.arm) for d in made
+        (hour_of(d.made_at), d.arm) for d in decisions
     )
     for arm, ever in totals(world).items():
         added = sum_of(row.totals for row in hours if row.arm == arm)
@@ -112,10 +112,10 @@ def test_what_is_new_is_not_counted_yet(world):
 def test_what_came_late_is_found_after_its_hour(world):
     """An outcome that was written minutes after it ended is counted when its hour is looked at again, once."""
     extend(world, later=0.0)
-    made = lived(world, 4)
+    decisions = lived(world, 4)
     kept = []
     with world.database.write() as connection:
-        late = outcomes.c.decision_id == made[1].id
+        late = outcomes.c.decision_id == decisions[1].id
         kept += connection.execute(select(outcomes).where(late)).mappings().all()
         connection.execute(delete(outcomes).where(late))
     extend(world)

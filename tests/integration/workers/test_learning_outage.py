@@ -56,10 +56,10 @@ def full(settings, redis_server, redis_client, monkeypatch):
     """(router, its context of a learning worker, disk): decisions with ratings wait, and the disk is full."""
     monkeypatch.setattr(housekeeping, "LEARN_S", 0.3)
     monkeypatch.setattr("ragbandit.router.serving.health.readiness.RETRY_S", 0.05)
-    made = settings(
+    configuration = settings(
         redis_url=redis_server, arms={"fast": {"run_by": "caller"}}, policy={"name": "linucb", "fallback": "fast"}
     )
-    with Router.open(made, jobs=MemoryJobs()) as router:
+    with Router.open(configuration, jobs=MemoryJobs()) as router:
 
         def rate(number):
             decision = router.route(f"Who wrote book {number}?")
@@ -70,11 +70,11 @@ def full(settings, redis_server, redis_client, monkeypatch):
             list(together.map(rate, range(DECISIONS)))
         jobs = RedisJobs(redis_client)
         context = Context(
-            settings=made,
+            settings=configuration,
             store=router.store,
             ledger=router.ledger,
             jobs=jobs,
-            learner=make_learner(made, database=router.database, jobs=jobs),
+            learner=make_learner(configuration, database=router.database, jobs=jobs),
         )
         disk = Disk(router.database)
         disk.fill()

@@ -37,7 +37,7 @@ def service(tmp_path, settings, redis_server, redis_client):
             }
             for name, url in servers.items()
         }
-        made = settings(
+        configuration = settings(
             arms=ARMS,
             policy={"name": "uniform", "fallback": "quick"},
             generators=generators,
@@ -47,10 +47,10 @@ def service(tmp_path, settings, redis_server, redis_client):
         )
         for name in ("wiki", "news"):
             passage = Passage(id=f"{name}-1", title="Dracula", text=f"The {name} knows who wrote Dracula.")
-            build_index([passage], Path(made.data_dir) / "indexes" / name)
+            build_index([passage], Path(configuration.data_dir) / "indexes" / name)
         file = tmp_path / "config.yaml"
-        file.write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
-        router = Router.open(made)
+        file.write_text(yaml.safe_dump(configuration.model_dump(exclude_none=True)))
+        router = Router.open(configuration)
         routers.append(router)
 
         def answered(arm, times=1):

@@ -119,12 +119,12 @@ class Gathering(ScriptedGenerator):
 
 def ask(worker, count):
     """Queue this many questions."""
-    made = [
+    decisions = [
         worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
     ]
-    for decision in made:
+    for decision in decisions:
         worker.router.process.notifier.request_answers([decision.id])
-    return [decision.id for decision in made]
+    return [decision.id for decision in decisions]
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -148,18 +148,22 @@ def test_questions_without_a_wake_up(make_worker, redis_client):
     worker.start(threads=2, often=False)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
-    made = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
-    assert until(lambda: len(worker.router.store.outcomes_by_id(made)) == 20, seconds=6)
+    decisions = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
+    assert until(lambda: len(worker.router.store.outcomes_by_id(decisions)) == 20, seconds=6)
 
 
 def test_learning_needs_no_redis(tmp_path, settings):
     """`ragbandit worker --queue learn` without Redis learns by polling the database, and misses Redis once."""
-    made = settings(arms={"single_step": {"run_by": "caller"}}, policy={"name": "uniform", "fallback": "single_step"})
-    made = made.model_copy(update={"workers": made.workers.model_copy(update={"sweep_interval_s": 0.2})})
+    configuration = settings(
+        arms={"single_step": {"run_by": "caller"}}, policy={"name": "uniform", "fallback": "single_step"}
+    )
+    configuration = configuration.model_copy(
+        update={"workers": configuration.workers.model_copy(update={"sweep_interval_s": 0.2})}
+    )
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
+    file.write_text(yaml.safe_dump(configuration.model_dump(exclude_none=True)))
     command = ["worker", "--queue", "learn", "--config", file]
-    with Router.open(made) as router:
+    with Router.open(configuration) as router:
         for number in range(3):
             decision = router.route(f"Who wrote book {number}?")
             router.outcome(decision.id, answer="x", steps=1)
@@ -208,13 +212,13 @@ def written(made, folder):
 
 def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     """If a call blocks the event loop of a service that answers inline, the process ends with code 1 and a message."""
-    made = settings(
+    configuration = settings(
         arms={"only": {"class": "model"}},
         policy={"name": "uniform", "fallback": "only"},
         generator={"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}},
         server={"port": free_port()},
     )
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(made.model_dump(exclude_none=True)))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration.model_dump(exclude_none=True)))
     block = (
         "import asyncio, time; from ragbandit.workers.running import inline; inline.HELD_S = 1.0\n"
         "start = inline.InlineAnswers.start\n"

@@ -94,5 +94,5 @@ def refused(response, status: int, code: str, *, field: str | None = None) -> di
 
 
 def worker_answers(service, decision_id: str, answer: str, **fields: object) -> None:
-    made = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
-    service.router.store.add_outcome(replace(made, run_by="worker", **fields))
+    outcome = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
+    service.router.store.add_outcome(replace(outcome, run_by="worker", **fields))

@@ -28,7 +28,7 @@ SOURCES = (
 
 
 def outcome_of(decision_id, **changes) -> Outcome:
-    made = {
+    outcome = {
         "status": "answered",
         "answer": "Bram Stoker",
         "trace": (),
@@ -40,7 +40,7 @@ def outcome_of(decision_id, **changes) -> Outcome:
         "made_by": {},
         "made_at": time.time(),
     }
-    return Outcome(decision_id=decision_id, **(made | changes))
+    return Outcome(decision_id=decision_id, **(outcome | changes))
 
 
 class AnsweringWorker(threading.Thread):

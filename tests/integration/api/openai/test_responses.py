@@ -310,11 +310,11 @@ def test_reasoning_goes_back(http, service, answers, streamed, fields):
     """Reasoning and its signatures are in a chain, and in the items that a client sends back or names, as they came."""
     message = {name: REASONED[name] for name in fields}
     answers(reply={"message": message, "finish_reason": "stop"})
-    made = events_of(http)[0][-1]["response"] if streamed else posted(http).json()
+    events = events_of(http)[0][-1]["response"] if streamed else posted(http).json()
     wanted = {"role": "assistant", "content": "Bram Stoker", **message}
-    assert said_by(service, made)[-1] == wanted
-    references = [{"type": "item_reference", "id": item["id"]} for item in made["output"]]
-    for items in (made["output"], references):
+    assert said_by(service, events)[-1] == wanted
+    references = [{"type": "item_reference", "id": item["id"]} for item in events["output"]]
+    for items in (events["output"], references):
         on = posted(http, input=[*items, {"role": "user", "content": "Why?"}]).json()
         assert said_by(service, on)[0] == wanted
 
@@ -322,16 +322,16 @@ def test_reasoning_goes_back(http, service, answers, streamed, fields):
 def test_responses_that_are_not_stored(http, service, answers):
     """`store: false` is kept with the decision; by its id the response is as one that was never made."""
     answers()
-    made = posted(http, store=False).json()
-    assert made["store"] is False
-    decision = http.get(f"/v1/decisions/{made['id']}").json()
+    reply = posted(http, store=False).json()
+    assert reply["store"] is False
+    decision = http.get(f"/v1/decisions/{reply['id']}").json()
     assert (decision["request"]["store"], decision["session_id"]) == (False, None)
-    path, unknown = f"/v1/responses/{made['id']}", "/v1/responses/resp_never"
+    path, unknown = f"/v1/responses/{reply['id']}", "/v1/responses/resp_never"
     for method, more in (("GET", ""), ("POST", "/cancel")):
         there, none = http.request(method, path + more), http.request(method, unknown + more)
         assert error_of(there) == error_of(none) == (404, "not_found", "response_id")
         assert there.content == none.content
-    gone_on, none = (posted(http, previous_response_id=key) for key in (made["id"], "resp_never"))
+    gone_on, none = (posted(http, previous_response_id=key) for key in (reply["id"], "resp_never"))
     assert error_of(gone_on) == (404, "not_found", "previous_response_id")
     assert gone_on.content == none.content
 
@@ -411,10 +411,10 @@ def test_cancelling_and_deleting(http, service, answers):
     ended = http.get(f"/v1/responses/{key}").json()
     assert (ended["status"], ended["error"]["code"]) == ("cancelled", "cancelled")
     answers()
-    made = posted(http).json()
-    assert http.post(f"/v1/responses/{made['id']}/cancel").json() == made
-    assert http.delete(f"/v1/responses/{made['id']}").status_code == 405
-    assert http.get(f"/v1/responses/{made['id']}").json() == made
+    reply = posted(http).json()
+    assert http.post(f"/v1/responses/{reply['id']}/cancel").json() == reply
+    assert http.delete(f"/v1/responses/{reply['id']}").status_code == 405
+    assert http.get(f"/v1/responses/{reply['id']}").json() == reply
 
 
 #: further fields of a model's reply; two of them have names that responses use otherwise

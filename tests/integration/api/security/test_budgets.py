@@ -24,10 +24,10 @@ TENANTS = {
 
 def opened(folder, **given) -> Keyed:
     given = {"data_dir": str(folder), "encoder": {"model": "hashing", "dimension": 8}, "tenants": TENANTS, **given}
-    made = Keyed(Service(Settings.model_validate(given)))
-    made.key("admin")
-    made.service.app.state.budgets._clock = lambda: NOON
-    return made
+    keyed_service = Keyed(Service(Settings.model_validate(given)))
+    keyed_service.key("admin")
+    keyed_service.service.app.state.budgets._clock = lambda: NOON
+    return keyed_service
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def world(tmp_path_factory):
 
 def spend(world, decision_id: str, dollars: float) -> None:
     """An outcome of that price at noon, which the service knows at once."""
-    made = made_outcome(decision_id=decision_id, now=NOON, status="answered", steps=1.0, cost={"dollars": dollars})
-    assert world.service.router.store.add_outcome(made)
+    outcome = made_outcome(decision_id=decision_id, now=NOON, status="answered", steps=1.0, cost={"dollars": dollars})
+    assert world.service.router.store.add_outcome(outcome)
     world.service.app.state.budgets._cached.clear()
 
 
@@ -60,9 +60,9 @@ def test_the_price_rises(world, caplog):
     assert 1.0 < factor < MOST
     assert weight() == pytest.approx(0.05 * factor)
     assert routed(client, decision_id="first")["arm"] == first["arm"]
-    (found,) = [one for one in of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what]
-    assert found.what.startswith(f"the budget of paced raises the price {factor:.3g}-fold now")
-    assert "tenants.paced.dollars_per_day" in found.remedy
+    (reported,) = [one for one in of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what]
+    assert reported.what.startswith(f"the budget of paced raises the price {factor:.3g}-fold now")
+    assert "tenants.paced.dollars_per_day" in reported.remedy
     (said,) = [
         reason
         for reason in client.get(f"/v1/decisions/{routed(client)['decision_id']}/explanation").json()["reasons"]

@@ -14,10 +14,10 @@ def world(tmp_path_factory):
     """One service with keys for all tests that need no setting of their own."""
     given = {"data_dir": str(tmp_path_factory.mktemp("tenants")), "encoder": {"model": "hashing", "dimension": 8}}
     service = Service(Settings.model_validate(given))
-    made = Keyed(service)
-    made.key("admin")
-    yield made
-    made.close()
+    keyed_service = Keyed(service)
+    keyed_service.key("admin")
+    yield keyed_service
+    keyed_service.close()
     service.close()
 
 

@@ -95,8 +95,8 @@ def test_pages_are_accessible(open_tab, world, scheme, rules):
         tab.goto(path_of(page, world))
         tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         tab.evaluate(AXE)
-        found = tab.evaluate(f"axe.run(document, {rules})")["violations"]
-        told = [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found]
+        result = tab.evaluate(f"axe.run(document, {rules})")["violations"]
+        told = [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in result]
         assert told == [], page
 
 

@@ -46,13 +46,13 @@ def test_shadow_is_logged_and_changes_nothing(world):
     """In shadow the row has both pmfs, and the draw uses only the champion's."""
     before = world.route(key="00000000-0000-7000-8000-000000000001")
     name = shadow(world, **FIXED_TWO)
-    made = world.route()
-    assert made.pmf == before.pmf
-    said = candidate_note(made.facts, name)
+    decision = world.route()
+    assert decision.pmf == before.pmf
+    said = candidate_note(decision.facts, name)
     assert said.fault is None
     assert said.snapshot.startswith("main.v1-0-")
     assert math.fsum(said.pmf) == pytest.approx(1.0)
-    assert said.pmf[made.arms.index("two")] > 0.8
+    assert said.pmf[decision.arms.index("two")] > 0.8
     assert CandidateNotes.key not in before.facts
 
 
@@ -90,21 +90,26 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
         routers = (world.router, other)
         assert all(candidate_note(route(router).facts, name) for router in routers)
         kill(world.database, "three")
-        for made in map(route, routers):
-            assert (made.arm, made.arms, made.pmf, made.propensity) == ("three", ("three",), (1.0,), 1.0)
-            assert made.facts[PinnedArm.key]["arm"] == "three"
-            assert CandidateNotes.key not in made.facts
-            assert drawn_again(made) == made.arm
+        for decision in map(route, routers):
+            assert (decision.arm, decision.arms, decision.pmf, decision.propensity) == (
+                "three",
+                ("three",),
+                (1.0,),
+                1.0,
+            )
+            assert decision.facts[PinnedArm.key]["arm"] == "three"
+            assert CandidateNotes.key not in decision.facts
+            assert drawn_again(decision) == decision.arm
         chat = route(other, arms=("one", "two"), chat={"messages": [], "seed": 1})
         assert (chat.arm, chat.query.chat) == ("one", {})  # not allowed: the fallback's rule
         assert chat.query.request["ignored"] == ["seed"]
         unkill(world.database)
         assert all(candidate_note(route(router).facts, name) for router in routers)
         kill(world.database)
-        for made in map(route, routers):
-            assert CandidateNotes.key not in made.facts
-            assert PinnedArm.key not in made.facts
-            assert made.pmf == pytest.approx((1 / 3,) * 3)
+        for decision in map(route, routers):
+            assert CandidateNotes.key not in decision.facts
+            assert PinnedArm.key not in decision.facts
+            assert decision.pmf == pytest.approx((1 / 3,) * 3)
 
 
 def test_a_restart_finds_every_state(make_world):
@@ -138,16 +143,16 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     bad_policies.RELEASED.clear()
     try:
         name = shadow(world, policy={"name": f"{bad_policies.__name__}:{kind}"})
-        found = [candidate_note(world.route().facts, name) for _ in range(8)]
-        made = world.route()
+        decisions = [candidate_note(world.route().facts, name) for _ in range(8)]
+        decision = world.route()
     finally:
         bad_policies.RELEASED.set()
-    assert all(one.pmf is None and one.fault for one in found)
-    assert said in found[0].fault
-    assert made.fault is None
-    assert made.pmf == pytest.approx((1 / 3,) * 3)
+    assert all(one.pmf is None and one.fault for one in decisions)
+    assert said in decisions[0].fault
+    assert decision.fault is None
+    assert decision.pmf == pytest.approx((1 / 3,) * 3)
     if kind != "NotMade":
-        assert any("left out" in one.fault or "still busy" in one.fault for one in found)
+        assert any("left out" in one.fault or "still busy" in one.fault for one in decisions)
 
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
@@ -159,9 +164,9 @@ def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, m
     try:
         name = shadow(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
         with Router.open(world.settings, jobs=MemoryJobs()) as again:
-            made = again.submit(Query(text="which?"), run_by="caller").result(30)
+            decision = again.submit(Query(text="which?"), run_by="caller").result(30)
     finally:
         bad_policies.RELEASED.set()
-    assert "has not been loaded" in candidate_note(made.facts, name).fault
-    assert made.pmf == pytest.approx((1 / 3,) * 3)
+    assert "has not been loaded" in candidate_note(decision.facts, name).fault
+    assert decision.pmf == pytest.approx((1 / 3,) * 3)
     until(lambda: world.router.refresh() or candidate_note(world.route().facts, name).fault is None, seconds=30)

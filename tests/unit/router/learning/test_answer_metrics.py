@@ -60,8 +60,8 @@ FLAGS = [
 )
 def test_every_family_keeps_its_flags(family, values):
     """What each family of short answers gives where the families differ."""
-    found = [judged(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
-    assert found == pytest.approx(values)
+    judgements = [judged(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
+    assert judgements == pytest.approx(values)
 
 
 @pytest.mark.parametrize(("family", "values"), [("asqa", [0, 1]), ("asqa_adaptive_note", [1, 0])])
@@ -109,9 +109,9 @@ def test_one_hop_families_repair_broken_text(monkeypatch):
 def test_asqa_counts_the_readings_that_were_found():
     """str_em is the share of readings with a short answer in the first line, str_hit whether that is all."""
     gold = [["1912", "April 1912"], ["1913"]]
-    found = judged("It sank in 1912 [1], \nnot in 1913.", gold=gold, family="asqa")
+    judgements = judged("It sank in 1912 [1], \nnot in 1913.", gold=gold, family="asqa")
     both = judged("In 1912[2] or 1913 [3][4].", gold=gold, family="asqa")
-    assert found == {"str_em": 0.5, "str_hit": 0.0}
+    assert judgements == {"str_em": 0.5, "str_hit": 0.0}
     assert both == {"str_em": 1.0, "str_hit": 1.0}
     assert judged("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
 
@@ -154,12 +154,12 @@ GOLD = st.lists(WORDS.filter(str.strip), min_size=1, max_size=3)
 @given(prediction=WORDS, gold=GOLD, family=st.sampled_from(SHORT))
 def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, family):
     """Every measure is in [0, 1]; where exact match is 1 and words are left, so are F1 and an accuracy of words."""
-    found = judged(prediction, gold=gold, family=family)
-    assert all(0.0 <= value <= 1.0 for value in found.values())
-    if found["exact_match"] and normalise(prediction):
-        assert found["f1"] == 1.0
+    judgements = judged(prediction, gold=gold, family=family)
+    assert all(0.0 <= value <= 1.0 for value in judgements.values())
+    if judgements["exact_match"] and normalise(prediction):
+        assert judgements["f1"] == 1.0
         # The raw substring of Adaptive-Note does not see that "no the" and "no" are the same answer.
-        assert FAMILIES[family].accuracy == "raw" or found["accuracy"] == 1.0
+        assert FAMILIES[family].accuracy == "raw" or judgements["accuracy"] == 1.0
 
 
 @given(prediction=WORDS, gold=GOLD, more=WORDS.filter(str.strip))

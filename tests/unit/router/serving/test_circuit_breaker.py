@@ -136,8 +136,8 @@ def test_bounded(most):
     """An arm's past is bounded, and always long enough to open it."""
     breaker = CircuitBreaker(HealthSettings(failures=most))
     breaker.record(failed(f"f{n:04}", float(n)) for n in range(1000))
-    found = health(breaker, 1000.0)
-    assert (found.state, found.failures) == ("open", max(REMEMBERED, most))
+    arm_health = health(breaker, 1000.0)
+    assert (arm_health.state, arm_health.failures) == ("open", max(REMEMBERED, most))
 
 
 @steady

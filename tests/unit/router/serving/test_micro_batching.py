@@ -60,8 +60,8 @@ def test_every_item_gets_its_own_reply(items, limit):
         sizes.append(len(group))
         return [(item, "reply") for item in group]
 
-    with grouped(work, limit=limit) as made:
-        futures = [made.submit(item) for item in items]
+    with grouped(work, limit=limit) as decisions:
+        futures = [decisions.submit(item) for item in items]
         assert [future.result(10) for future in futures] == [(item, "reply") for item in items]
     assert sum(sizes) == len(items)
     assert all(1 <= size <= limit for size in sizes)

@@ -18,18 +18,18 @@ def test_a_line_is_one_json_object():
     """Time, level, logger and message come first; facts keep their numbers, other values are texts."""
     text = line("two\nlines", action="answer", times=3, share=0.5, nan=math.nan, arms=("a", "b"))
     assert "\n" not in text
-    found = json.loads(text)
-    assert list(found)[:4] == ["time", "level", "logger", "message"]
-    assert found["message"] == "two\nlines"
-    assert (found["times"], found["share"], found["nan"], found["arms"]) == (3, 0.5, "nan", "('a', 'b')")
-    assert found["time"].endswith("Z")
+    printed = json.loads(text)
+    assert list(printed)[:4] == ["time", "level", "logger", "message"]
+    assert printed["message"] == "two\nlines"
+    assert (printed["times"], printed["share"], printed["nan"], printed["arms"]) == (3, 0.5, "nan", "('a', 'b')")
+    assert printed["time"].endswith("Z")
 
 
 def test_bound_ids_are_in_every_line():
     """Ids of request, decision and trace stand in each line of the block, the inner ones with the outer."""
     with bound(request="r1"), bound(decision="d1", trace="t1"):
-        found = json.loads(line())
-        assert (found["request"], found["decision"], found["trace"]) == ("r1", "d1", "t1")
+        printed = json.loads(line())
+        assert (printed["request"], printed["decision"], printed["trace"]) == ("r1", "d1", "t1")
         assert json.loads(line(decision="d2"))["decision"] == "d2"
         assert line(form=TextLines(), model="a\nb").endswith("model='a\\nb' request=r1 decision=d1 trace=t1")
     assert "request" not in json.loads(line())

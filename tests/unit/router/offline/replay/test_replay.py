@@ -16,12 +16,12 @@ from tests.support.logs.replay_logs import HAND, close, hand_rows, judged, lived
 
 def test_weights_by_hand():
     """Always deep has the weights 0, 5, 2, 0, 2."""
-    (found,) = judged(hand_rows(), "fixed:deep").candidates
-    assert (found.weights.largest, found.weights.possible) == (pytest.approx(5.0), pytest.approx(5.0))
-    assert found.weights.effective_rows == pytest.approx(81 / 33)
-    assert found.weights.mean.estimate == pytest.approx(9 / 5)
-    assert found.shares == {"fast": 0.0, "deep": 1.0}
-    assert found.described == "always deep"
+    (replayed,) = judged(hand_rows(), "fixed:deep").candidates
+    assert (replayed.weights.largest, replayed.weights.possible) == (pytest.approx(5.0), pytest.approx(5.0))
+    assert replayed.weights.effective_rows == pytest.approx(81 / 33)
+    assert replayed.weights.mean.estimate == pytest.approx(9 / 5)
+    assert replayed.shares == {"fast": 0.0, "deep": 1.0}
+    assert replayed.described == "always deep"
 
 
 def test_dr_by_hand():
@@ -37,19 +37,19 @@ def test_dr_by_hand():
         model = mean + sum(each - mean for each in own) / (len(own) + 1)
         weight = 1 / (1 - share) if arm == "deep" else 0.0
         scores.append(model + weight * (reward - model))
-    (found,) = judged(rows, "fixed:deep", folds=2).candidates
-    assert found.reward.estimate == pytest.approx(np.mean(scores))
-    assert found.comparison.reward.estimate == pytest.approx(np.mean(scores) - 1.75 / 5)
+    (replayed,) = judged(rows, "fixed:deep", folds=2).candidates
+    assert replayed.reward.estimate == pytest.approx(np.mean(scores))
+    assert replayed.comparison.reward.estimate == pytest.approx(np.mean(scores) - 1.75 / 5)
 
 
 def test_log_by_hand():
     """The log's own table: draws, expected draws, mean rewards; an arm never drawn has no reward."""
-    found = judged(hand_rows(), "uniform")
-    fast, deep = found.arms
+    replayed = judged(hand_rows(), "uniform")
+    fast, deep = replayed.arms
     assert (fast.name, fast.drawn, fast.expected, fast.reward) == ("fast", 0.4, pytest.approx(0.57), 0.25)
     assert (deep.drawn, deep.reward) == (0.6, pytest.approx(1.25 / 3))
-    assert found.baseline_reward.estimate == pytest.approx(1.75 / 5)
-    assert (found.rows, found.comparisons) == (5, 1)
+    assert replayed.baseline_reward.estimate == pytest.approx(1.75 / 5)
+    assert (replayed.rows, replayed.comparisons) == (5, 1)
     never = rows_from({"arms": ["a", "b"], "pmf": [0.9, 0.1], "arm": "a", "reward": 0.5} for _ in range(3))
     assert [arm.reward for arm in judged(never, "uniform").arms] == [0.5, None]
 

@@ -31,13 +31,13 @@ def test_logged_probabilities_are_the_same_policy():
 def test_segments_sum_to_the_whole(field):
     """A field's segments, the small ones together as others, have all rows, and their values average to the whole."""
     rows = [with_text(row, f"question {number}") for number, row in enumerate(lived_rows(300))]
-    (found,) = judged(rows, "fixed:deep", segments=(field,)).candidates
-    segments = found.segments[field]
+    (replayed,) = judged(rows, "fixed:deep", segments=(field,)).candidates
+    segments = replayed.segments[field]
     assert len(segments) == {"device": 2, "number": 12, "version": 3}[field]
     assert sum(one.questions for one in segments.values()) == 300
     for part in ("first", "estimate"):
         total = sum(one.questions * getattr(one.reward, part) for one in segments.values())
-        assert total / 300 == pytest.approx(getattr(found.comparison.reward, part))
+        assert total / 300 == pytest.approx(getattr(replayed.comparison.reward, part))
     if field == "number":  # 20 questions of a number have too few effective rows, mostly
         unknown = [one for one in segments.values() if not one.reward.is_known]
         assert (len(unknown) >= 9, [*segments][-1]) == (True, "others")
@@ -66,13 +66,13 @@ def test_hole_is_named_and_bounded():
     for seed in range(6):
         hidden = -1.0 if seed % 2 else 1.0
         rows, truth = holed_rows(200, seed=seed, hidden=hidden)
-        (found,) = judged(rows, "fixed:slow").candidates
-        assert found.unsupported == {"slow": 0.5}
-        assert found.bounds == (found.reward.low, found.reward.high)
-        low, high = found.bounds
-        assert -1.0 <= low <= found.reward.estimate <= high <= 1.0
-        assert found.reward.estimate == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
-        assert 1.0 < found.comparison.reward.high - found.comparison.reward.low < 1.5
+        (replayed,) = judged(rows, "fixed:slow").candidates
+        assert replayed.unsupported == {"slow": 0.5}
+        assert replayed.bounds == (replayed.reward.low, replayed.reward.high)
+        low, high = replayed.bounds
+        assert -1.0 <= low <= replayed.reward.estimate <= high <= 1.0
+        assert replayed.reward.estimate == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
+        assert 1.0 < replayed.comparison.reward.high - replayed.comparison.reward.low < 1.5
         inside += low <= truth <= high
     assert inside == 6
     assert judged(rows, "fixed:deep").candidates[0].bounds is None
@@ -84,9 +84,9 @@ def test_wrong_propensities_are_found(candidate):
     rows = lived_rows(600)
     assert judged(rows, candidate).faults == ()
     wrong = [replace(row, decision=relabelled(row.decision)) for row in rows]
-    found = judged(wrong, candidate)
-    assert any(fault.startswith("fast has") for fault in found.faults)
-    assert not found.arms[0].plausible
+    replayed = judged(wrong, candidate)
+    assert any(fault.startswith("fast has") for fault in replayed.faults)
+    assert not replayed.arms[0].plausible
 
 
 def relabelled(decision):

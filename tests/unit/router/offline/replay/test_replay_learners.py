@@ -17,14 +17,14 @@ from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
 
 def test_features_are_made_where_they_are_missing(settings):
     """Rows without features are encoded again, and policies then do as with the features that were logged."""
-    made, encoder = settings(), HashingEncoder(8)
+    configuration, encoder = settings(), HashingEncoder(8)
     rows = [
         replace(row, decision=replace(row.decision, features=vector, encoder_hash=encoder.hash))
         for row, vector in zip(plain_rows(60), encoder.encode([f"question {n}?" for n in range(60)]), strict=True)
     ]
     bare = [replace(row, decision=replace(row.decision, features=None)) for row in rows]
-    kept = judged(rows, "linucb", settings=made, encoder=lambda: pytest.fail("nothing to encode"))
-    again = judged(bare, "linucb", settings=made, encoder=lambda: encoder)
+    kept = judged(rows, "linucb", settings=configuration, encoder=lambda: pytest.fail("nothing to encode"))
+    again = judged(bare, "linucb", settings=configuration, encoder=lambda: encoder)
     for one, other in zip(kept.candidates, again.candidates, strict=True):
         close(other, one)
 
@@ -88,9 +88,9 @@ def test_refused_rows_are_counted(spy, monkeypatch):
 
     monkeypatch.setattr(spy, "learn", learn)
     rows = lived_rows(40)
-    (found,) = judged(rows, "spy").candidates
+    (judgements,) = judged(rows, "spy").candidates
     slow = sum(row.decision.arm == "slow" for row in rows)
-    assert found.notes == (f"the policy would not learn {slow} rows",)
+    assert judgements.notes == (f"the policy would not learn {slow} rows",)
 
 
 @pytest.mark.parametrize(("name", "params"), [("adaptive_rag", {}), ("multi_label", {})])

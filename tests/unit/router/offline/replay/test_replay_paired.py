@@ -42,7 +42,7 @@ def live_rows(count):
 def test_every_outcome_gives_the_paired_difference():
     """A log with the outcomes of every arm gives the mean difference of its questions, with the interval of pairs."""
     rewards = outcomes(60)
-    found = judged(
+    replayed = judged(
         paired_rows(rewards),
         "fixed:slow",
         "fixed:fast",
@@ -50,14 +50,14 @@ def test_every_outcome_gives_the_paired_difference():
         baseline="fixed:fast",
         encoder=lambda: HashingEncoder(8),
     )
-    slow, _, learned = (candidate.comparison for candidate in found.candidates)
+    slow, _, learned = (candidate.comparison for candidate in replayed.candidates)
     gaps = rewards[:, 2] - rewards[:, 0]
     expected = mean_difference(gaps, possible=(-2.0, 2.0), confidence=0.975)
     assert (slow.design, slow.rated, slow.verdict) == ("paired outcomes", 60, "better")
     assert slow.reward.estimate == pytest.approx(gaps.mean())
     assert (slow.reward.low, slow.reward.high) == pytest.approx((expected.low, expected.high))
     assert learned.design == "paired outcomes"
-    assert (found.rows, found.questions, found.faults) == (180, 60, ())
+    assert (replayed.rows, replayed.questions, replayed.faults) == (180, 60, ())
 
 
 @pytest.mark.parametrize("form", ["memory", "parquet"])
@@ -85,8 +85,8 @@ def test_a_question_that_comes_again_counts_once():
         for at, row in enumerate(lived_rows(600, weight=0.0))
         for number, value in [(at % 20, float(worth[at % 20]))]
     ]
-    found = judged(rows, "fixed:fast")
-    reward = found.candidates[0].reward
-    assert (found.rows, found.questions) == (600, 20)
+    replayed = judged(rows, "fixed:fast")
+    reward = replayed.candidates[0].reward
+    assert (replayed.rows, replayed.questions) == (600, 20)
     assert reward.low < worth.mean() < reward.high
     assert reward.high - reward.low > 1.9 * 2.0 * worth.std() / np.sqrt(20)

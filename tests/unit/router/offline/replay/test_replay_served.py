@@ -64,8 +64,8 @@ def test_what_is_compared_is_said(world):
             ({"baseline": "current"}, ("linucb (learned from this log)", "mba as it is now")),
         ):
             with case(plan):
-                found = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
-                compared = found.candidates[0].comparison
+                replayed = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
+                compared = replayed.candidates[0].comparison
                 assert (compared.first, compared.second) == said
     fixed = replay(log, candidates=["fixed:multi_step"], settings=settings)
     assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
@@ -89,9 +89,9 @@ def test_all_at_one_price():
     """Rewards are read at the price, and policies asked at it: the arm that is worth it changes, on the same rows."""
     arms = {}
     for price in (0.0, 0.5):
-        found = judged(lived_rows(300), "mba", "linucb", "fixed:slow", weight=price)
-        arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
-        assert found.candidates[2].reward.estimate == pytest.approx(0.8 - price * 4, abs=0.15)
+        replayed = judged(lived_rows(300), "mba", "linucb", "fixed:slow", weight=price)
+        arms[price] = [max(one.shares, key=one.shares.get) for one in replayed.candidates[:2]]
+        assert replayed.candidates[2].reward.estimate == pytest.approx(0.8 - price * 4, abs=0.15)
     assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}
 
 

@@ -51,8 +51,9 @@ CAPS = {
 }
 #: modules whose functions of one text are called with the worst texts of all patterns
 READERS = (
-    *("shared.failures", "shared.redaction", "shared.text_forms", "shared.outbound", "shared.formats"),
-    *("shared.model_replies", "router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
+    *("shared.model_servers.failures", "shared.model_servers.outbound", "shared.model_servers.model_replies"),
+    *("shared.texts.redaction", "shared.texts.text_forms", "shared.texts.formats"),
+    *("router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
 )
 _METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split")
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)

@@ -45,7 +45,7 @@ def test_arms_of_the_service(tmp_path, case):
 
 
 def test_the_setting_gives_all_arms_to_the_workers(tmp_path):
-    """With workers.running.inline 0 no arm runs in the service."""
+    """With workers.inline 0 no arm runs in the service."""
     settings = settings_of(tmp_path, arms={"a": {"class": "model"}}, generator=OPENAI, workers={"inline": 0})
 
     assert inline_arms(settings) == {}

@@ -40,3 +40,9 @@ def test_it_is_another_encoder():
     assert half.hash == half_hash(full.hash) not in (full.hash, half_hash(HashingEncoder(25).hash))
     np.testing.assert_allclose(half.encode(texts), full.encode(texts), rtol=1e-3, atol=1e-3)
     assert half.encode([]).shape == (0, 24)
+
+
+def test_a_feature_that_float16_cannot_hold_becomes_zero():
+    """It is far below the smallest multiple, also where numpy raises for an underflow."""
+    with np.errstate(all="raise"):
+        assert rounded(np.array([[1e-30, -1e-9]], dtype=np.float32)).tolist() == [[0.0, 0.0]]

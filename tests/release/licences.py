@@ -19,8 +19,8 @@ EXCEPTIONS = {
     "psycopg": "LGPL-3.0: an extra, used unchanged as a library of its own",
     "psycopg-binary": "LGPL-3.0: an extra, used unchanged as a library of its own",
 }
-#: extras that users install; "dev" is ours alone
-NOT_SHIPPED = ("dev", "docs")
+#: extras that only maintainers install
+NOT_SHIPPED = ("dev", "docs", "release")
 #: packages of CUDA, which torch for Linux depends on; under NVIDIA's terms, and not part of our files
 VENDOR = re.compile(r"(nvidia|cuda)[-_]")
 

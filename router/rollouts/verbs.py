@@ -109,6 +109,8 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
         with database.read() as connection:
             version = store.version_named(connection, act.name, base=act.base)
         evidence = evidence_on(database, version, now=act.now)
+        if act.revision is None:  # the evidence is that of this revision
+            act = replace(act, revision=version.revision)
     with database.write() as connection:
         store.lock_versions(connection, base=act.base)
         seen = store.version_named(connection, act.name, base=act.base)

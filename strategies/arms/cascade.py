@@ -17,7 +17,7 @@ from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arm_parts.steps import mean_logprob, together
 from ragbandit.strategies.base import Completion, Generator, Passage, Prompt, Request, Retriever, seconds_until
 from ragbandit.strategies.failures import error_text
-from ragbandit.strategies.generators.around import GeneratorAround
+from ragbandit.strategies.generators.wrappers import GeneratorAround
 from ragbandit.strategies.registry import generates
 from ragbandit.strategies.run import Answer, Run, Strategy
 

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,6 +42,23 @@ def test_a_promotion_and_its_rollback(database):
     changes = [(one.action, one.target, one.facts.get("forced")) for one in entries(database)]
     assert ("policy.promote", "policy:v2", True) in changes
     assert ("policy.promote", "policy:main", None) in changes
+
+
+@on_sqlite
+def test_evidence_against_a_former_champion_promotes_nothing(database, monkeypatch):
+    """If another version becomes champion while the evidence is read, the promotion is refused."""
+    for name in ("v1", "v2"):
+        add(database, name)
+        do(database, "shadow", name)
+
+    def promoted_meanwhile(*_, **__):
+        do(database, "promote", "v2", force=True)
+        return SimpleNamespace(comparison=SimpleNamespace(verdict="better"))
+
+    monkeypatch.setattr(verbs, "evidence_on", promoted_meanwhile)
+    with pytest.raises(Conflict, match="was changed meanwhile"):
+        do(database, "promote", "v1")
+    assert states(database) == {"main": "retired", "v1": "shadow", "v2": "champion"}
 
 
 @on_sqlite

@@ -1,3 +1,5 @@
+"""Generators around another generator: the base class, and the one that adds prices."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 

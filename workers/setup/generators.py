@@ -21,10 +21,10 @@ from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
-from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.registry import (
     built_in_arms,
     generates,

@@ -1,9 +1,10 @@
-"""A chat through RagBandit, through LiteLLM's proxy and through a bare relay, in front of one model server.
+"""A chat through RagBandit, LiteLLM's proxy, Portkey's gateway and a bare relay, in front of one model server.
 
-    python -m benchmarks.gateway --beside VENV          # VENV has litellm[proxy]
+    python -m benchmarks.gateway --beside VENV --portkey FOLDER
 
-The relay commits a row to SQLite before and after the call (WAL, synchronous=FULL): the least that a gateway costs that
-loses nothing. LiteLLM's proxy stores nothing. All servers run at once, and take turns in blocks, so that a busy machine
+VENV has litellm[proxy], FOLDER the npm package @portkey-ai/gateway. The relay commits a row to SQLite before and after
+the call (WAL, synchronous=FULL): the least that a gateway costs that loses nothing. LiteLLM and Portkey store nothing.
+All servers run at once, and take turns in blocks, so that a busy machine
 slows each of them alike. Rates are of callers that each wait for their reply before they ask again. `upstream` and
 `relay` are also run as processes of their own.
 """
@@ -40,6 +41,10 @@ USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40
 CHATS, BLOCKS, CALLERS, PRINTED, CROWD = 40, 5, (1, 2, 4, 8, 16, 32, 64), (1, 16, 32, 64), 256
 #: limits of the p99 that a server adds, milliseconds: the highest rate below each of them is printed
 LIMITS_MS: Final = (10, 50, 100)
+#: of every request; `servers` adds Portkey's target
+HEADERS: Final = {"authorization": "Bearer any", "x-portkey-provider": "openai"}
+#: servers whose streams are measured; Portkey's fail on Node 20
+STREAMED: Final = ("upstream", "relay", "ragbandit", "litellm")
 #: longest start of a server, seconds
 START_S: Final = 180.0
 
@@ -110,14 +115,14 @@ relay = Starlette(routes=[Route("/v1/chat/completions", _Relay().chat, methods=[
 
 @contextmanager
 def servers(
-    litellm: Path | None, *, encoder: str, database: str | None, streams: bool
+    litellm: Path | None, *, portkey: Path | None, encoder: str, database: str | None, streams: bool
 ) -> Iterator[dict[str, tuple[str, int]]]:
     """Server -> URL of its chats and its process.
 
-    litellm: a virtual environment with litellm[proxy]; None if it is not measured. database: URL of RagBandit's store;
+    litellm, portkey: the folders of their packages; None if they are not measured. database: URL of RagBandit's store;
     None is SQLite. streams: whether RagBandit asks the model for a stream even if the caller wants a whole reply.
     """
-    ports = {name: free_port() for name in ("upstream", "relay", "litellm", "ragbandit")}
+    ports = {name: free_port() for name in ("upstream", "relay", "ragbandit", "litellm", "portkey")}
     urls = {name: f"http://127.0.0.1:{port}/v1/chat/completions" for name, port in ports.items()}
     with tempfile.TemporaryDirectory() as folder:
         started: dict[str, subprocess.Popen[bytes]] = {}
@@ -149,6 +154,10 @@ def servers(
             flags = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
             flags["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
             start("litellm", str(litellm / "bin" / "litellm"), *given, **flags)
+        if portkey is not None:
+            script = portkey / "node_modules/@portkey-ai/gateway/build/start-server.js"
+            start("portkey", "node", str(script), "--headless", f"--port={ports['portkey']}")
+            HEADERS["x-portkey-custom-host"] = model
         try:
             yield {name: (urls[name], process.pid) for name, process in started.items()}
         finally:
@@ -190,7 +199,7 @@ def _body(text: str, *, stream: bool) -> dict[str, Any]:
 
 async def _whole(client: httpx.AsyncClient, url: str, *, text: str) -> float:
     began = time.perf_counter()
-    reply = await client.post(url, json=_body(text, stream=False), headers={"authorization": "Bearer any"})
+    reply = await client.post(url, json=_body(text, stream=False), headers=HEADERS)
     reply.raise_for_status()
     assert reply.json()["choices"][0]["message"]["content"]
     return (time.perf_counter() - began) * 1000
@@ -199,7 +208,7 @@ async def _whole(client: httpx.AsyncClient, url: str, *, text: str) -> float:
 async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Times) -> None:
     began = last = time.perf_counter()
     count = 0
-    asks = client.stream("POST", url, json=_body(text, stream=True), headers={"authorization": "Bearer any"})
+    asks = client.stream("POST", url, json=_body(text, stream=True), headers=HEADERS)
     async with asks as reply:
         reply.raise_for_status()
         async for line in reply.aiter_lines():
@@ -210,14 +219,23 @@ async def _stream(client: httpx.AsyncClient, url: str, *, text: str, times: _Tim
     assert count, f"{url} sent no piece in {time.perf_counter() - began:.1f} s"
 
 
-async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[float, float, float, float]:
+async def _chats(client: httpx.AsyncClient, url: str, *, times: _Times, block: int, streams: bool) -> None:
+    for number in range(CHATS):
+        times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
+        if streams:
+            await _stream(client, url, text=f"piece {number} of {block}", times=times)
+
+
+async def _crowd(
+    client: httpx.AsyncClient, url: str, *, callers: int, streams: bool
+) -> tuple[float, float, float, float]:
     """Chats a second, p50 and p99 of whole chats, and p99 of the gaps between pieces of streams."""
-    room, streams = asyncio.Semaphore(callers), _Times()
+    room, streamed = asyncio.Semaphore(callers), _Times()
 
     async def one(text: str, *, stream: bool = False) -> float:
         async with room:
             if stream:
-                await _stream(client, url, text=text, times=streams)
+                await _stream(client, url, text=text, times=streamed)
                 return 0.0
             return await _whole(client, url, text=text)
 
@@ -225,8 +243,8 @@ async def _crowd(client: httpx.AsyncClient, url: str, *, callers: int) -> tuple[
     began = time.perf_counter()
     spans = await asyncio.gather(*(one(f"number {number} of {callers}") for number in range(CROWD)))
     rate = CROWD / (time.perf_counter() - began)
-    await asyncio.gather(*(one(f"stream {number} of {callers}", stream=True) for number in range(CROWD // 4)))
-    return rate, *percentiles(spans), percentiles(streams.gaps)[1]
+    await asyncio.gather(*(one(f"stream {n} of {callers}", stream=True) for n in range(CROWD // 4 if streams else 0)))
+    return rate, *percentiles(spans), percentiles(streamed.gaps or [0.0])[1]
 
 
 async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
@@ -247,13 +265,12 @@ async def measured(urls: Mapping[str, str]) -> dict[str, _Times]:
                     await asyncio.sleep(0.5)
         for block in range(BLOCKS + 1):  # the first one warms up
             for name, url in urls.items():
-                times = found[name] if block else _Times()
-                for number in range(CHATS):
-                    times.whole.append(await _whole(client, url, text=f"{number} of {block}"))
-                    await _stream(client, url, text=f"piece {number} of {block}", times=times)
+                await _chats(
+                    client, url, times=found[name] if block else _Times(), block=block, streams=name in STREAMED
+                )
         for callers in CALLERS:
             for name, url in urls.items():
-                found[name].crowd[callers] = await _crowd(client, url, callers=callers)
+                found[name].crowd[callers] = await _crowd(client, url, callers=callers, streams=name in STREAMED)
     return found
 
 
@@ -268,9 +285,11 @@ def _memory(process: int) -> float:
     return total / 1024
 
 
-def run(litellm: Path | None, *, encoder: str, database: str | None = None, streams: bool = True) -> None:
-    """Print the tables. database, streams: see `servers`."""
-    with servers(litellm, encoder=encoder, database=database, streams=streams) as started:
+def run(
+    litellm: Path | None, *, portkey: Path | None, encoder: str, database: str | None = None, streams: bool = True
+) -> None:
+    """Print the tables. litellm, portkey, database, streams: see `servers`."""
+    with servers(litellm, portkey=portkey, encoder=encoder, database=database, streams=streams) as started:
         found = asyncio.run(measured({name: url for name, (url, _) in started.items()}))
         memory = {name: _memory(process) for name, (_, process) in started.items()}
     base, store = found["upstream"], "SQLite" if database is None else "PostgreSQL"
@@ -279,7 +298,7 @@ def run(litellm: Path | None, *, encoder: str, database: str | None = None, stre
     print(f"{'':10}  whole p50     p99  first p50     p99  gap p99    MiB   chats a second below p99 of {LIMITS_MS} ms")
     for name, times in found.items():
         added = [
-            percentiles(getattr(times, kind))[place]
+            percentiles(getattr(times, kind) or [0.0])[place]
             - (0 if name == "upstream" else percentiles(getattr(base, kind))[place])
             for kind in ("whole", "first")
             for place in (0, 1)
@@ -287,7 +306,7 @@ def run(litellm: Path | None, *, encoder: str, database: str | None = None, stre
         rates = "  ".join(f"{_rate_below(times, base=base, limit_ms=limit):5.0f}" for limit in LIMITS_MS)
         print(
             f"{name:10} {added[0]:10.1f} {added[1]:7.1f} {added[2]:10.1f} {added[3]:7.1f} "
-            f"{percentiles(times.gaps)[1]:8.2f} {memory[name]:6.0f}   {rates}"
+            f"{percentiles(times.gaps or [0.0])[1]:8.2f} {memory[name]:6.0f}   {rates}"
         )
     print(f"{'':10}" + "".join(f"  {f'{callers} callers: /s, p50, p99, gap':>32}" for callers in PRINTED))
     for name, times in found.items():
@@ -297,8 +316,8 @@ def run(litellm: Path | None, *, encoder: str, database: str | None = None, stre
             own = (0.0, 0.0) if name == "upstream" else base.crowd[callers][1:3]
             cells.append(f"{rate:8.0f} {half - own[0]:7.1f} {late - own[1]:7.1f} {gap:7.2f}")
         print(f"{name:10}" + "".join(f"  {cell:>32}" for cell in cells))
-    if "litellm" in found:
-        _print_ratios(found["ragbandit"], found["litellm"], base=base)
+    for name in sorted(found.keys() & {"litellm", "portkey"}):
+        _print_ratios(name, found["ragbandit"], found[name], base=base)
     print(machine())
 
 
@@ -308,21 +327,22 @@ def _rate_below(times: _Times, *, base: _Times, limit_ms: float) -> float:
     return max(rates, default=0.0)
 
 
-def _print_ratios(ours: _Times, theirs: _Times, *, base: _Times) -> None:
-    """Print what RagBandit adds in terms of what LiteLLM adds."""
-    whole, first = (
-        (percentiles(getattr(ours, kind))[0] - own) / (percentiles(getattr(theirs, kind))[0] - own)
-        for kind in ("whole", "first")
-        for own in [percentiles(getattr(base, kind))[0]]
-    )
+def _print_ratios(name: str, ours: _Times, theirs: _Times, *, base: _Times) -> None:
+    """Print what RagBandit adds in terms of what another gateway adds."""
+    cells = []
+    for kind, what in (("whole", "whole"), ("first", "first piece")):
+        times, own = getattr(theirs, kind), percentiles(getattr(base, kind))[0]
+        if times:
+            cells.append(f"{what} {(percentiles(getattr(ours, kind))[0] - own) / (percentiles(times)[0] - own):.2f}")
     rates = ", ".join(f"at {n} {ours.crowd[n][0] / theirs.crowd[n][0]:.2f}" for n in PRINTED)
-    print(f"RagBandit / LiteLLM: whole {whole:.2f}, first piece {first:.2f}, chats a second {rates}")
+    print(f"RagBandit / {name}: {', '.join(cells)}, chats a second {rates}")
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
     parser.add_argument("--beside", type=Path, help="a virtual environment with litellm[proxy], to measure as well")
+    parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway, to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
     parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
@@ -336,7 +356,8 @@ def main() -> None:
             stack.callback(server.stop)
             server.start()
             database = server.url(server.new_database())
-        run(asked.beside, encoder=asked.encoder, database=database, streams=not asked.stream_as_caller)
+        streams = not asked.stream_as_caller
+        run(asked.beside, portkey=asked.portkey, encoder=asked.encoder, database=database, streams=streams)
 
 
 if __name__ == "__main__":

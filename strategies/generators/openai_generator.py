@@ -46,7 +46,7 @@ _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of
 class OpenAiGenerator(Generator):
     """Calls a model behind a URL.
 
-    The answer is streamed, so the text so far is returned at the deadline. A failed call is repeated after a pause if
+    A streamed answer is returned at the deadline as far as it has come. A failed call is repeated after a pause if
     `Failure.may_pass`. The pause is at least the server's Retry-After. A call is not repeated if Retry-After is above a
     minute, if the deadline is too near, or if another arm can answer.
     Tokens are estimated if the server does not report them. No error contains the key or the headers. Raises
@@ -369,7 +369,8 @@ class PartialReply(ModelReply):
     def _end_early(self) -> None:
         """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens."""
         # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
-        end, longest = first_stop(self.text, self.request.stop), 128 * self.request.max_tokens
+        end = first_stop(self.text, self.request.stop) if self.request.stop else None
+        longest = 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
             self.has_enough = True
@@ -388,7 +389,11 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
 
 
 def is_streamed(request: Request, *, options: OpenAiOptions) -> bool:
-    return request.sink is not None if options.stream == "caller" else options.stream
+    if isinstance(options.stream, bool) or request.sink is not None:
+        return options.stream is not False
+    left_s = seconds_until(request.deadline)
+    may_be_whole = request.chat is not None and not request.has_successor and left_s is not None
+    return options.stream == "auto" and not (may_be_whole and left_s <= options.read_s)
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:

@@ -25,9 +25,11 @@ class OpenAiOptions:
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
     #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost.
-    #: "caller": only if the caller reads the answer in pieces; other chats then take less processor time
-    stream: _Flag | Literal["caller"] = True
+    #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost,
+    #: and one that takes longer than read_s. "caller": only if the caller reads the answer in pieces; other chats then
+    #: take less processor time. "auto": like "caller" for a chat that is passed on if no other arm can answer it and
+    #: the time left is at most read_s
+    stream: _Flag | Literal["auto", "caller"] = "auto"
     #: place of the given beginning of an answer. "user": at the end of the user's message, with a request to continue.
     #: If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant message, for
     #: servers that continue such a message. "continue": like "assistant", with two fields that vLLM and others need

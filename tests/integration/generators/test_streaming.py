@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, is_streamed
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import ask
@@ -60,6 +60,28 @@ def test_stream_as_the_caller_reads():
         streamed = [request.body["stream"] for request in server.requests]
     assert "".join(pieces) == TEXT == done.text == whole.text
     assert streamed == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("chat", "seconds", "successor", "streamed"),
+    [
+        ({"messages": []}, 9, False, False),
+        ({"messages": []}, 9, True, True),
+        ({"messages": []}, 99, False, True),
+        ({"messages": []}, None, False, True),
+        (None, 9, False, True),
+    ],
+)
+def test_whole_chats_are_streamed_if_silence_matters(chat, seconds, successor, streamed):
+    """A whole chat is requested whole if no arm can take over and its time limit is at most `read_s`."""
+    request = Request(
+        prompt=Prompt(instructions="", body="Where?"),
+        max_tokens=9,
+        chat=chat,
+        deadline=None if seconds is None else time.monotonic() + seconds,
+        has_successor=successor,
+    )
+    assert is_streamed(request, options=OpenAiOptions()) is streamed
 
 
 def test_characters_cut_by_the_network_are_whole():

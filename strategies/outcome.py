@@ -181,16 +181,26 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
 async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future[None] | None") -> _End:
     if stop is None:
         return await ending
-    work = asyncio.ensure_future(ending)
-    either: list[asyncio.Future[Any]] = [work, asyncio.wrap_future(stop)]
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    is_running, is_stopped = True, False
+
+    def cancel() -> None:
+        nonlocal is_stopped
+        if is_running:
+            is_stopped = task.cancel()
+
+    stop.add_done_callback(lambda _: loop.call_soon_threadsafe(cancel))
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return await ending
+    except asyncio.CancelledError:
+        if task.cancelling() == is_stopped:
+            return _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        raise  # the process ends
     finally:
-        work.cancel()
-        await asyncio.wait([work])
-    if work.cancelled():
-        return _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
-    return work.result()
+        is_running = False
+        if is_stopped:
+            task.uncancel()
 
 
 def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:

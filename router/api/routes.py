@@ -4,7 +4,6 @@ FastAPI documents the endpoints. Its own routing, dependencies and body readers 
 take longer than a decision.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.json_values import json_value
 
 if TYPE_CHECKING:
     from fastapi._compat import ModelField
@@ -110,8 +110,7 @@ async def _json_of(request: Request) -> Any:
         remedy = "send the header content-type: application/json"
         raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
     try:
-        # pydantic's own parser refuses half a surrogate pair, which clients send when they cut a text in an emoji.
-        return json.loads(body)
+        return json_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.queue.notifier import Notifier
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
 from ragbandit.shared.types import Receipt
 
@@ -310,14 +309,14 @@ def writes(
     write: Callable[[Sequence[Item]], Sequence[Result | Exception]],
     *,
     name: str,
-    notifier: Notifier,
+    wake: Callable[[], None],
     limits: ServerSettings,
 ) -> MicroBatcher[Item, Result]:
-    """Make the queue for outcomes or for feedback. The queue wakes the learner after new items."""
+    """Make the queue for outcomes or for feedback. wake: called after new items, to wake the learner."""
 
     def notify(results: Sequence[Result | Exception]) -> None:
         if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):
-            notifier.notify_learner()
+            wake()
 
     return MicroBatcher(write, name=name, limit=500, limits=limits, after=notify)
 

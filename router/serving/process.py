@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
@@ -42,6 +42,10 @@ Reply = TypeVar("Reply")
 
 #: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
 POLL_S = 1.0
+#: seconds from new feedback or outcomes to the notification of the learner, so that one is for many of them
+WAKE_S: Final = 0.02
+#: seconds between two notifications of the learner without new items
+IDLE_S: Final = 3600.0
 
 
 class RouterProcess:
@@ -76,7 +80,11 @@ class RouterProcess:
         self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
         self.service.live = self.versions.glance
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
-        make_queue = partial(writes, notifier=self.notifier, limits=settings.server)
+        #: notifies the learner WAKE_S after it was woken
+        self.learner = Routine(
+            "wake the learner", self._wake_learner, every_s=IDLE_S, at_once=False, at_end=self.notifier.notify_learner
+        )
+        make_queue = partial(writes, wake=self.learner.wake, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "questions": self.service.batcher,
             "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
@@ -112,13 +120,14 @@ class RouterProcess:
             from ragbandit.router.queue.stream_reader import StreamReader
 
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
+        self.learner.start()
         self.poll.start()
         self.listener = self.jobs.listen(self._hear)
 
     def close(self) -> None:
         """Finish the submitted requests, and stop all threads."""
         queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
-        for part in (*queues, self.poll, self.listener, self.versions, self.streams):
+        for part in (*queues, self.learner, self.poll, self.listener, self.versions, self.streams):
             if part is not None:
                 part.close()
 
@@ -182,6 +191,10 @@ class RouterProcess:
                     self.note_failure()
             else:
                 self.answers.answered([key])
+
+    def _wake_learner(self) -> None:
+        time.sleep(WAKE_S)
+        self.notifier.notify_learner()
 
     def _catch_up(self) -> None:
         if time.monotonic() >= self._poll_health_at:

@@ -10,6 +10,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.stream_writer import StreamWriter
+from ragbandit.router.serving.deciding.steps.needs import Ability, passing_arms
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
@@ -17,7 +18,7 @@ from ragbandit.router.storage.jobs.claims import Claims
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.running.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.running.runs import ActiveRuns
 from ragbandit.workers.running.scorers import Checking, Judging
@@ -60,12 +61,17 @@ class Context:
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
+    #: arms that workers run, and those of them that pass chats on -> their abilities
+    worker_arms: Mapping[str, Mapping[str, Json]] = field(init=False)
+    passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
+        self.worker_arms = self.settings.worker_arms
+        self.passing = passing_arms(self.worker_arms, generators=self.settings.named_generators)
         budget_s = self.settings.budget.seconds
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
 

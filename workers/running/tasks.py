@@ -15,7 +15,6 @@ from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.serving.deciding.steps.needs import passing_arms
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -100,8 +99,6 @@ class AnswerJob:
         self.run = run
         self._budget = capped(decision.query.budget, limits=context.settings.budget)
         self._cancelled = cancelled
-        settings = context.settings
-        self._passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
         #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
         self.has_content = False
@@ -190,7 +187,7 @@ class AnswerJob:
             unhealthy=unhealthy,
             chat=self.run.chat,
             limits=settings.budget,
-            passing=self._passing,
+            passing=self.context.passing,
             secret=secret,
         )
 
@@ -234,8 +231,13 @@ class AnswerJob:
         context, decision = self.context, self.decision
         chat = self.run.chat
         if isinstance(arm.strategy, Model | Http):
-            arms, attempts = context.settings.worker_arms, context.settings.server.failover
-            self._others = other_arms(decision, chat=chat, worker_arms=arms, passing=self._passing, attempts=attempts)
+            self._others = other_arms(
+                decision,
+                chat=chat,
+                worker_arms=context.worker_arms,
+                passing=context.passing,
+                attempts=context.settings.server.failover,
+            )
         work = run_strategy(
             arm.strategy,
             query=replace(decision.query, id=decision.id, chat=chat),

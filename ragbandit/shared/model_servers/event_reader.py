@@ -1,9 +1,10 @@
 """Splits the body of a reply into JSON values: server-sent events, or one document."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+from ragbandit.shared.texts.json_values import json_value, text_of
 
 #: largest event, largest document, and most bytes without a value
 MAX_EVENT: Final = 16_000_000
@@ -22,8 +23,6 @@ _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-#: decoder that accepts control characters in texts
-_DECODER: Final = json.JSONDecoder(strict=False)
 
 
 class BrokenReply(Exception):
@@ -71,8 +70,16 @@ class EventReader:
             lines = bytes(self._buffer).splitlines(keepends=True)
             self._buffer = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
             self._size += _LINE * len(lines)
-            for line in lines:
-                if values := self._read_line(line.rstrip(b"\r\n")):
+            is_ended = False
+            for line, following in zip(lines, [*lines[1:], b""], strict=False):
+                if is_ended:  # the empty line after an event that is read already
+                    is_ended = False
+                    continue
+                # Most events are an object in one line.
+                is_ended = following == b"\n" and line.startswith(b"data: {") and not (self._lines or self._event)
+                if is_ended:
+                    self.name, self._is_read = "", True
+                if values := [_value_of(line[6:])] if is_ended else self._read_line(line.rstrip(b"\r\n")):
                     self._size = 0
                     self._values += 1
                     if self._values > MAX_VALUES:
@@ -89,7 +96,7 @@ class EventReader:
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
         if self._begin and not self._is_read:
-            raise BrokenReply(f"expected a completion, got {_text_of(self._begin)!r}", remedy=_ADDRESS_REMEDY)
+            raise BrokenReply(f"expected a completion, got {text_of(self._begin)!r}", remedy=_ADDRESS_REMEDY)
         return values
 
     def _document(self, *, is_whole: bool) -> list[Any]:
@@ -136,23 +143,16 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
             return [{"error": value} if event == b"error" and "error" not in value else value]
     elif len(lines) <= 1:
         # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
-        return [{"error": _text_of(data)}] if event == b"error" else []
+        return [{"error": text_of(data)}] if event == b"error" else []
     # This server sends no empty lines between events, so each line is an event.
     return [value for line in lines for value in _values_of([line], event=event)]
-
-
-def _text_of(data: bytes) -> str:
-    try:
-        return data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return data.decode("utf-8", "replace")
 
 
 def _value_of(data: bytes) -> Any:
     if len(data) > MAX_ITEMS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_ITEMS:
         raise BrokenReply(f"the reply has a value of more than {MAX_ITEMS} items")
     try:
-        return _DECODER.decode(_text_of(data).strip())
+        return json_value(data, strict=False)
     except (ValueError, RecursionError) as error:
-        begin = _text_of(data[:_BEGIN])
+        begin = text_of(data[:_BEGIN])
         raise BrokenReply(f"the reply is not JSON: {begin!r}: {error}", remedy=_ADDRESS_REMEDY) from error

@@ -138,6 +138,8 @@ class ModelReply:
         #: the server's message in a value without choices
         self._note = ""
         self._logprob_size = self._empty = 0
+        #: the last chunk, its choice and its delta without the text, if it brought text and nothing else that is new
+        self._plain: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         #: name of a field, or `place` of a call -> first half of a character that the next piece completes
@@ -145,7 +147,11 @@ class ModelReply:
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
-        self.delta, size = {}, self.size + self._media_size
+        if not self._take_text(value):
+            self._take_value(value)
+
+    def _take_value(self, value: Any) -> None:
+        self._plain, self.delta, size = None, {}, self.size + self._media_size
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in listed(value)[:1]:
             add_usage(self.usage, part)
@@ -170,10 +176,40 @@ class ModelReply:
                     self._take(choice)
         if self.size + self._media_size > size:  # an answer follows, so the message was no error
             self._note, self._empty = "", 0
+            if not (self.delta or self.finish or self._halves):
+                self._plain = self._plain_parts(value)
             return
         self._empty += 1
         if self._empty > MAX_EMPTY:
             raise BrokenReply(f"the reply has more than {MAX_EMPTY} events in sequence without content")
+
+    def _take_text(self, value: Any) -> bool:
+        """Read a chunk that differs from the last one only in its text, as most do. Returns whether it was one."""
+        if self._plain is None or self._plain_parts(value) != self._plain:
+            return False
+        text = value["choices"][0]["delta"]["content"]
+        if not text.isascii() or self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
+            return False
+        self.values, self.size, self.text = self.values + 1, self.size + len(text), self.text + text
+        return True
+
+    @staticmethod
+    def _plain_parts(value: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
+        """A chunk, its choice and its delta without the text; None if it has no text, or more than a text."""
+        try:
+            (choice,) = value["choices"]
+            delta = choice["delta"]
+            more = [sent for name, sent in delta.items() if sent is not None and name not in ("content", "role")]
+            # Lists of a choice are joined over all chunks.
+            if (
+                more
+                or not (delta["content"] and isinstance(delta["content"], str))
+                or list in map(type, choice.values())
+            ):
+                return None
+            return {**value, "choices": None}, {**choice, "delta": None}, {**delta, "content": None}
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return None
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""

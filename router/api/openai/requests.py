@@ -137,7 +137,8 @@ class OpenAIBody(BaseModel):
     @property
     def sent_fields(self) -> dict[str, Any]:
         """The fields that the client sent, declared or not."""
-        return {name: value for name, value in self if name in self.model_fields_set}
+        sent = self.model_fields_set
+        return {name: value for name, value in self if name in sent}
 
 
 class ChatBody(OpenAIBody):

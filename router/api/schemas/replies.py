@@ -24,32 +24,37 @@ from ragbandit.shared.model_servers.failures import failover_facts, link_of
 from ragbandit.shared.types import Decision, Outcome, Query
 
 _Reply = TypeVar("_Reply")
-_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
     """Make a reply of this type. A field comes from `fields`, or else from the attribute of `value` with its name."""
     reply = {
-        name: fields[name] if name in fields else _converted(hint, getattr(value, name))
-        for name, hint in _hints(kind).items()
+        name: fields[name] if name in fields else convert(getattr(value, name))
+        for name, convert in _converters(kind).items()
     }
     return cast(_Reply, reply)
 
 
-def _converted(hint: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    if is_typeddict(hint):
-        return dict(value) if isinstance(value, Mapping) else filled(hint, value)
+@cache
+def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """Field of a reply -> function that converts the attribute of that name."""
+    return {name: _converter(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
     parts = get_args(hint)
+    if is_typeddict(hint):
+        return lambda value: value and (dict(value) if isinstance(value, Mapping) else filled(hint, value))
     match get_origin(hint):
         case builtins.list:
-            return [_converted(parts[0], item) for item in value]
+            item = _converter(parts[0])
+            return lambda value: None if value is None else list(map(item, value))
         case builtins.dict:
-            return {str(key): _converted(parts[1], item) for key, item in value.items()}
+            entry = _converter(parts[1])
+            return lambda value: None if value is None else {str(key): entry(one) for key, one in value.items()}
         case types.UnionType:
-            return _converted(parts[0], value)
-    return value
+            return _converter(parts[0])
+    return lambda value: value
 
 
 def headers(decision: Decision) -> dict[str, str]:

@@ -37,6 +37,45 @@ def test_a_field_of_any_type_is_read_or_a_broken_reply(values, uses_functions):
         read(*values, uses_functions=uses_functions)
 
 
+_TEXTS = st.sampled_from(["a", "bc", "", None, "é", "\ud83d", "\ude00", "x" * 40, ["d"], 7])
+_EXTRA = st.sampled_from([None, {}, {"role": "assistant"}, {"reasoning": "r"}, {"refusal": None}, {"n": 0}])
+_MORE = st.sampled_from([{}, {"finish_reason": None}, {"finish_reason": "stop"}, {"c": ["d"]}, {"logprobs": None}])
+_HEADS = st.sampled_from([{}, {"model": "m"}, {"model": "n", "x": 1}, {"usage": {"prompt_tokens": 3}}, {"error": "e"}])
+_CHUNKS = st.builds(
+    lambda text, extra, more, head: {
+        **head,
+        "choices": [{"index": 0, "delta": {**(extra or {}), "content": text}, **more}],
+    },
+    _TEXTS,
+    _EXTRA,
+    _MORE,
+    _HEADS,
+)
+
+
+class _Slow(ModelReply):
+    def _take_text(self, value):
+        return False
+
+
+def _state(reply, chunks):
+    sent = []
+    with contextlib.suppress(BrokenReply):
+        for value in chunks:
+            reply.take(value)
+            sent.append((reply.text, dict(reply.delta)))
+        reply.end()
+    shown = {name: value for name, value in vars(reply).items() if name not in ("_plain", "message")}
+    return sent, shown, reply.message.whole
+
+
+@given(st.lists(_CHUNKS.flatmap(lambda one: st.lists(st.just(one), min_size=1, max_size=3)), max_size=5))
+def test_chunks_that_bring_only_text_are_read_like_others(groups):
+    """The short way for chunks like the last one leaves the same state as the long way."""
+    chunks = [one for group in groups for one in group]
+    assert _state(ModelReply(), chunks) == _state(_Slow(), chunks)
+
+
 @pytest.mark.parametrize(
     "content",
     [

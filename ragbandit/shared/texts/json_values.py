@@ -1,0 +1,28 @@
+"""Parses JSON texts of the network: by pydantic's parser, which takes a tenth of the time of Python's."""
+
+import json
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+_DECODER: Final = json.JSONDecoder(strict=False)
+
+
+def json_value(data: bytes, *, strict: bool = True) -> Any:
+    """The value of a JSON text. Raises ValueError and RecursionError.
+
+    Both parsers give equal values. What pydantic's parser refuses, Python's parser reads again: half a surrogate pair,
+    deep nesting, a byte order mark, and with strict=False also control characters in texts and broken UTF-8.
+    """
+    try:
+        return from_json(data, cache_strings="keys")
+    except ValueError:
+        return json.loads(data) if strict else _DECODER.decode(text_of(data).strip())
+
+
+def text_of(data: bytes) -> str:
+    """The bytes as text. Broken UTF-8 becomes U+FFFD, unless it is half a surrogate pair."""
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace")

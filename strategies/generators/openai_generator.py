@@ -392,8 +392,9 @@ def is_streamed(request: Request, *, options: OpenAiOptions) -> bool:
     if isinstance(options.stream, bool) or request.sink is not None:
         return options.stream is not False
     left_s = seconds_until(request.deadline)
-    may_be_whole = request.chat is not None and not request.has_successor and left_s is not None
-    return options.stream == "auto" and not (may_be_whole and left_s <= options.read_s)
+    is_short = left_s is not None and left_s <= options.read_s
+    may_be_whole = request.chat is not None and not request.has_successor and is_short
+    return options.stream == "auto" and not may_be_whole
 
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:

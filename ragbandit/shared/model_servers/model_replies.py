@@ -165,7 +165,7 @@ class ModelReply:
             name = part.get("model")
             self.model = name if name and isinstance(name, str) else self.model
             choices = listed(part.get("choices"))
-            if not choices:
+            if not (choices or part.keys() <= _KNOWN["more"] - {"error"}):
                 self._note = self._note or server_message({**part, "code": None, "type": None})
             for choice in choices:
                 index = count_of(choice.get("index"))

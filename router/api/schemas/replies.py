@@ -30,7 +30,7 @@ def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
     """Make a reply of this type. A field comes from `fields`, or else from the attribute of `value` with its name."""
     reply = {
         name: fields[name] if name in fields else convert(getattr(value, name))
-        for name, convert in _converters(kind).items()
+        for name, convert in _converters(cast(Any, kind)).items()
     }
     return cast(_Reply, reply)
 

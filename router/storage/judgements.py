@@ -8,9 +8,9 @@ from typing import Any, Final, Literal, cast
 from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs, waiting_jobs
+from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
-from ragbandit.router.storage.sql.counters import Moves, counting, next_day
+from ragbandit.router.storage.sql.counters import ALL, Moves, counting, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -215,7 +215,7 @@ def _pause(pause_s: float, tries: int) -> float:
 def expire(database: Database, *, kind: ScoreKind, before: float, now: float) -> int:
     """Delete up to 500 jobs whose outcomes came before `before`. Returns the number of deleted jobs."""
     with database.read() as connection:
-        if not waiting_jobs(connection, kind=kind):
+        if not kept(connection, label=ALL)[f"{kind}_due"]:
             return 0
     old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(500)
     with counting(database) as (connection, moves):

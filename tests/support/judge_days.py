@@ -1,12 +1,12 @@
 """What waits for the judge, and what a day brought, as a status reads it."""
 
-from ragbandit.router.storage.jobs.claims import waiting_jobs
 from ragbandit.router.storage.jobs.judge_days import today
 from ragbandit.router.storage.judgements import JudgeState
+from ragbandit.router.storage.sql.counters import ALL, kept
 from ragbandit.router.storage.sql.database import Database
 
 
 def judge_state(database: Database, *, now: float) -> JudgeState:
     """The state of the judge on the day of `now`."""
     with database.read() as connection:
-        return JudgeState(waiting=waiting_jobs(connection, kind="judge"), today=today(connection, now=now))
+        return JudgeState(waiting=kept(connection, label=ALL)["judge_due"], today=today(connection, now=now))

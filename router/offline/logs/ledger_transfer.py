@@ -301,7 +301,7 @@ class _ImportPage:
     def _complete_new(self, rows: Sequence[Logged], *, moves: Moves, now: float) -> None:
         if not rows:
             return
-        labels = labels_in_use(self.connection, label=self.ledger.label) - {self.ledger.label}
+        labels = labels_in_use(self.connection, label=self.ledger.label)() - {self.ledger.label}
         reason = f"imported into the ledger {self.ledger.label!r}"
         common = {"state": "closed", "field": None, "reason": reason, "made_at": now}
         closed = [

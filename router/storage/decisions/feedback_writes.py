@@ -81,7 +81,7 @@ def write_feedback(
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
     query = select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_({item.decision_id for item in group}))
     policies = {row.id: row.policy for row in connection.execute(query)}
-    open_rows = lock_waiting(connection, set(policies))
+    open_rows = {(row["decision_id"], row["policy"]): row for row in lock_waiting(connection, policies)()}
     items = []
     for given in group:
         waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))

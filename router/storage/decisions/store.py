@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -32,8 +32,8 @@ from ragbandit.router.storage.rows.conversion import (
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
-from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows, run
-from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
+from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
+from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept, send_kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
@@ -77,10 +77,11 @@ class AnswerTask:
     cancelled: bool
 
 
-#: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted
+#: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted. Its
+#: locks let one writer at a time add an outcome to a decision
 _DECISIONS_OF_OUTCOMES: Final = (
     "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
-    " FROM decisions WHERE id IN ?"
+    " FROM decisions WHERE id IN ? ORDER BY id FOR NO KEY UPDATE"
 )
 #: LIKE patterns for `facts`, which is JSON with sorted keys
 _ASKED, _IS_ERASED = f'%"{LabelRequest.key}":{{"asked":true,%', f'%"{ERASED}":%'
@@ -93,6 +94,10 @@ def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[s
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     request = without_messages(row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID))
     return {"text": "", "context": canonical(values), "request": request}
+
+
+#: functions that return the labels of ledgers, and the turns of tenants
+_Reads = tuple[Callable[[], set[str]], Mapping[str, Rows]]
 
 
 class DecisionStore:
@@ -131,11 +136,13 @@ class DecisionStore:
         """
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
-            is_new = insert_new(connection, decisions, rows, key="id")
+            are_new = send_new(connection, decisions, rows, key="id")
+            reads = self._read_before(connection, group)
+            is_new = are_new()
             new = list(compress(group, is_new))
             refused = tool_turns.take_results(connection, new)
             accepted = [decision for decision in new if decision.id not in refused]
-            self._begin(connection, accepted, moves=moves, claims=claims)
+            self._begin(connection, accepted, reads=reads, moves=moves, claims=claims)
             repeated = [row["id"] for row, inserted in zip(rows, is_new, strict=True) if not inserted]
             stored = _stored_decisions(connection, repeated)
         return [
@@ -149,11 +156,17 @@ class DecisionStore:
         row = decision_row(decision)
         return row if self.text == "full" else row | _without_texts(row, context=self.context)
 
+    def _read_before(self, connection: Connection, group: Sequence[Decision]) -> _Reads:
+        """Ask, as by `send`, for what `_begin` needs; call it after the decisions were inserted."""
+        tenants = [decision.query.tenant for decision in group if decision.run_by == "worker"]
+        return labels_in_use(connection, label=self.label), answers.read_turns(connection, tenants)
+
     def _begin(
         self,
         connection: Connection,
         new: Sequence[Decision],
         *,
+        reads: _Reads,
         moves: Moves,
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
@@ -161,20 +174,20 @@ class DecisionStore:
         """Let new decisions wait in ledgers and in the answer queue. in_front, claims: see `answers.enqueue`."""
         moves.add("decided", len(new))
         if new:
-            labels = labels_in_use(connection, label=self.label)
+            labels, turns = reads[0](), reads[1]
             rows = [waiting_row(decision, label=label) for decision in new for label in sorted(labels)]
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
-            answers.enqueue(connection, for_workers, in_front=in_front, claims=claims)
+            answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             return _stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
@@ -185,7 +198,7 @@ class DecisionStore:
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
             exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
         ).where(decisions.c.id == decision_id)
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             row = connection.execute(query).mappings().first()
         if row is None:
             return None
@@ -215,30 +228,33 @@ class DecisionStore:
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
             ids = sorted({row["decision_id"] for row in rows})
-            decided = {row["id"]: row for row in run(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, ids)}
+            locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, ids)
+            stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
+            waits = lock_waiting(connection, ids)
+            counts: Callable[[], Mapping[str, int]] = partial(kept, connection, label=self.label)
+            if sample is not None or self.check:  # else they are rarely needed
+                counts = send_kept(connection, label=self.label)
+            decided = {row["id"]: row for row in locked()}
             run_by = {key: row["run_by"] for key, row in decided.items()}
-            accepted = []
+            hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
+            new: dict[str, tuple[Outcome, Row]] = {}
             for outcome, row in zip(group, rows, strict=True):
-                if outcome.decision_id in decided and not feedback_writes.is_foreign(outcome, run_by):
-                    decision = decided[outcome.decision_id]
-                    blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
-                    call = tool_turns.called(outcome, request=decision["request"])
-                    accepted.append((outcome, {**row, **blank, "call": call}))
-            is_new = insert_new(connection, outcomes, [row for _, row in accepted], key="decision_id")
-            inserted = list(compress(accepted, is_new))
-            new = {outcome.decision_id: outcome for outcome, _ in inserted}
+                key = outcome.decision_id
+                if key in decided and key not in hashes and not feedback_writes.is_foreign(outcome, run_by):
+                    blank = _NO_OUTCOME_TEXTS if decided[key]["is_erased"] else {}
+                    call = tool_turns.called(outcome, request=decided[key]["request"])
+                    new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
             if new:
-                self._follow_up(connection, inserted, decided=decided, sample=sample, moves=moves)
+                insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
+                flagged = [row for row in waits() if row["decision_id"] in new]
+                flag_waiting(connection, flagged, moves=moves, has_outcome=True)
+                self._follow_up(connection, [*new.values()], decided=decided, sample=sample, counts=counts, moves=moves)
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
-                    self._begin(connection, [successor], moves=moves, in_front=True)
-            hashes: dict[str, str] = {outcome.decision_id: row["body_hash"] for outcome, row in inserted}
-            repeated = decided.keys() - new.keys()
-            if repeated:
-                query = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(repeated))
-                hashes |= {row.decision_id: row.body_hash for row in connection.execute(query)}
+                    reads = self._read_before(connection, [successor])
+                    self._begin(connection, [successor], reads=reads, moves=moves, in_front=True)
         return [
-            outcome is new.get(outcome.decision_id)
+            outcome is new.get(outcome.decision_id, (None,))[0]
             or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
             for outcome, row in zip(group, rows, strict=True)
         ]
@@ -250,11 +266,11 @@ class DecisionStore:
         *,
         decided: Mapping[str, Row],
         sample: JudgeSample | None,
+        counts: Callable[[], Mapping[str, int]],
         moves: Moves,
     ) -> None:
-        """Change the rows that depend on new outcomes: flags, queues, spending, and outcomes with later tool turns."""
+        """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns."""
         ids = [outcome.decision_id for outcome, _ in inserted]
-        flag_waiting(connection, lock_waiting(connection, {*ids}).values(), moves=moves, has_outcome=True)
         answers.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
         drawn, turns = [], []
@@ -268,27 +284,27 @@ class DecisionStore:
         scored += tool_turns.add_turns(connection, turns)
         if sample is not None:
             shard = self.database.shard
-            sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
+            sample_outcomes(connection, scored, sample=sample, counts=counts, moves=moves, shard=shard)
         to_label = [outcome for outcome in drawn if decided[outcome.decision_id]["asked"] and outcome.answer]
-        add_labels(connection, to_label, moves=moves)
+        add_labels(connection, to_label, counts=counts, moves=moves)
         if self.check:
-            add_jobs(connection, scored, kind="check", room=MAX_CHECKS, moves=moves)
+            add_jobs(connection, scored, kind="check", room=MAX_CHECKS, counts=counts, moves=moves)
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether an outcome with the same body is stored."""
         query = select(outcomes.c.body_hash).where(outcomes.c.decision_id == outcome.decision_id)
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             return bool(connection.execute(query).scalar() == outcome_row(outcome)["body_hash"])
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """The ids whose decisions have an outcome."""
         query = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             return list(connection.execute(query).scalars())
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
         """Decision id -> stored outcome, or StoreError for an unreadable row."""
-        with self.database.read() as connection:
+        with self.database.look() as connection:
             rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: readable_outcome(row) for row in rows}
 

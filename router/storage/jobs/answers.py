@@ -18,9 +18,9 @@ from sqlalchemy import ColumnElement, Connection, case, select, update
 
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
+from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.leases import now_of
+from ragbandit.router.storage.sql.leases import CLOCK
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
@@ -29,38 +29,47 @@ _IS_ANSWER: Final = jobs.c.kind == "answer"
 _WAITS: Final = jobs.c.claimed_by.is_(None)
 #: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
-#: query for two turns. upcoming: lowest turn of a waiting decision, else highest turn of a claimed one, else 1. last:
-#: highest turn of the given tenant's decisions, else 0
-_TURNS: Final = f"""
-    SELECT coalesce(
+#: dialect -> query for the time and two turns. upcoming: lowest turn of a waiting decision, else highest turn of a
+#: claimed one, else 1. last: highest turn of the given tenant's decisions, else 0
+_TURNS: Final = {
+    dialect: f"""
+    SELECT {now} AS now, coalesce(
         (SELECT turn FROM jobs WHERE kind = 'answer' AND claimed_by IS NULL AND turn > {_FRONT} ORDER BY turn LIMIT 1),
         (SELECT max(turn) FROM jobs WHERE kind = 'answer' AND claimed_by IS NOT NULL),
         1
     ) AS upcoming,
     coalesce((SELECT max(turn) FROM jobs WHERE kind = 'answer' AND tenant = ?), 0) AS last
 """  # noqa: S608 # a number of ours
+    for dialect, now in CLOCK.items()
+}
+
+
+def read_turns(connection: Connection, tenants: Iterable[str]) -> Mapping[str, Rows]:
+    """Ask, as by `send`, at which turns decisions of these tenants may be inserted by `enqueue`."""
+    return {tenant: send(connection, _TURNS[connection.dialect.name], tenant) for tenant in {*tenants}}
 
 
 def enqueue(
     connection: Connection,
     decisions: Iterable[Decision],
     *,
+    turns: Mapping[str, Rows],
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
 ) -> None:
     """Insert decisions, in the transaction that stores them.
 
+    turns: from `read_turns`, in the same transaction
     in_front: whether workers take these decisions next
     claims: decision id -> key of the process that runs the decision; other decisions wait for a worker
     """
-    claimed_until = now_of(connection) + CLAIM_S if claims else None
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
         by_tenant.setdefault(decision.query.tenant, []).append(decision)
     rows = []
     for tenant, group in by_tenant.items():
-        (turns,) = run(connection, _TURNS, tenant)
-        first = max(turns["upcoming"], turns["last"] + 1)
+        (row,) = turns[tenant]()
+        first = max(row["upcoming"], row["last"] + 1)
         rows += [
             {
                 "kind": "answer",
@@ -72,7 +81,7 @@ def enqueue(
                 "due_at": decision.made_at,
                 "tries": int(decision.id in claims),
                 "claimed_by": claims.get(decision.id),
-                "claimed_until": claimed_until if decision.id in claims else None,
+                "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
                 "facts": canonical({"chat": dict(decision.query.chat)}) if decision.query.chat else "{}",
             }
             for turn, decision in enumerate(group, start=first)
@@ -86,7 +95,7 @@ def remove(connection: Connection, ids: Collection[str], *, running: bool = True
         overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
         unclaimed = "" if running else " AND claimed_by IS NULL"
         statement = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
-        run(connection, statement, sorted(ids))
+        send(connection, statement, sorted(ids))
 
 
 def erase_chats(connection: Connection, ids: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, select, update
 
-from ragbandit.router.storage.sql.counters import ALL, CounterName, Moves, counter
+from ragbandit.router.storage.sql.counters import CounterName, Moves
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, holder_alive
 from ragbandit.router.storage.sql.tables import jobs
@@ -102,10 +102,6 @@ class Claims:
 
 def count_jobs(kind: ScoreKind, change: int, *, moves: Moves) -> None:
     moves.add(_DUE[kind], change)
-
-
-def waiting_jobs(connection: Connection, *, kind: ScoreKind) -> int:
-    return counter(connection, label=ALL, name=_DUE[kind])
 
 
 def drop_jobs(connection: Connection, ids: Iterable[str], *, kind: ScoreKind, moves: Moves) -> list[str]:

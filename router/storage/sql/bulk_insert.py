@@ -1,29 +1,42 @@
 """Fast statements: SQL as text for the statements of every request, and inserts of many rows at once.
 
-SQLAlchemy takes several times as long for such a statement as SQLite itself, so `run` calls the driver of SQLite.
+SQLAlchemy takes several times as long for such a statement as SQLite itself, so these functions call the drivers.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, RowMapping, Table, types
 from sqlalchemy.dialects import postgresql, sqlite
 
 Row = RowMapping | Mapping[str, Any]
+#: returns the rows of a statement that was sent
+Rows = Callable[[], list[dict[str, Any]]]
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
-    """Run a statement and return its rows. `?` is a value, and `IN ?` a list of texts. SQLite ignores FOR UPDATE."""
+    """Run a statement and return its rows. `?` is a value, and `IN ?` a list of texts. SQLite ignores locks."""
+    return send(connection, statement, *values)()
+
+
+def send(connection: Connection, statement: str, *values: Any) -> Rows:
+    """Like `run`, but returns a function that returns the rows.
+
+    PostgreSQL gets the statement when rows of it or of a later statement are read, or with the commit. Then it gets all
+    statements that wait in one round trip. SQLite runs it now.
+    """
+    driver = _driver(connection)
     text = _adapt(statement, dialect=connection.dialect.name)
     if connection.dialect.name != "sqlite":
-        result = connection.exec_driver_sql(text, values)
-        return [dict(row) for row in result.mappings()] if result.returns_rows else []
-    parameters = [json.dumps(value) if isinstance(value, list) else value for value in values]
-    cursor = _driver(connection).execute(text, parameters)
-    names = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+        return cast(Rows, driver.send(text, values))
+    cursor = driver.execute(text, [json.dumps(value) if isinstance(value, list) else value for value in values])
+    if cursor.description is None:
+        return list
+    names = [column[0] for column in cursor.description]
+    rows = [dict(zip(names, row, strict=True)) for row in cursor]
+    return lambda: rows
 
 
 def run_many(connection: Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -38,7 +51,11 @@ def _driver(connection: Connection) -> Any:
 @lru_cache(maxsize=256)
 def _adapt(statement: str, *, dialect: str) -> str:
     if dialect == "sqlite":
-        return statement.replace("IN ?", "IN (SELECT value FROM json_each(?))").removesuffix(" FOR UPDATE")
+        return (
+            statement.replace("IN ?", "IN (SELECT value FROM json_each(?))")
+            .removesuffix(" FOR UPDATE")
+            .removesuffix(" FOR NO KEY UPDATE")
+        )
     return statement.replace("IN ?", "= ANY(?)").replace("?", "%s")
 
 
@@ -49,8 +66,13 @@ def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgr
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> list[bool]:
     """Insert the first row of each key that is not stored. Returns for each row whether it was inserted."""
+    return send_new(connection, table, rows, key=key)()
+
+
+def send_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> Callable[[], list[bool]]:
+    """Like `insert_new`, but sent as by `send`; returns a function that returns its result."""
     if not rows:
-        return []
+        return list
     first = {row[key]: row for row in reversed(rows)}
     # The order of keys prevents deadlocks between writers.
     unique = [first[name] for name in sorted(first)]
@@ -59,22 +81,26 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key
         statement = f"{_insert_one(table, names)} ON CONFLICT DO NOTHING"
         execute = _driver(connection).execute
         new = {row[key] for row in unique if execute(statement, [row[name] for name in names]).rowcount}
-    else:
-        statement, values = _insert(table, unique)
-        inserted = connection.exec_driver_sql(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values)
-        new = set(inserted.scalars())
-    return [row[key] in new and row is first[row[key]] for row in rows]
+        return lambda: [row[key] in new and row is first[row[key]] for row in rows]
+    statement, values = _insert(table, unique)
+    inserted = _driver(connection).send(f"{statement} ON CONFLICT DO NOTHING RETURNING {key}", values)
+
+    def are_new() -> list[bool]:
+        new = {row[key] for row in inserted()}
+        return [row[key] in new and row is first[row[key]] for row in rows]
+
+    return are_new
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert new rows, all with the same columns; a missing column is NULL."""
+    """Insert new rows, all with the same columns; a missing column is NULL. They are sent as by `send`."""
     if not rows:
         return
     if connection.dialect.name == "sqlite":
         names = _names(table, tuple(rows[0]))
         run_many(connection, _insert_one(table, names), [tuple([row[name] for name in names]) for row in rows])
     else:
-        connection.exec_driver_sql(*_insert(table, rows))
+        _driver(connection).send(*_insert(table, rows))
 
 
 @lru_cache(maxsize=64)

@@ -6,16 +6,16 @@ wait for each other. A transaction changes its counters last and in the order of
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, Final, Literal, NewType, get_args
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, func, or_, select, text
+from sqlalchemy import Connection, RowMapping, and_, func, select, text
 
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import Row, run_many
+from ragbandit.router.storage.sql.bulk_insert import Row, run_many, send
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 
@@ -62,15 +62,11 @@ _MOVE_SQLITE: Final = (
 )
 _MOVE_POSTGRESQL: Final = (
     "INSERT INTO counters (label, name, shard, value) "
-    "SELECT label, name, %s, value FROM unnest(%s::text[], %s::text[], %s::bigint[]) AS moved (label, name, value) "
+    "SELECT label, name, ?, value FROM unnest(?::text[], ?::text[], ?::bigint[]) AS moved (label, name, value) "
     "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
 )
 
-_KEPT: Final = (
-    select(counters.c.name, func.sum(counters.c.value))
-    .where(or_(counters.c.label == ALL, counters.c.label == bindparam("label")))
-    .group_by(counters.c.name)
-)
+_KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"
 #: prefix of the names of counters of deleted rows; counts of all time include deleted rows
 GONE: Final = "gone:"
 
@@ -125,7 +121,7 @@ class Moves:
             run_many(connection, _MOVE_SQLITE, [(label, name, shard, count) for label, name, count in moved])
             return
         labels, names, counts = (list(column) for column in zip(*moved, strict=True))
-        connection.exec_driver_sql(_MOVE_POSTGRESQL, (shard, labels, names, counts))
+        send(connection, _MOVE_POSTGRESQL, shard, labels, names, counts)
 
 
 def day_of(now: float) -> Day:
@@ -149,14 +145,18 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
     """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
-    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
-    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+    return send_kept(connection, label=label, prefix=prefix)()
 
 
-def counter(connection: Connection, *, label: str, name: CounterName) -> int:
-    """The value of one counter."""
-    total = select(func.coalesce(func.sum(counters.c.value), 0))
-    return int(connection.execute(total.where(counters.c.label == label, counters.c.name == name)).scalar_one())
+def send_kept(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
+    """Like `kept`, but sent as by `send`; returns a function that returns the values."""
+    rows = send(connection, _KEPT, [ALL, label])
+
+    def values() -> dict[str, int]:
+        stored = {row["name"]: int(row["value"]) for row in rows()}
+        return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+
+    return values
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:

@@ -7,12 +7,12 @@ they queue instead of failing. PostgreSQL runs in read committed. Driver errors 
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
@@ -25,8 +25,10 @@ from ragbandit.shared.errors import RESTORE, StoreError, missing_package
 
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
-#: errors raised if the database cannot write; other errors are caused by the written row
-_UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout, sqlite3.OperationalError, sqlite3.InternalError
+#: errors raised if the database cannot write, and the driver's; other errors are caused by the written row
+_UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout
+#: begin of a transaction of PostgreSQL that reads; SQLite needs no mode, since it always sees one state
+_BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 #: longest wait of a writer for another writer, seconds
 LOCK_WAIT_S = 30.0
 #: rows per counter on PostgreSQL; processes that change the same row wait for each other's commits
@@ -82,25 +84,27 @@ class Database:
                 options["poolclass"] = StaticPool
             elif not str(parsed.database).startswith("file:"):
                 self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
-                options["pool_use_lifo"] = True  # the connection that wrote last has the newest pages in its cache
                 if make:
                     self.file.make()
+        if "poolclass" not in options:
+            # The connection that was used last has the newest pages in its cache, and has prepared the most statements.
+            options["pool_use_lifo"] = True
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
-        self._reader = self._looker = self.engine
+        self._reader = self.engine.execution_options(ragbandit_begin=_BEGIN_READING)
+        self._looker = self.engine.execution_options(ragbandit_begin=None)
         self._writer = self.engine.execution_options(ragbandit_write="ON")
-        if self.is_sqlite:  # needs no isolation level: a read transaction of SQLite always sees one state
+        if self.is_sqlite:
             if self.file is not None:
                 connect = self.file.connect
                 event.listen(self.engine, "do_connect", lambda _dialect, _record, _args, options: connect(options))
             event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            self._looker = self.engine.execution_options(isolation_level="AUTOCOMMIT")
             event.listen(self.engine, "do_connect", _connect_postgres)
+            event.listen(self.engine, "begin", _begin_postgres)
             setattr(self.engine.dialect, "do_ping", _is_open)  # noqa: B010 - mypy refuses to assign to a method
 
     @contextmanager
@@ -161,13 +165,14 @@ class Database:
 
     @contextmanager
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
+        driver = self.engine.dialect.loaded_dbapi
         try:
             yield
-        except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error) as error:
+        except (SQLAlchemyError, driver.Error) as error:
             self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
             cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
             reason = str(cause).strip().partition("\n")[0] or type(error).__name__
-            if writes and isinstance(error, _UNAVAILABLE):
+            if writes and isinstance(error, (*_UNAVAILABLE, driver.OperationalError, driver.InternalError)):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             damaged = is_damaged(cause)
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
@@ -182,11 +187,23 @@ def overwrite_freed(connection: Connection) -> None:
         driver.execute("PRAGMA secure_delete=ON")
 
 
-def _connect_postgres(_dialect: Dialect, _record: object, _args: object, parameters: dict[str, Any]) -> None:
-    """Add our parameters to those of DATABASE_URL, which take precedence."""
+def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], parameters: dict[str, Any]) -> Any:
+    """Connect with our parameters and those of DATABASE_URL, which take precedence."""
+    from ragbandit.router.storage.sql.pipelined import PipelinedConnection  # psycopg is an extra
+
     defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
-    options = f"{defaults} {parameters.get('options', '')}".strip()
-    parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
+    parameters = {**POSTGRES_OPTIONS, **parameters, "options": f"{defaults} {parameters.get('options', '')}".strip()}
+    if "prepare_threshold" in parameters:  # from the URL, as text; some proxies keep no prepared statements
+        text = parameters["prepare_threshold"]
+        parameters["prepare_threshold"] = int(text) if text.isdigit() else None
+    return PipelinedConnection.connect(*args, autocommit=True, **parameters)
+
+
+def _begin_postgres(connection: Connection) -> None:
+    statement = connection.get_execution_options().get("ragbandit_begin", "BEGIN")
+    if statement is not None:
+        driver: Any = connection.connection.driver_connection
+        driver.begin(statement)
 
 
 def _is_open(driver: Any) -> bool:
@@ -207,11 +224,12 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    foreign_keys = connection.get_execution_options().get("ragbandit_write")
+    options, driver = connection.get_execution_options(), cast(Any, connection.connection.driver_connection)
+    foreign_keys = options.get("ragbandit_write")
     if foreign_keys is None:
-        connection.exec_driver_sql("BEGIN")
+        if options.get("ragbandit_begin", "") is not None:
+            driver.execute("BEGIN")
         return
-    driver: Any = connection.connection.driver_connection
     if connection.info.get("foreign_keys") != foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
         driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
         connection.info["foreign_keys"] = foreign_keys

@@ -7,12 +7,11 @@ death. SQLite only has the host's clock, which may have been set back. So a SQLi
 lease taken now counts as expired, unless the holder is known to run on this host.
 """
 
-import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Double, func, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, Double, literal_column, or_, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
@@ -75,19 +74,16 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
         connection.execute(leases.delete().where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
+#: dialect -> seconds since 1970 by the database's clock, which for SQLite is the clock of this host
+CLOCK: Final = {
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+    "postgresql": "CAST(EXTRACT(epoch FROM clock_timestamp()) AS float8)",
+}
+
+
 def clock(database: Database) -> ColumnElement[float]:
-    """Seconds since 1970 by the database's clock, at the time of the statement."""
-    if database.is_sqlite:
-        julian_1970 = literal(2440587.5)
-        return (func.julianday("now", type_=Double) - julian_1970) * 86400.0
-    return func.extract("epoch", func.clock_timestamp()).cast(Double)
-
-
-def now_of(connection: Connection) -> float:
-    """Seconds since 1970 by the database's clock, which for SQLite is the clock of this host."""
-    if connection.dialect.name == "sqlite":
-        return time.time()
-    return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()).cast(Double))).scalar_one())
+    """CLOCK of this database."""
+    return literal_column(f"({CLOCK[database.engine.dialect.name]})", Double)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,11 @@
 """Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select
 
-from ragbandit.router.storage.sql.bulk_insert import Row, insert_into, run
+from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
@@ -29,11 +29,9 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
     return list(connection.execute(query.with_for_update()).mappings())
 
 
-def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], Row]:
-    """Lock the rows of `waiting` of these decisions. Returns (decision id, label) -> row."""
-    if not ids:
-        return {}
-    return {(row["decision_id"], row["policy"]): row for row in run(connection, _LOCKED, sorted(ids))}
+def lock_waiting(connection: Connection, ids: Iterable[str]) -> Rows:
+    """Lock the rows of `waiting` of these decisions, sent as by `send`. Returns a function that returns the rows."""
+    return send(connection, _LOCKED, sorted({*ids}))
 
 
 def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:
@@ -52,7 +50,7 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
         ids = [row["decision_id"] for row in group]
         changed = ", ".join(f"{name} = ?" for name in flags)
         statement = f"UPDATE waiting SET {changed} WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
-        run(connection, statement, *flags.values(), label, ids)
+        send(connection, statement, *flags.values(), label, ids)
         moves.flagged(group, **flags)
 
 
@@ -94,16 +92,17 @@ def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
     return {"policy": label, **columns, **dict.fromkeys(_STORED, False)}
 
 
-def labels_in_use(connection: Connection, *, label: str) -> set[str]:
+def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str]]:
     """The ledgers for which a new decision waits: this one and all registered ones, without the retired ones.
 
-    Call this after the decision was inserted: a ledger that is registered meanwhile waits for older transactions.
+    Call this after the decision was inserted: a ledger that is registered meanwhile waits for older transactions. The
+    query is sent as by `send`. Returns a function that returns the labels.
     """
-    rows = run(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
-    return ({label} | {row["label"] for row in rows}) - {row["label"] for row in rows if not row["in_use"]}
+    rows = send(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
+    return lambda: {label, *(row["label"] for row in rows())} - {row["label"] for row in rows() if not row["in_use"]}
 
 
 def number_transaction(connection: Connection) -> None:
     """Let PostgreSQL number this transaction now instead of at its first write; see `inheritance._older_ended`."""
     if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql("SELECT pg_current_xact_id()")
+        send(connection, "SELECT pg_current_xact_id()")

@@ -10,7 +10,7 @@ from sqlalchemy import event, func, select
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
@@ -107,3 +107,46 @@ def test_statements_of_text(database):
         run(connection, insert, "a", "uniform", "{}", "", 3.0)
     with pytest.raises(StoreError, match="absent"), database.look() as connection:
         run(connection, "SELECT 1 FROM absent")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_statements_that_wait_are_of_one_transaction(database, make_decision, fails):
+    """Statements that wait run before a later one of SQLAlchemy, and if one of them fails, nothing is stored."""
+    rows = [decision_row(make_decision(key)) for key in ("d1", "d2")]
+    try:
+        with database.write() as connection:
+            insert_rows(connection, decisions, rows[:1])
+            assert kept(connection) == 1
+            one = send(connection, "SELECT id FROM decisions WHERE id IN ?", ["d1"])
+            insert_rows(connection, decisions, rows[:1] if fails else rows[1:])
+            assert one() == [{"id": "d1"}]
+    except StoreError:
+        assert fails
+        assert database.failed_write is None, "the row is at fault, not the database"
+    with database.read() as connection:
+        assert kept(connection) == (0 if fails else 2)
+
+
+def test_a_connection_lost_while_statements_wait(postgres_url, make_decision):
+    """If the server ends a session before the commit, nothing is stored, and the next transaction succeeds."""
+    database, other = Database(f"{postgres_url}&prepare_threshold=none"), Database(postgres_url)
+    row = decision_row(make_decision("d1"))
+
+    def write_while_the_session_ends():
+        with database.write() as connection:
+            process = run(connection, "SELECT pg_backend_pid() AS id")[0]["id"]
+            insert_rows(connection, decisions, [row])
+            with other.look() as killer:
+                assert run(killer, "SELECT pg_terminate_backend(?, 5000) AS ended", process)[0]["ended"]
+
+    try:
+        with pytest.raises(StoreError):
+            write_while_the_session_ends()
+        assert database.failed_write is not None
+        with database.write() as connection:
+            insert_rows(connection, decisions, [row])
+        with other.read() as connection:
+            assert kept(connection) == 1
+    finally:
+        database.close()
+        other.close()

@@ -8,8 +8,7 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
-from ragbandit.router.storage.jobs.claims import waiting_jobs
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import ALL, counted, kept
 from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision
 
@@ -56,7 +55,7 @@ def test_asked_answers_wait_until_labelled(store, settings):
     judge(store, settings(), "new", source="label")
     assert queued(store) == ["old"]
     with store.database.read() as connection:
-        assert waiting_jobs(connection, kind="label") == 2  # with the one that a user has rated
+        assert kept(connection, label=ALL)["label_due"] == 2  # with the one that a user has rated
         assert kept(connection, label="main") == counted(connection, label="main")
 
 
@@ -78,5 +77,5 @@ def test_no_tenant_fills_the_queue(store, monkeypatch):
     add(store, "few1", at=NOW - 4)
     assert queued(store) == ["many5", "few1", "many4", "few0"]
     with store.database.read() as connection:
-        assert waiting_jobs(connection, kind="label") == 4
+        assert kept(connection, label=ALL)["label_due"] == 4
         assert kept(connection, label="main") == counted(connection, label="main")

@@ -316,7 +316,7 @@ async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: De
         names.OPERATION: "invoke_workflow",
         names.WORKFLOW: decision.arm,
         names.SPAN_KIND: "CHAIN",
-        names.CONVERSATION: decision.query.session,
+        names.CONVERSATION: decision.query.own_session,
         names.DECISION_ID: decision.id,
         names.DECISION_ARM: decision.arm,
         names.ATTEMPT: attempt,

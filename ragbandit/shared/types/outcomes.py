@@ -242,6 +242,10 @@ class Message:
     text: str
 
 
+#: first characters of a `Query.session` that the service derived from the beginning of the conversation
+DERIVED: Final = "derived:"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     """One question.
@@ -253,7 +257,7 @@ class Query:
     budget: limits of the answer
     tenant: the tenant that asks
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
-    session: the caller's id of the conversation; None without one
+    session: the caller's id of the conversation, or an id derived from its content (DERIVED); None without one
     sticky_turns: number of turns on a drawn arm, the first turn included; None for the number in the settings
     messages: earlier messages, oldest first; an arm may show them to its model
     asked: the user's own words; None if `text` was not rewritten
@@ -280,6 +284,11 @@ class Query:
     api_key: str | None = None
     request: Mapping[str, Json] = field(default_factory=dict)
     chat: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def own_session(self) -> str | None:
+        """The caller's id of the conversation; None without one, also if the service derived an id."""
+        return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

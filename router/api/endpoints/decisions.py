@@ -156,7 +156,7 @@ def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
 
 
 def _query_attributes(query: Query) -> dict[str, Attribute | None]:
-    return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.session}
+    return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.own_session}
 
 
 def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:

@@ -1,5 +1,6 @@
 """Requests of OpenAI's interface: the names of models, the bodies, and the question that is made of a body."""
 
+import hmac
 import json
 import math
 import time
@@ -14,7 +15,7 @@ from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.replies import Model, ModelList
-from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.openai.tool_loops import beginning, hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
@@ -27,7 +28,7 @@ from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ArmName, Caller, DecisionId, Json, Message, Query
+from ragbandit.shared.types import DERIVED, ArmName, Caller, DecisionId, Json, Message, Query
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
@@ -191,6 +192,7 @@ def chat_question(
     chat: Chat,
     decision_id: str | None,
     session: str | None = None,
+    own_id: str | None = None,
     earlier: tuple[str, int] | None = None,
     facts: Mapping[str, Json] | None = None,
 ) -> ChatQuestion:
@@ -198,6 +200,7 @@ def chat_question(
 
     decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
+    own_id: id of a conversation that begins here, if nothing else identifies it.
     earlier: (hash, number) of the first messages; None if none of the messages is stored.
     facts: more entries of the query's `request`; they replace entries of the same name, such as `surface`.
     """
@@ -213,7 +216,7 @@ def chat_question(
         sent |= {"metadata": others} if others else {}
     headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
     # A client that did not fill in its template sends {{...}}, which names no conversation.
-    named_session = next((name for name in headers if name and "{{" not in name), session)
+    named_session = next((name for name in headers if name and "{{" not in name), None)
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
@@ -221,6 +224,9 @@ def chat_question(
     entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
     if CHAT_HASH in entries:
         entries[CONVERSATION] = conversation
+    settings = router.settings.conversation
+    if not (named_session or session) and settings.sticky_prefix and (own_id is None or settings.sticky_turns < 2):
+        session = _derived_session(chat.sent, caller=[tenant, caller.key], secret=router.service.secret)
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text="",
@@ -230,12 +236,26 @@ def chat_question(
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
-        session=named_session,
+        session=named_session or session or own_id,
         api_key=caller.key,
         request=entries,
         chat=sent,
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
+
+
+def _derived_session(sent: Mapping[str, Any], *, caller: list[str | None], secret: bytes | None) -> str | None:
+    """The id of a conversation by `prompt_cache_key`, else by tools, system text and first question. Only the store's
+    secret gives it, so that nobody can name the conversation of another key.
+    """
+    named = sent.get("prompt_cache_key")
+    parts: list[Any] = [beginning(sent["messages"]), sent.get("tools") or sent.get("functions")]
+    if isinstance(named, str) and named.strip():
+        parts = [named]
+    if parts[0] is None or secret is None:
+        return None
+    whole = f"session {body_hash([*caller, *parts])}"
+    return DERIVED + hmac.new(secret, whole.encode(), "sha256").hexdigest()[:32]
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:

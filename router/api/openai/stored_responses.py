@@ -76,7 +76,7 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     check_response(body)
     named_id = id_in_header(key)
     response_id = named_id or f"{ID_PREFIX}{new_id()}"
-    session = None if body.store is False else response_id
+    own_id, session = None if body.store is False else response_id, None
     before, earlier = list[dict[str, Any]](), None
     instructions = int(bool(body.instructions))  # number of messages that `instructions` make
     facts = body.facts
@@ -99,7 +99,14 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     if named_id is None:
         facts[NAMED_ID] = False
     return chat_question(
-        request, body, chat=chat, decision_id=response_id, session=session, earlier=earlier, facts=facts
+        request,
+        body,
+        chat=chat,
+        decision_id=response_id,
+        session=session,
+        own_id=own_id,
+        earlier=earlier,
+        facts=facts,
     )
 
 

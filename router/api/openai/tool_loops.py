@@ -26,6 +26,12 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     return whole, loop_key(before, calls) if answers_calls else None
 
 
+def beginning(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Hash of the messages up to the first one of a user, which is the same for all turns; None without a user."""
+    first = next((place for place, message in enumerate(messages) if message.get("role") == "user"), None)
+    return None if first is None else _folded(messages[: first + 1], state="")
+
+
 def results_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids of the calls whose results end the messages, last one first; "" for a result without an id."""
     last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))

@@ -175,7 +175,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 def _conversation(query: Query) -> dict[str, Any]:
     """Values that only queries with a conversation, a forced arm or a price have; {} for a plain question."""
     if not (
-        (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
+        (query.own_session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
         or query.aim
         or CHAT_HASH in query.request
         or query.cost_weight is not None
@@ -185,7 +185,7 @@ def _conversation(query: Query) -> dict[str, Any]:
         "asked": query.asked,
         "forced": query.forced or None,
         "messages": [[message.role, message.text] for message in query.messages] or None,
-        "session": query.session,
+        "session": query.own_session,
         "sticky_turns": query.sticky_turns,
         "price": price_text(query.cost_weight),
         "aim": dict(query.aim) or None,

@@ -48,7 +48,7 @@ class StickyTurns(Step):
 
     def _turns(self, query: Query) -> int:
         """Number of turns for which the session keeps a drawn arm."""
-        if query.session is None or self._is_off:
+        if query.own_session is None or self._is_off:  # another conversation may begin with the same words
             return 0
         return self._settings.sticky_turns if query.sticky_turns is None else query.sticky_turns
 

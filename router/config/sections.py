@@ -146,6 +146,9 @@ class GeneratorSettings(Section):
     #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
     #: outcomes is computed from them. None: calls cost 0 dollars
     token_prices: TokenPrices | None = None
+    #: seconds for which the provider keeps a prompt in its cache after the last use (`conversation.sticky_prefix`). A
+    #: request's `cache_control.ttl` or `prompt_cache_retention` counts if it is longer
+    cache_ttl_s: Annotated[float, Field(ge=0)] = 300.0
     #: "openai", for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
     #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
@@ -211,7 +214,8 @@ class ConversationSettings(Section):
     #: A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
     max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
     #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
-    #: tokens of the last prompt times (input - cached_input). Needs both prices, and a price of dollars in reward.cost
+    #: tokens of the last prompt times (input - cached_input), within generator.cache_ttl_s. Needs both prices, and a
+    #: price of dollars in reward.cost
     sticky_prefix: bool = False
     #: maximum number of requests that one draw serves. Requests with tool results go to the arm that called the tools,
     #: until this number is reached; the next request gets a new draw

@@ -94,7 +94,7 @@ def model_name(settings: GeneratorSettings) -> str:
 
 
 #: settings of all generators that do not change answers
-_SPEED = ("threads", "max_batch", "script_word_s", "supports")
+_SPEED = ("threads", "max_batch", "script_word_s", "supports", "cache_ttl_s")
 #: settings under generator.openai that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 

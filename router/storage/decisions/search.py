@@ -4,18 +4,20 @@ Arm, state and tenant have no index. So a page filtered by them may be short or 
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, select, tuple_
 
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, firsts_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import (
     ArmName,
     DecisionId,
     DecisionState,
+    Json,
     OutcomeStatus,
     PinnedArm,
     PolicyLabel,
@@ -146,8 +148,11 @@ class SessionTurn:
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int
-    #: id of this turn's decision
+    #: decision of the newest request: this turn, or a later turn of its tool loop
     last: DecisionId
+    #: when `last` was made, and its facts
+    made_at: float
+    facts: Mapping[str, Json]
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
@@ -157,40 +162,49 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
         for session, tenant in sorted(sessions):
             rows = connection.execute(_NEWEST, {"session": session, "tenant": tenant}).mappings().all()
             turn = _turn(rows)
+            if turn is None and rows and rows[0]["tool"]:  # a tool loop of more turns than are read
+                first = firsts_of(connection, [rows[0]["id"]]).get(rows[0]["id"])
+                turn = _turn([rows[0], *connection.execute(_BY_ID, {"id": first}).mappings()])
             if turn is not None:
                 turns[session, tenant] = turn
     return turns
 
 
-# A constant, since SQLAlchemy takes longer to build this query than the database to answer it. Only four decisions are
-# read: if the arms of all four were forced, the next turn is drawn again.
+# Constants, since SQLAlchemy takes longer to build these queries than the database to answer them. Only four decisions
+# are read: if the caller forced the arms of all four, the next turn is drawn again.
+_TURN: Final = select(
+    *decisions.c["id", "arm", "facts", "allowed", "made_at"],
+    # Quotes inside JSON strings are escaped, so this matches only the key and never a message.
+    decisions.c.request.contains('"forced":true').label("forced"),
+    decisions.c.request.contains(f'"{TOOL_TURN}":', autoescape=True).label("tool"),
+)
+_BY_ID: Final = _TURN.where(decisions.c.id == bindparam("id"))
 _NEWEST: Final = (
-    select(
-        decisions.c.id,
-        decisions.c.arm,
-        decisions.c.facts,
-        decisions.c.allowed,
-        # Quotes inside JSON strings are escaped, so this matches only the key and never a message.
-        decisions.c.request.contains('"forced":true').label("forced"),
-    )
-    .where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
+    _TURN.where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
     .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
     .limit(4)
 )
 
 
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
-    """The first row whose arm was chosen neither by the caller nor by the kill switch. Unreadable rows are skipped."""
+    """The turn of the first row whose arm neither the caller nor the kill switch chose. Unreadable rows are skipped."""
+    newest, newest_facts = None, {}
     for row in newest_first:
         try:
             facts = json.loads(row["facts"])
+            if row["tool"]:  # the arm of a tool turn is that of the loop's drawn decision, which follows
+                newest, newest_facts = (row, facts) if newest is None else (newest, newest_facts)
+                continue
             stay = StickyTurn.of(facts)
             allowed = None if row["allowed"] is None else frozenset(json.loads(row["allowed"]))
         except (ValueError, AttributeError, TypeError):
             continue
         if row["forced"] or PinnedArm.key in facts or (stay is None and StickyTurn.key in facts):
             continue
-        last = DecisionId(row["id"])
-        first, turn = (last, 1) if stay is None else (stay.first, stay.turn)
-        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=first, turn=turn, last=last)
+        if newest is None or newest["arm"] != row["arm"]:
+            newest, newest_facts = row, facts
+        first, turn = (DecisionId(row["id"]), 1) if stay is None else (stay.first, stay.turn)
+        last, made_at = DecisionId(newest["id"]), newest["made_at"]
+        common: dict[str, Any] = {"first": first, "turn": turn, "last": last, "made_at": made_at, "facts": newest_facts}
+        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, **common)
     return None

@@ -11,9 +11,11 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefix
+from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefix, CachedPrefixes
+from ragbandit.router.serving.deciding.steps.needs import TOKENS
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import DecisionId, Query, StickyTurn
+from ragbandit.shared.types import DERIVED, DecisionId, Query, StickyTurn
 
 STICKY_3 = {"conversation": {"sticky_turns": 3}}
 ids = (DecisionId(str(UUID(int=number))) for number in itertools.count(1))
@@ -180,3 +182,80 @@ def test_a_stay_for_a_prompt_is_no_draw_of_an_incumbent(make_world):
     """What an incumbent promises holds for turns that are drawn: both together are refused."""
     with pytest.raises(ValueError, match="sticky_prefix: false"):
         make_world(policy={"incumbent": "single_step"}, conversation={"sticky_prefix": True})
+
+
+WRITTEN = {"input": 2.0, "output": 2.0, "cached_input": 0.5, "cache_write": 2.5}
+
+
+def talk(world, *, idle_s, chat=None, **cost):
+    """The second turn of a session, `idle_s` after the first, whose prompt had 100,000 tokens."""
+    first = turn(world, chat=chat or {})
+    cost = {"prompt_tokens": 100_000, "dollars": 0.2, **cost}
+    world.store.add_outcome(made_outcome(decision_id=first.id, now=world.now, status="answered", cost=cost))
+    world.now += idle_s - 1.0
+    return turn(world)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "chat", "stays"),
+    [
+        (299.0, {}, True),
+        (301.0, {}, False),
+        (301.0, {"tools": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}]}, True),
+        (301.0, {"messages": [{"content": [{"cache_control": {"ttl": "5m"}}, None]}, 17]}, False),
+        (3601.0, {"cache_control": {"ttl": "1h"}}, False),
+        (80_000.0, {"prompt_cache_retention": "24h", "messages": None}, True),
+        (301.0, {"prompt_cache_retention": None, "cache_control": "1h", "tools": {"cache_control": {"ttl": 1}}}, False),
+    ],
+)
+def test_a_saving_lasts_as_long_as_the_cache(make_world, idle_s, chat, stays):
+    """An arm is kept within the generator's `cache_ttl_s`, or the longer time that the previous request asked for."""
+    second = talk(make_world(**PRICED), idle_s=idle_s, chat=chat)
+    assert (stayed(second) is not None) == stays
+    assert (CachedPrefix.of(second.facts).expired_s is None) == stays
+    assert any("has expired" in sentence for sentence in CachedPrefixes.explain(second)) != stays
+
+
+@pytest.mark.parametrize(("cost", "saved"), [({}, 0), ({"cache_write_tokens": 40_000, "cached_tokens": 2_000}, 42_000)])
+def test_tokens_that_a_provider_writes_to_its_cache_are_measured(make_world, cost, saved):
+    """If writes to the cache have a price of their own, only tokens that were reported as written or read are saved."""
+    world = make_world(**{**PRICED, "generator": {"name": "scripted", "token_prices": WRITTEN}})
+    prefix = CachedPrefix.of(talk(world, idle_s=60.0, **cost).facts)
+    assert (0.0 if prefix is None else prefix.saves) == pytest.approx(10.0 * saved * 1.5 / 1e6)
+
+
+def test_a_cache_that_is_never_read_keeps_no_arm(make_world):
+    """After a turn that kept its arm and read no cached token, the next turn is drawn."""
+    world = make_world(**PRICED)
+    second = talk(world, idle_s=60.0)
+    cost = {"prompt_tokens": 100_000, "dollars": 0.2}
+    world.store.add_outcome(made_outcome(decision_id=second.id, now=world.now, status="answered", cost=cost))
+    assert stayed(second) is not None
+    assert stayed(turn(world)) is None
+
+
+def test_the_last_turn_of_a_tool_loop_has_the_prompt(make_world):
+    """After a long tool loop the arm is kept for the tokens and by the time of the loop's last request."""
+    world = make_world(**PRICED)
+    first = last = turn(world)
+    for number in range(2, 9):
+        cost = {"prompt_tokens": 10_000 * number, "cached_tokens": 9_000, "dollars": 0.1}
+        world.store.add_outcome(made_outcome(decision_id=last.id, now=world.now, status="answered", cost=cost))
+        world.now += 200.0
+        if number < 8:
+            facts = {TOOL_TURN: {"first": first.id, "previous": last.id, "turn": number}}
+            last = turn(world, arms=(first.arm,), forced=True, request=facts)
+    decision = turn(world)
+    assert stayed(decision) == (2, first.id)
+    assert CachedPrefix.of(decision.facts).saves == pytest.approx(10.0 * 80_000 * 1.5 / 1e6)
+
+
+def test_a_derived_session_saves_at_most_this_prompt(make_world):
+    """Of a longer conversation that began alike, only as many tokens count as the new prompt has."""
+    world = make_world(**PRICED)
+    session = f"{DERIVED}4711"
+    first = turn(world, session=session)
+    cost = {"prompt_tokens": 100_000, "dollars": 0.2}
+    world.store.add_outcome(made_outcome(decision_id=first.id, now=world.now, status="answered", cost=cost))
+    second = turn(world, session=session, request={TOKENS: 50_000})
+    assert CachedPrefix.of(second.facts).saves == pytest.approx(10.0 * 50_000 * 1.5 / 1e6)

@@ -247,6 +247,8 @@ class Options(TypedDict, total=False):
     session_id: str | None
     messages: Sequence[Mapping[str, str]] | None
     sticky_turns: int | None
+    effort_min: str | None
+    effort_max: str | None
     failover: bool | None
 
 

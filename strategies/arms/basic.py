@@ -1,6 +1,9 @@
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from ragbandit.shared.model_servers.efforts import Effort, sent_effort
+from ragbandit.shared.types import Message
 from ragbandit.strategies.arm_parts.prompted import (
     ArmParams,
     Count,
@@ -47,6 +50,8 @@ class ModelParams(ArmParams):
     max_tokens: Count | None = None
     #: system message of the prompt. A chat that is forwarded unchanged has only its own system messages
     instructions: str = ""
+    #: reasoning effort, sent as `reasoning_effort` unless the request has its own; None sends nothing
+    effort: Effort | None = None
 
 
 class Model(ParamsArm[ModelParams]):
@@ -65,12 +70,21 @@ class Model(ParamsArm[ModelParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
+        if self._params.effort is None:  # outcomes record the params, and releases without `effort` have the same arm
+            self.params = MappingProxyType({name: self.params[name] for name in self.params if name != "effort"})
+        else:
+            self.needs = self.needs | {"chat"}
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", "empty_answer", or the server's finish_reason if it is not "stop"."""
-        chat, limit = run.query.chat, self._params.max_tokens
+        chat, limit, effort = run.query.chat, self._params.max_tokens, self._params.effort
+        if effort is not None:
+            own = [Message(role="system", text=self._params.instructions)]
+            turns = [*own, *run.query.messages, Message(role="user", text=question)]
+            chat = chat or {"messages": [{"role": turn.role, "content": turn.text} for turn in turns if turn.text]}
+            chat = {**chat, "reasoning_effort": effort} if sent_effort(chat) is None else chat
         with keep_partial(run, style="long"):
             if chat and "chat" in run.generator.capabilities:
                 prompt = Prompt(instructions="", body=question, history=run.query.messages)

@@ -40,6 +40,7 @@ from ragbandit.router.api.security.rules import ANY_ROLE, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
+from ragbandit.router.serving.deciding.steps.needs import BOUNDS
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
@@ -214,6 +215,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         api_key=caller.key,
         request=({"surface": request.scope[PART]} if PART in request.scope else {})
         | ({FAILOVER: False} if body.failover is False else {})
+        | {name: bound for name in BOUNDS if (bound := getattr(body, name)) is not None}
         | noted_prices(request, tenant=tenant),
     )
     query = await paced(request, query)

@@ -16,12 +16,12 @@ from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import beginning, hashed
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, Price, id_in_header, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.steps.needs import Needs
+from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
@@ -121,6 +121,10 @@ class OpenAIBody(BaseModel):
     """An aim in place of `cost_weight`, as for /v1/route."""
     failover: bool | None = None
     """false: no other arm answers if the drawn arm fails. true or null: the setting `server.failover` decides."""
+    effort_min: EffortBound = None
+    """Lowest reasoning effort of the arms that may answer; arms without the param `effort` are not affected."""
+    effort_max: EffortBound = None
+    """Highest reasoning effort of the arms that may answer. `reasoning_effort` allows only arms with this effort."""
     metadata: dict[str, Any] | None = None
     """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
     texts (keys of up to 64 characters, values of up to 512) are stored."""
@@ -273,6 +277,7 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
     return {
         "surface": "openai",
         FAILOVER: False if body.failover is False else None,
+        **{name: getattr(body, name) for name in BOUNDS},
         "user": user[:_LONGEST_USER] if user else None,
         **chat.facts,
     }

@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 from ragbandit.router.serving.checks import questions
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER, USUAL_SCALES, bounds_of
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_servers.efforts import EFFORTS
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
 #: required field -> its type; the others are strings
@@ -149,6 +150,7 @@ Aim = Annotated[
         additionalProperties=False,
     ),
 ]
+EffortBound = Annotated[str | None, wanted("text or null"), limits(enum=[*EFFORTS, None])]
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
@@ -253,6 +255,10 @@ class RouteBody(RequestBody):
     aim: Aim = None
     """An aim in place of `cost_weight`. {"quality": 0.9}: the cheapest arms that reach this share of the best arm's
     expected quality. {"steps": 1.8}, {"dollars": 0.004} or {"seconds": 2}: this mean over questions with this aim."""
+    effort_min: EffortBound = None
+    """Lowest reasoning effort of the arms that may answer; arms without the param `effort` are not affected."""
+    effort_max: EffortBound = None
+    """Highest reasoning effort of the arms that may answer."""
     failover: bool | None = None
     """For `/v1/answer`: false if no other arm may answer when the drawn arm fails. Default: `server.failover`."""
 

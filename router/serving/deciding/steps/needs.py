@@ -1,7 +1,8 @@
 """Needs of requests and abilities of arms: an arm that cannot do what a request needs is not offered for it.
 
 Chats may need tools, images, files, audio, answers in a given format (`json`) or log-probabilities. Arms of the class
-`model` pass chats on to a generator with the abilities in `generator.supports`; other arms read and write only text.
+`model` pass chats on to a generator with the abilities in `generator.supports`; other arms read and write only text. An
+arm with the param `effort` is offered only if the request allows this effort.
 The need `chat` is a chat that only a model can read: it has parts of other types, a question that is too long for
 features, or no question at its end.
 """
@@ -16,6 +17,7 @@ from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
@@ -25,6 +27,10 @@ TOKENS: Final = "tokens"
 _CONTEXT: Final = "context"
 #: need of chats that only a model can read; every arm that passes chats on has this ability
 CHAT: Final = "chat"
+#: keys of a query's `request`: the lowest and the highest effort that the caller allows
+BOUNDS: Final = ("effort_min", "effort_max")
+#: name of the need for an allowed effort; an arm with the effort "low" has the ability "effort:low"
+_EFFORT: Final = "effort"
 #: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
 #: need -> request parameters that can cause the need; messages can cause it, too
@@ -33,6 +39,7 @@ _PARAMETERS: Final = {
     "logprobs": ("logprobs", "top_logprobs"),
     "tools": ("tool_choice", "function_call"),
     CHAT: ("modalities", "audio"),
+    _EFFORT: ("reasoning_effort", "reasoning", *BOUNDS),
 }
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -92,6 +99,8 @@ def passing_arms(
             abilities = {CHAT, *generator.supports}
             if generator.openai.logprobs:
                 abilities.add("logprobs")
+            if params.get(_EFFORT) is not None:
+                abilities.add(f"{_EFFORT}:{params[_EFFORT]}")
             arms[ArmName(name)] = (frozenset(abilities), generator.known_context)
     return arms
 
@@ -102,14 +111,14 @@ def lacks_of(
     """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
     needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
-    size = tokens if query.chat and isinstance(tokens, int) else 0
+    size, forbidden = tokens if query.chat and isinstance(tokens, int) else 0, _forbidden_efforts(query)
     if not (needs or optional or passing):
         return {}
     for required in (needs | optional, needs):
         lacking: dict[ArmName, list[str]] = {}
         for arm in arms:
             abilities, context = passing.get(arm, (frozenset[str](), size))
-            missing = required - abilities
+            missing = required - abilities | ({_EFFORT} if abilities & forbidden else set())
             if context is not None and size > context:
                 missing |= {_CONTEXT}
             if missing:
@@ -117,6 +126,20 @@ def lacks_of(
         if len(lacking) < len(arms):
             break
     return lacking
+
+
+def _forbidden_efforts(query: Query) -> set[str]:
+    """The abilities of arms whose effort the request does not allow. Raises InvalidInput for an unknown bound."""
+    sent, bounds = sent_effort(query.chat), [query.request.get(name) for name in BOUNDS]
+    if bounds == [None, None] and sent is None:
+        return set()
+    for name, bound in zip(BOUNDS, bounds, strict=True):
+        if bound is not None and bound not in EFFORTS:
+            remedy = f"send one of {', '.join(EFFORTS)}"
+            raise InvalidInput(f"{bound!r:.40} is not an effort", field=name, remedy=remedy)
+    low, high = (bound and EFFORTS.index(bound) for bound in bounds)  # type: ignore[arg-type]
+    allowed = EFFORTS[low : None if high is None else high + 1]
+    return {f"{_EFFORT}:{effort}" for effort in EFFORTS if effort not in allowed or sent not in (None, effort)}
 
 
 def _names(query: Query, key: str) -> set[str]:
@@ -128,12 +151,13 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
-        field = next((name for name in _PARAMETERS.get(need, ()) if query.chat.get(name)), field)
+        sent = {**query.request, **query.chat}
+        field = next((name for name in _PARAMETERS.get(need, ()) if sent.get(name)), field)
     able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
     message += f", for some {query.request.get(TOKENS)} tokens" if _CONTEXT in needs else ""
     remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
-    return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy} or context_tokens have it")
+    return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy}, effort or context_tokens have it")
 
 
 def as_text(query: Query) -> Query:

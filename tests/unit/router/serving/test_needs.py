@@ -4,6 +4,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.deciding.steps.needs import lacks_of, no_arm, passing_arms
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 
 ARMS = {
@@ -60,3 +61,47 @@ def test_what_is_optional_is_passed_over_where_no_arm_can():
     error = no_arm(asked, lacking=lacks_of(asked, arms=["model", "read"], passing=PASSING), passing=PASSING)
     assert (error.field, error.status) == ("logprobs", 422)
     assert "it needs logprobs (model: chat, images, tools; read: text)" in error.message
+
+
+EFFORTS = passing_arms(
+    {name: {"class": "model", "effort": name} for name in ("low", "medium", "high")} | {"small": {"class": "model"}},
+    generators=SETTINGS.named_generators,
+)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "chat", "lacking"),
+    [
+        ({}, {}, ""),
+        ({"effort_min": None, "effort_max": None}, {"reasoning_effort": None, "reasoning": None}, ""),
+        ({"effort_max": "medium"}, {}, "high"),
+        ({"effort_min": "medium"}, {}, "low"),
+        ({"effort_min": "xhigh"}, {}, "low medium high"),
+        ({"effort_min": "none", "effort_max": "none"}, {}, "low medium high"),
+        ({}, {"reasoning_effort": "medium"}, "low high"),
+        ({}, {"reasoning": {"effort": "high"}}, "low medium"),
+        ({"effort_max": "medium"}, {"reasoning_effort": "high"}, "low medium high"),
+        ({}, {"reasoning_effort": "turbo", "reasoning": 17}, "low medium high"),
+    ],
+)
+def test_an_effort_outside_the_bounds_is_lacking(bounds, chat, lacking):
+    """`effort_min`, `effort_max` and the effort of the chat itself bound the arms that have an effort."""
+    asked = Query(text="?", request=bounds, chat={"messages": [], **chat})
+    assert lacks_of(asked, arms=EFFORTS, passing=EFFORTS) == {arm: ["effort"] for arm in lacking.split()}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "chat", "field"),
+    [
+        ({"effort_max": "none"}, {}, "effort_max"),
+        ({}, {"reasoning_effort": "max"}, "reasoning_effort"),
+        ({"effort_min": "hi"}, {}, "effort_min"),
+        ({"effort_min": ["low"]}, {}, "effort_min"),
+    ],
+)
+def test_bounds_that_no_arm_meets_are_refused(bounds, chat, field):
+    """The error names the field of the bound, also if the bound is not an effort."""
+    asked = Query(text="?", request=bounds, chat={"messages": [], **chat})
+    with pytest.raises(InvalidInput) as raised:
+        raise no_arm(asked, lacking=lacks_of(asked, arms=["low", "high"], passing=EFFORTS), passing=EFFORTS)
+    assert raised.value.field == field

@@ -29,11 +29,11 @@ class Passing(ScriptedGenerator):
         return replace(done, details={"reply": self._reply})
 
 
-def asked(generator, chat):
+def asked(generator, chat, *, arm=None):
     """One run of the arm with a chat."""
     query = Query(id=DecisionId("d1"), text="Where?", chat=chat)
     parts = {"retriever": MemoryRetriever([]), "generator": generator}
-    return asyncio.run(run_strategy(Model(), query=query, budget=Budget(tokens=500), **parts))
+    return asyncio.run(run_strategy(arm or Model(), query=query, budget=Budget(tokens=500), **parts))
 
 
 def test_a_question_without_a_chat_is_asked_as_it_stands():
@@ -72,3 +72,28 @@ def test_the_reason_of_the_server(text, reason, stop_reason):
     sent = generator.requests[0]
     assert sent.chat == {"messages": [{"role": "user", "content": "Where?"}], "seed": 3, "max_tokens": 500}
     assert sent.max_tokens == 500
+
+
+@pytest.mark.parametrize(
+    ("chat", "sent"),
+    [
+        ({}, {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]}),
+        ({"messages": [], "reasoning_effort": None}, {"messages": []}),
+    ],
+)
+def test_the_effort_of_an_arm_is_sent(chat, sent):
+    """A chat without an effort, and a question without a chat, are sent with the arm's effort."""
+    generator = Passing("Ohio", reason="stop")
+    outcome = asked(generator, chat, arm=Model(instructions="Be brief.", effort="low"))
+    assert outcome.answer == "Ohio"
+    body = {name: value for name, value in generator.requests[0].chat.items() if name != "max_tokens"}
+    assert body == {**sent, "reasoning_effort": "low"}
+
+
+def test_an_arm_without_an_effort_is_recorded_as_before():
+    """The params of the arm, which define its version, contain an effort only if it is set."""
+    assert dict(Model().params) == {"max_tokens": None, "instructions": ""}
+    own = {"messages": [], "reasoning": {"effort": "high"}}
+    generator = Passing("Ohio", reason="stop")
+    asked(generator, own, arm=Model(effort="high"))
+    assert "reasoning_effort" not in generator.requests[0].chat

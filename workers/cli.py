@@ -63,8 +63,9 @@ PANELS: Final[Mapping[str, Verbs]] = {
     },
     "Data and access": {
         "data": VerbGroup(
-            "Export, import, erase and back up what is stored.",
+            "Export, import, erase and back up what is stored; read questions in other tools' logs.",
             {
+                "questions": f"{_CLI}.data:questions",
                 "export": f"{_CLI}.data:export",
                 "import": f"{_CLI}.data:import_",
                 "erase": f"{_CLI}.data:erase",

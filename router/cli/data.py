@@ -1,8 +1,10 @@
-"""Verbs for stored data: `migrate`, and `data` erase, backup, export and import."""
+"""Verbs for stored data: `migrate`, and `data` erase, backup, export, import and questions."""
 
 import contextlib
+import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -25,6 +27,8 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
+from ragbandit.router.offline.traffic.facts import Fact, model_facts, sentences
+from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
@@ -36,7 +40,7 @@ from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import closures, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, whole_file, write_file
-from ragbandit.shared.json_lines import rereadable
+from ragbandit.shared.json_lines import new_lines, rereadable
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import PolicyLabel
 
@@ -331,3 +335,41 @@ class _Reading:
         """Show the progress without a total: the number of rows is only known at the end of the file."""
         self.counts = counts
         progress("rows", counts.added + counts.known, 0)
+
+
+def questions(
+    file: Annotated[
+        Path,
+        typer.Argument(help="of Langfuse, LangSmith, Phoenix, OpenTelemetry, LiteLLM, OpenAI, Open WebUI; a table"),
+    ],
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")] = Path("questions.jsonl"),
+    keep_personal: Annotated[bool, typer.Option("--keep-personal", help="also write users and metadata")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the questions of another tool's log as `advise` reads them, and print facts about the log's models.
+
+    The content decides which tool's log it is. docs/logs.md lists how each tool exports.
+    """
+    generators = configuration.load(config).settings.named_generators.values()
+    prices = {model: price for each in generators for model, price in each.prices_by_model.items()}
+    if out.exists() and out.samefile(file):
+        raise InvalidInput("this is the log itself", field="out", remedy="name another file")
+    facts, labelled = defaultdict[str, list[Fact]](list), 0
+    with rereadable(file) as readable, new_lines(out) as stream:
+        log = QuestionLog(path=readable, personal=keep_personal)
+        for row in log.rows():
+            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            facts[row.get("model", "")].append(Fact.of(row))
+            labelled += "answers" in row
+        left_out = [f"{count}: {reason} (first: record {first})" for reason, (count, first) in log.left_out.items()]
+        if not facts:
+            raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
+    result = {"questions": sum(map(len, facts.values())), "of": log.form["name"], "with right answers": labelled}
+    next_step = f"next: ragbandit advise {out} --budget 5" + (
+        "" if labelled else " (judge.generator scores the answers)"
+    )
+    said = [*sentences(facts, prices=prices), next_step]
+    result |= {"file": str(out), "left out": left_out, "models": model_facts(facts), "what this log shows": said}
+    show(result, as_json=as_json)

@@ -1,0 +1,1 @@
+"""Logs of other tools: their questions, and facts about their models."""

@@ -1,0 +1,70 @@
+"""Facts about the models in a log of another tool: their costs, questions and scores."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ragbandit.shared.texts.formats import counted, money
+
+#: standard errors between the questions of two models from which they count as different
+_APART: Final = 4.0
+_NO_COMPARISON: Final = (
+    "without the probabilities with which models were chosen, this log cannot show which model answers better: its "
+    "means are no comparison"
+)
+
+
+class Fact(NamedTuple):
+    """The numbers of a row; NaN if the log lacks one. later: 1 for a later turn of a conversation."""
+
+    characters: float
+    later: float
+    dollars: float
+    prompt_tokens: float
+    completion_tokens: float
+    scores: Mapping[str, float]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Fact":
+        dollars, read, written = (row.get(name, np.nan) for name in cls._fields[2:5])
+        return cls(len(row["question"]), row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {}))
+
+
+def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
+    """A row for each model, the most frequent first. Costs are None if the log has none."""
+    total, rows = sum(map(len, by_model.values())), list[dict[str, Any]]()
+    for model, facts in sorted(by_model.items(), key=lambda item: -len(item[1])):
+        numbers, scores = np.array([fact[:5] for fact in facts]), defaultdict[str, list[float]](list)
+        for name, score in (pair for fact in facts for pair in fact.scores.items()):
+            scores[name].append(score)
+        means = {name: f"{sum(values) / len(values):.3g} (of {len(values)})" for name, values in scores.items()}
+        costs = numbers[~np.isnan(numbers[:, 2]), 2]
+        row = {"model": model or "(not named)", "questions": len(facts), "share": len(facts) / total}
+        row |= {
+            "dollars": float(costs.mean()) if costs.size else None,
+            "in all": float(costs.sum()) or None,
+            "scores": means,
+        }
+        rows.append(row | {"length": float(numbers[:, 0].mean()), "later turns": float(numbers[:, 1].mean())})
+    return rows
+
+
+def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Sequence[float]]) -> Iterator[str]:
+    """Yield what the log shows and cannot show. prices: model -> dollars per million tokens, input and output first."""
+    numbers = [np.array([fact[:5] for fact in facts]) for facts in sorted(by_model.values(), key=len)]
+    if len(numbers) > 1:
+        gap = np.abs(np.subtract(*(part[:, :2].mean(0) for part in numbers[-2:])))
+        if (gap > _APART * np.sqrt(sum(part[:, :2].var(0) / len(part) for part in numbers[-2:])) + 1e-9).any():
+            yield "the two most frequent models got different questions: see their length and later turns"
+    tokens = np.concatenate(numbers)[:, 3:]
+    tokens = tokens[~np.isnan(tokens).any(axis=1)]
+    for model, (of_input, of_output, *_) in prices.items() if len(tokens) else ():
+        short, long = np.quantile(tokens[:, 1], (0.1, 0.9))
+        low, high = (
+            float(tokens[:, 0].sum() * of_input + len(tokens) * of_output * end) / 1e6 for end in (short, long)
+        )
+        span = f"{money(low, 'dollars')} to {money(high, 'dollars')} with answers of {short:.0f} to {long:.0f} tokens"
+        yield f"{model} would have cost {span}, for {counted(len(tokens), 'question')} whose tokens are known"
+    yield _NO_COMPARISON

@@ -1,0 +1,179 @@
+"""Logs of other tools become questions, whatever their fields hold."""
+
+import contextlib
+import json
+import re
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ragbandit.router.offline.traffic.questions import QuestionLog
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.workers.evaluation.runs import read_questions
+from tests.support import command
+from tests.unit.router.offline.traffic.other_logs import ANSWERED, ASKED, LOGS, lines
+
+
+@pytest.fixture
+def log_of(tmp_path):
+    def make(text, name="log.jsonl", **options):
+        file = tmp_path / name
+        file.write_text(text, "utf-8")
+        return QuestionLog(path=file, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_form_is_recognised_and_read(log_of, name):
+    """The content names the form, and the question is that of the root, with answer, model and what the log has."""
+    form, text = LOGS[name]
+    log = log_of(text, name="log")  # the name of the file says nothing
+    first, *others = log.rows()
+    assert (log.form["name"], first["question"], first["answer"]) == (form, ASKED, ANSWERED)
+    known = {"model": "mini", "prompt_tokens": 12, "completion_tokens": 3, "dollars": 0.004, "session": "s1"}
+    facts = {field: first[field] for field in known if field in first}
+    assert facts.items() <= known.items()
+    assert "model" in facts or name == "langfuse"
+    assert [row["question"] for row in others] == (["When?"] if name == "openwebui.json" else [])
+
+
+def test_costs_of_a_trace_count_once(log_of):
+    """A root that repeats the cost of its calls is not added to them, and calls without a root's cost are summed."""
+    (row,) = log_of(LOGS["langsmith.jsonl"][1]).rows()
+    assert row["dollars"] == 0.004
+    call = {
+        "traceId": "t",
+        "type": "GENERATION",
+        "input": "inner",
+        "costDetails": {"total": 0.25},
+        "parentObservationId": "r",
+    }
+    root = {"id": "r", "traceId": "t", "type": "SPAN", "input": "Why?"}
+    tool = {"id": "x", "traceId": "t", "type": "TOOL", "input": "y", "parentObservationId": "r"}
+    (row,) = log_of(lines({"id": "a", **call}, tool, {"id": "b", **call}, root)).rows()
+    assert (row["question"], row["dollars"]) == ("Why?", 0.5)
+
+
+def test_turns_of_a_chat_know_the_shown_answer(log_of):
+    """In the tree of a chat, the answer on the shown branch belongs to a question, not one that was made again."""
+    one, two = log_of(LOGS["openwebui.json"][1]).rows()
+    assert (one["answer"], one["turn"], one["scores"]) == (ANSWERED, 1, {"score": 1.0})
+    assert (two["answer"], two["turn"], two["session"]) == ("1897", 2, "s1")
+
+
+def test_fields_about_people_are_left_out_unless_asked_for(log_of):
+    """Users and metadata are only written on request."""
+    for personal in (False, True):
+        rows = log_of(LOGS["langfuse.json"][1], personal=personal).rows()
+        assert ("jo@example.org" in json.dumps([*rows])) is personal
+
+
+def test_gold_answers_are_those_that_the_log_names(log_of):
+    """Reference outputs and columns of right answers become gold answers; the answer that was given does not."""
+    for name in LOGS:
+        (row, *_) = log_of(LOGS[name][1]).rows()
+        assert row.get("answers", []) == (["Stoker"] if name in ("langsmith.jsonl", "table.csv") else [])
+
+
+def test_steps_and_records_without_messages_are_counted(log_of):
+    """Calls that go on after tools are steps; a spend log without texts names the setting that stores them."""
+    spend = {"spend": 1, "request_id": "r"}
+    chat = [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": None},
+        {"role": "tool", "content": "x"},
+    ]
+    rows = lines({**spend, "messages": {}}, {**spend, "request_id": "s", "messages": chat}, "no object")
+    log = log_of(rows + "\nno json\n")
+    assert [*log.rows()] == []
+    stored = next(reason for reason in log.left_out if "store_prompts_in_spend_logs" in reason)
+    assert log.left_out == {"is a str": (1, 3), "is not JSON": (1, 4), stored: (1, 1), "a step of an answer": (1, 2)}
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if not name.endswith(".csv")])
+@pytest.mark.parametrize("wrong", [None, 7, {"a": [True]}, ["x"]])
+def test_wrong_fields_leave_the_other_records_as_they_are(log_of, name, wrong):
+    """Any field may be null or of another type: the log is still read, and the record is counted or used."""
+    form, text = LOGS[name]
+    document = [json.loads(line) for line in text.splitlines()]
+
+    def spoiled(value, field):
+        if isinstance(value, dict):
+            return {key: wrong if key == field else spoiled(part, field) for key, part in value.items()}
+        return [spoiled(part, field) for part in value] if isinstance(value, list) else value
+
+    for field in sorted(set(re.findall(r'"(\w+)":', text))):
+        log = log_of(lines(*document, *spoiled(document, field)))
+        assert log.form["name"] == form
+        assert ASKED in {row["question"] for row in log.rows()}
+
+
+_NAMES = re.findall(
+    r"\w+",
+    "question input inputs messages attributes events chat history currentId role content parts id traceId spend name "
+    "request_id choices object created time scores usage parent_id spans observations key value kvlistValue values",
+)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(_NAMES),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(_JSON, min_size=1, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_no_json_makes_a_traceback(tmp_path_factory, values):
+    """Whatever JSON a file holds, it gives rows that JSON can represent, or is refused."""
+    file = tmp_path_factory.mktemp("log") / "log.jsonl"
+    file.write_text(lines({"question": "Why?"}, *values))
+    for row in QuestionLog(path=file).rows():
+        assert json.loads(json.dumps(row, allow_nan=False))["question"].strip()
+    file.write_text(json.dumps(values))
+    with contextlib.suppress(InvalidInput):
+        assert all(row["question"].strip() for row in QuestionLog(path=file).rows())
+
+
+def test_the_output_is_what_advise_reads(tmp_path):
+    """`data questions` writes a file that advise accepts, and prints models, costs and what the log cannot show."""
+    log, out, config = tmp_path / "log.jsonl", tmp_path / "out.jsonl", tmp_path / "config.yaml"
+    config.write_text("encoder: {model: hashing}\ngenerator: {model: big, token_prices: {input: 1.0, output: 10.0}}\n")
+    rows = [
+        {
+            "id": n,
+            "prompt": f"{'long ' * (20 * (n % 2))}question {n}?",
+            "model": ["mini", "large"][n % 2],
+            "cost": n % 2,
+        }
+        | {"prompt_tokens": 100, "completion_tokens": 10 + n, "score": 1, "expected": ["x"]}
+        for n in range(40)
+    ]
+    log.write_text(lines(*rows))
+    result = json.loads(command.run("data", "questions", log, "-o", out, "-c", config, "--json", code=0).stdout)
+    first = read_questions(out, family="ours")[0]
+    assert (first.question, first.answers) == ("question 0?", ["x"])
+    assert (result["questions"], result["of"], result["with right answers"]) == (40, "a table", 40)
+    facts = [(row["model"], row["questions"], row["dollars"], row["scores"]) for row in result["models"]]
+    assert facts == [("mini", 20, 0.0, {"score": "1 (of 20)"}), ("large", 20, 1.0, {"score": "1 (of 20)"})]
+    different, would, no_comparison, then = result["what this log shows"]
+    assert "different questions" in different
+    # 40 questions of 100 tokens at 1 dollar, and answers of 14 to 45 tokens at 10 dollars, per million
+    assert would.startswith("big would have cost $0.00956 to $0.022 with answers of 14 to 45 tokens")
+    assert "cannot show which model answers better" in no_comparison
+    assert then.startswith(f"next: ragbandit advise {out}")
+
+
+def test_a_log_without_questions_writes_nothing(tmp_path, monkeypatch):
+    """A file in which nobody asks is refused with the reasons, and no file is written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.jsonl").write_text(lines({"question": None}, {"question": " "}))
+    done = command.run("data", "questions", "log.jsonl", code=2)
+    assert "2: an empty question (first: record 1)" in done.stderr.replace("\n", " ")
+    assert not (tmp_path / "questions.jsonl").exists()

@@ -86,11 +86,15 @@ class InlineAnswers:
             for key in ids:
                 self._claimed.pop(key, None)
 
-    def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
+    def begin(
+        self, decision: Decision, *, live: bool, committed: "Future[Decision] | None" = None
+    ) -> tuple["Future[Outcome]", ReadStream | None] | None:
         with self._lock:
             if self._claimed.pop(decision.id, None) is None or self._context.ending.is_set():
                 return None
-        run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat)
+        run = ActiveRun(
+            decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat, committed=committed
+        )
         self._context.active_runs.begin(run)
         waiting = self._router.process.answers.expect(decision)
         stream = ReadStream(decision.id, wake=lambda: None) if live else None
@@ -161,6 +165,10 @@ class InlineAnswers:
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.to_thread(job.give_back))
             raise
+        if not await job.run.is_stored():
+            self._router.process.answers.answered([job.decision.id])
+            log.warning("an answer is thrown away, since its decision could not be stored", extra=job.log_extra)
+            return None
         job.has_content = writer is not None and writer.has_content
         if outcome.status == "failed":
             self._router.process.note_failure()

@@ -188,7 +188,8 @@ _NEWEST: Final = (
 
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
     """The turn of the first row whose arm neither the caller nor the kill switch chose. Unreadable rows are skipped."""
-    newest, newest_facts = None, {}
+    newest: RowMapping | None = None
+    newest_facts: Mapping[str, Json] = {}
     for row in newest_first:
         try:
             facts = json.loads(row["facts"])

@@ -137,8 +137,8 @@ def _forbidden_efforts(query: Query) -> set[str]:
         if bound is not None and bound not in EFFORTS:
             remedy = f"send one of {', '.join(EFFORTS)}"
             raise InvalidInput(f"{bound!r:.40} is not an effort", field=name, remedy=remedy)
-    low, high = (bound and EFFORTS.index(bound) for bound in bounds)  # type: ignore[arg-type]
-    allowed = EFFORTS[low : None if high is None else high + 1]
+    low, high = bounds
+    allowed = EFFORTS[EFFORTS.index(low) if low else 0 : EFFORTS.index(high) + 1 if high else None]
     return {f"{_EFFORT}:{effort}" for effort in EFFORTS if effort not in allowed or sent not in (None, effort)}
 
 

@@ -251,7 +251,7 @@ def test_the_last_turn_of_a_tool_loop_has_the_prompt(make_world):
 
 
 def test_a_derived_session_saves_at_most_this_prompt(make_world):
-    """Of a longer conversation that began alike, only as many tokens count as the new prompt has."""
+    """If a longer conversation began alike, only as many tokens count as the new prompt has."""
     world = make_world(**PRICED)
     session = f"{DERIVED}4711"
     first = turn(world, session=session)

@@ -160,7 +160,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _costs, _uneven, _budgets, _failing)
+    checks = (_schema, _costs, _uneven, _budgets, _failing, _gone)
     return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -263,6 +263,17 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
         denied = kind == "denied"
         remedy = "correct its generator's key, quota, model or address" if denied else "see its server's log"
         yield Finding("problem" if denied else "warning", f"arms.{arm}", what, remedy)
+
+
+def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    from ragbandit.router.serving.health.gone_models import GoneModels
+
+    models = GoneModels(database, arms=settings.worker_arms, generators=settings.named_generators)
+    models.read()
+    for arm, facts in models.retired.items():
+        what = f"its model {facts.get('model')} is gone (HTTP {facts.get('status')}), so the arm is not offered"
+        remedy = f"name a successor in its generator's `model`; if the model is back, `ragbandit policy restart {arm}`"
+        yield Finding("problem", f"arms.{arm}", what, f"{remedy} (docs/drift.md)")
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import origin_in
@@ -64,7 +65,9 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         serving = _serving(ledger, settings=settings)
         now = time.time()
         state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now)
-        poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
+        gone = GoneModels(ledger.database, arms=settings.worker_arms, generators=settings.named_generators)
+        seconds = settings.budget.seconds
+        poller = OutcomePoller(ledger.database, settings=settings.health, seconds=seconds, gone=gone)
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)

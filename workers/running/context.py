@@ -11,6 +11,7 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.deciding.steps.needs import Ability, passing_arms
+from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
@@ -70,10 +71,11 @@ class Context:
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
-        self.worker_arms = self.settings.worker_arms
-        self.passing = passing_arms(self.worker_arms, generators=self.settings.named_generators)
-        budget_s = self.settings.budget.seconds
-        self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=budget_s)
+        self.worker_arms, generators = self.settings.worker_arms, self.settings.named_generators
+        self.passing = passing_arms(self.worker_arms, generators=generators)
+        gone = GoneModels(self.store.database, arms=self.worker_arms, generators=generators)
+        seconds = self.settings.budget.seconds
+        self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=seconds, gone=gone)
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """Returns (queue, active runs from it) for each queue from which this process claims work."""

@@ -36,7 +36,7 @@ _MESSAGES: Final = (
 NO_ERROR: Final = ("", "success", "ok", "none", "null")
 #: status -> kind; other statuses are "failed" (5xx), "refused" (4xx) or "denied" (3xx: redirects are not followed)
 _KINDS: Final[Mapping[int, FailureKind]] = {
-    **dict.fromkeys((401, 402, 403, 404), "denied"),
+    **dict.fromkeys((401, 402, 403, 404, 410), "denied"),
     **dict.fromkeys((408, 504), "timeout"),
     429: "limited",
     # 424: the model failed (TGI, Bedrock). 425: too early. 498: no capacity (Groq). 499: a proxy gave up.
@@ -55,6 +55,8 @@ _READ: Final = 100_000
 _TAG: Final = re.compile(r"<(?:(?P<end>/?)(?P<name>script|style|head)\b)?[^<>]*>?", re.IGNORECASE)
 #: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
+#: words of servers that do not know a model
+_MODEL: Final = re.compile("model|deployment|no endpoints", re.IGNORECASE)
 _PARAM: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
 #: codes of a status 429 that another attempt does not change, since the quota or the money of the key is used up
 _NO_QUOTA: Final = frozenset(
@@ -75,6 +77,8 @@ class Failure:
     code: str | None = None
     #: parameter of the request that the server names
     param: str | None = None
+    #: True if the server no longer has the model: status 410, or 404 with a message about a model
+    gone: bool | None = None
 
     @property
     def has_no_quota(self) -> bool:
@@ -140,7 +144,9 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     code = _code(body)
     if status == 429 and code in _NO_QUOTA:
         kind, after_s = "denied", 0.0
-    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
+    gone = status == 410 or (status == 404 and _MODEL.search(f"{code} {server_message(body)}") is not None)
+    details: dict[str, Any] = {"code": code, "param": _param(body), "gone": gone or None}
+    return Failure(kind=kind, status=status, retry_after_s=after_s or None, **details)
 
 
 def failure_of_error(error: Exception) -> Failure:

@@ -98,16 +98,8 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
         facts |= said_of(chat.sent["messages"][skip:])
     if named_id is None:
         facts[NAMED_ID] = False
-    return chat_question(
-        request,
-        body,
-        chat=chat,
-        decision_id=response_id,
-        session=session,
-        own_id=own_id,
-        earlier=earlier,
-        facts=facts,
-    )
+    ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
+    return chat_question(request, body, chat=chat, earlier=earlier, facts=facts, **ids)
 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:

@@ -32,8 +32,8 @@ log = logging.getLogger("ragbandit.learner")
 #: keys of `made_by` that define an arm's version; not the index, which changes with its documents, and not the budget
 _PARTS: Final = ("arm", "params", "templates", "generator")
 _VERSIONS: Final = 8
-_ACTION: Final = "arm.change"
-_KIND: Final = "arm:"
+CHANGE: Final = "arm.change"
+KIND: Final = "arm:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ def declare_change(
         details: dict[str, Json] = {"reason": reason}
         if label is not None:
             details["label"] = label
-        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=details, now=now)
+        number = record(connection, actor=actor, action=CHANGE, target=f"{KIND}{arm}", facts=details, now=now)
     return ArmChange(number=number, arm=arm, made_at=now)
 
 
@@ -79,11 +79,11 @@ class ArmChanges:
         self._number, self._declared = state.get("number", 0), dict(state.get("declared", {}))
         self._versions = {arm: list(map(tuple, versions)) for arm, versions in state.get("versions", {}).items()}
         self._stored = self._state()
-        changes = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action == _ACTION)
+        changes = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action == CHANGE)
         with self.ledger.database.read() as connection:
             rows = connection.execute(changes.order_by(audit_log.c.number)).all()
         self._waiting = [
-            ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+            ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(KIND)), made_at=row.made_at)
             for row in rows
             if json.loads(row.facts).get("label", self.ledger.label) == self.ledger.label
         ]

@@ -12,7 +12,7 @@ that read the same outcomes of the last COUNTED_S seconds agree, except on probe
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice, takewhile
@@ -87,6 +87,8 @@ class CircuitBreaker:
         self._past: dict[_Source, list[_Past]] = {}
         #: circuit -> (decision that is its probe, time of the draw)
         self._probes: dict[_Source, tuple[DecisionId, float]] = {}
+        #: arms that are not offered whatever their outcomes are
+        self.gone: Container[ArmName] = ()
         self._remembered = max(REMEMBERED, settings.failures)
         self._lock = Lock()
 
@@ -189,6 +191,8 @@ class CircuitBreaker:
                 circuit = (arm, None)
             _, drawn_at = self._probes.get(circuit, (None, -math.inf))
             offered = state == "half_open" and now >= drawn_at + self.settings.cool_down_s
+        if arm in self.gone:
+            state, offered = "open", False
         since = failing[-1][0] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
 

@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, and_, case, not_, select
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBreaker, OutcomeSignal
+from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -39,6 +40,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
     made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
     return (
         select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"), made_by)
+        .add_columns(decisions.c.body_hash, decisions.c.made_at.label("decided_at"))
         .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
         .where(outcomes.c.made_at > after, outcomes.c.made_at <= until, not_(imported))
@@ -50,8 +52,10 @@ def newest(*, after: float, until: float) -> Select[Any]:
 class OutcomePoller:
     """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's time budget."""
 
-    def __init__(self, database: Database, *, settings: HealthSettings, seconds: float) -> None:
-        self.database, self.seconds = database, seconds
+    def __init__(
+        self, database: Database, *, settings: HealthSettings, seconds: float, gone: GoneModels | None = None
+    ) -> None:
+        self.database, self.seconds, self.gone = database, seconds, gone
         self.breaker = CircuitBreaker(settings)
         self._lock = Lock()
         self._read_at: float | None = None
@@ -97,6 +101,10 @@ class OutcomePoller:
             # Outcomes by a clock that is more than 300 s ahead are read later.
             rows = connection.execute(newest(after=after, until=now + 300.0)).all()
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)
+        if self.gone is not None:
+            self.gone.read()
+            self.gone.note([row for row in rows if row.decision_id not in recorded], now=now)
+            breaker.gone = self.gone.retired
         recent = {key: made_at for key, made_at in recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
         self._recorded = recent | {row.decision_id: row.made_at for row in rows}
         self.breaker = breaker

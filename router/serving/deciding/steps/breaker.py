@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
@@ -37,8 +38,9 @@ class Breaker(Step):
 
     def configure(self, served: ServedPolicy) -> None:
         if self._poller is None:  # a version of the policy changes neither section
-            health, budget = served.settings.health, served.settings.budget
-            self._poller = OutcomePoller(self.database, settings=health, seconds=budget.seconds)
+            settings, budget = served.settings, served.settings.budget
+            gone = GoneModels(self.database, arms=settings.worker_arms, generators=settings.named_generators)
+            self._poller = OutcomePoller(self.database, settings=settings.health, seconds=budget.seconds, gone=gone)
 
     @property
     def poller(self) -> OutcomePoller:
@@ -51,12 +53,15 @@ class Breaker(Step):
         wanted, tenants = [q.allowed for q in questions], [q.query.tenant for q in questions]
         healthy = self.poller.breaker.healthy(wanted, now=batch.now, tenants=tenants)
         for question, arms in zip(questions, healthy, strict=True):
-            question.arms = arms or question.allowed
+            question.arms = arms or self._not_gone(question.allowed)
             failing = tuple(arm for arm in question.allowed if arm not in arms)
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
             if not arms:
                 self._note_fail_open(question.allowed)
+
+    def _not_gone(self, arms: tuple[ArmName, ...]) -> tuple[ArmName, ...]:
+        return tuple(arm for arm in arms if arm not in self.poller.breaker.gone) or arms
 
     def _note_fail_open(self, arms: Sequence[ArmName]) -> None:
         self.fail_opens += 1

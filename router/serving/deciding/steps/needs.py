@@ -137,8 +137,9 @@ def _forbidden_efforts(query: Query) -> set[str]:
         if bound is not None and bound not in EFFORTS:
             remedy = f"send one of {', '.join(EFFORTS)}"
             raise InvalidInput(f"{bound!r:.40} is not an effort", field=name, remedy=remedy)
-    low, high = bounds
-    allowed = EFFORTS[EFFORTS.index(low) if low else 0 : EFFORTS.index(high) + 1 if high else None]
+    names = list[Json](EFFORTS)
+    low, high = (names.index(bound or end) for bound, end in zip(bounds, (names[0], names[-1]), strict=True))
+    allowed = names[low : high + 1]
     return {f"{_EFFORT}:{effort}" for effort in EFFORTS if effort not in allowed or sent not in (None, effort)}
 
 

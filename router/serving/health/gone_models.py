@@ -1,0 +1,77 @@
+"""Gone models: arms whose model's server replied 410, or 404 for the model to two different questions.
+
+Such an arm is not offered until its settings change, or `ragbandit policy restart ARM` declares a change. The audit log
+has these retirements, so every process reads them.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Row, select
+
+from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import audit_log
+from ragbandit.shared.model_servers.failures import failure_of
+from ragbandit.shared.types import ArmName, Json
+
+log = logging.getLogger("ragbandit.health")
+
+_ACTION: Final = "arm.gone"
+#: number of different questions that must get the status 404
+_QUESTIONS: Final = 2
+
+
+class GoneModels:
+    def __init__(
+        self, database: Database, *, arms: Mapping[str, Mapping[str, Json]], generators: Mapping[str, GeneratorSettings]
+    ) -> None:
+        self._database = database
+        #: arm -> (its model, hash of its settings)
+        self._known: dict[ArmName, tuple[str, str]] = {}
+        for name, params in arms.items():
+            generator = generators.get(str(params.get("generator", DEFAULT)))
+            if generator is not None and params.get("class", name) != "http":
+                self._known[ArmName(name)] = generator.model, body_hash(repr((dict(params), generator.model_dump())))
+        #: retired arm -> {"model", "status", "settings": hash of the arm's settings}
+        self.retired: dict[ArmName, Mapping[str, Any]] = {}
+        #: arm -> hashes of the requests with a 404 since its last success
+        self._requests: dict[ArmName, set[str]] = {}
+        self._number, self._began = 0, float("inf")
+
+    def read(self) -> None:
+        """Read the new entries of the audit log. Raises StoreError."""
+        query = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action.in_([_ACTION, CHANGE]))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(audit_log.c.number)).all()
+        for row in rows:
+            arm, facts, self._number = ArmName(row.target.removeprefix(KIND)), object_or_empty(row.facts), row.number
+            self.retired.pop(arm, None)
+            if row.action == _ACTION and arm in self._known and facts.get("settings") == self._known[arm][1]:
+                self.retired[arm] = facts
+
+    def note(self, rows: Sequence[Row[Any]], *, now: float) -> None:
+        """Retire arms by new outcomes, newest first, of decisions since the first call. Raises StoreError."""
+        self._began = min(self._began, now)
+        for row in reversed(rows):
+            arm, made_by = ArmName(row.arm), object_or_empty(row.made_by)
+            failure = failure_of(made_by)
+            if row.status != "failed":
+                self._requests.pop(arm, None)
+            elif failure is not None and failure.gone and arm in self._known and arm not in self.retired:
+                model, settings = self._known[arm]
+                if made_by.get("generator") != model or row.decided_at < self._began:
+                    continue  # an earlier configuration of the arm
+                requests = self._requests.setdefault(arm, set())
+                requests.add(row.body_hash)
+                if failure.status == 410 or len(requests) >= _QUESTIONS:
+                    facts = {"model": model, "status": failure.status, "settings": settings}
+                    with self._database.write() as connection:
+                        record(connection, actor="service", action=_ACTION, target=f"{KIND}{arm}", facts=facts, now=now)
+                    log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
+                    self.read()

@@ -148,10 +148,10 @@ class SessionTurn:
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int
-    #: decision of the newest request: this turn, or a later turn of its tool loop
-    last: DecisionId
-    #: when `last` was made, and its facts
-    made_at: float
+    #: row of the newest request, which is this turn or a later turn of its tool loop: "id", "made_at", "cost" of its
+    #: outcome (JSON, None without one)
+    newest: RowMapping
+    #: facts of the newest request
     facts: Mapping[str, Json]
 
 
@@ -177,7 +177,8 @@ _TURN: Final = select(
     # Quotes inside JSON strings are escaped, so this matches only the key and never a message.
     decisions.c.request.contains('"forced":true').label("forced"),
     decisions.c.request.contains(f'"{TOOL_TURN}":', autoescape=True).label("tool"),
-)
+    outcomes.c.cost,
+).outerjoin_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id)
 _BY_ID: Final = _TURN.where(decisions.c.id == bindparam("id"))
 _NEWEST: Final = (
     _TURN.where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
@@ -205,7 +206,6 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
         if newest is None or newest["arm"] != row["arm"]:
             newest, newest_facts = row, facts
         first, turn = (DecisionId(row["id"]), 1) if stay is None else (stay.first, stay.turn)
-        last, made_at = DecisionId(newest["id"]), newest["made_at"]
-        common: dict[str, Any] = {"first": first, "turn": turn, "last": last, "made_at": made_at, "facts": newest_facts}
+        common: dict[str, Any] = {"first": first, "turn": turn, "newest": newest, "facts": newest_facts}
         return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, **common)
     return None

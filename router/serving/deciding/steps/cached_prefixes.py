@@ -4,12 +4,10 @@ The provider forgets a prompt some minutes after its last use, so an old turn sa
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
-
-from sqlalchemy import select
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
@@ -19,7 +17,6 @@ from ragbandit.router.serving.deciding.steps.sticky_turns import session_of
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
 from ragbandit.router.storage.rows.outcome_rows import own_cost
-from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.model_servers.message_parts import listed
 from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import ArmName, Cost, Decision, Fact, Json, StickyTurn
@@ -83,15 +80,14 @@ class CachedPrefixes(Step):
         if not (self._caches and questions):
             return
         turns = newest_turns(self.database, {session_of(question.query) for question in questions})
-        costs = self._costs([turn.last for turn in turns.values()])
         for question in questions:
             last, decision = turns.get(session_of(question.query)), question.decision
             assert decision is not None
             scores = decision.scores  # None if the policy failed, or predicts no rewards
             if last is None or last.arm not in question.arms or scores is None:
                 continue
-            saves = self._saves(question, last=last, cost=costs.get(last.last, Cost()))
-            gain, idle_s = max(scores) - scores[question.arms.index(last.arm)], batch.now - last.made_at
+            saves, idle_s = self._saves(question, last=last), batch.now - last.newest["made_at"]
+            gain = max(scores) - scores[question.arms.index(last.arm)]
             if gain > saves or saves <= 0.0:
                 continue
             life = CacheLife.of(last.facts)
@@ -102,25 +98,18 @@ class CachedPrefixes(Step):
             question.add(StickyTurn(first=last.first, turn=last.turn + 1, turns=0))
             question.add(CachedPrefix(gain=gain, saves=saves))
 
-    def _saves(self, question: Question, *, last: SessionTurn, cost: Cost) -> float:
+    def _saves(self, question: Question, *, last: SessionTurn) -> float:
         """Reward that the prompt of the last turn saves while it is cached."""
-        cache = self._caches.get(last.arm)
+        cache, tokens = self._caches.get(last.arm), 0
         if cache is None:
             return 0.0
-        tokens, most = cache.readable(cost, is_repeat=last.last != last.first), question.query.request.get(TOKENS)
+        with suppress(AttributeError, TypeError, ValueError):  # no outcome, or a damaged row
+            tokens = cache.readable(own_cost(last.newest["cost"]), is_repeat=last.newest["id"] != last.first)
+        most = question.query.request.get(TOKENS)
         if question.query.own_session is None and isinstance(most, int):
             tokens = min(tokens, most)  # the last turn may be a longer conversation that began alike
         weight = self._reward.weight if question.cost_weight is None else question.cost_weight
         return weight * self._rate * cache.saved * tokens
-
-    def _costs(self, ids: Sequence[str]) -> dict[str, Cost]:
-        costs = {}
-        with self.database.read() as connection:
-            query = select(outcomes.c.decision_id, outcomes.c.cost).where(outcomes.c.decision_id.in_(ids))
-            for key, cost in connection.execute(query):
-                with suppress(AttributeError, TypeError, ValueError):  # a damaged row
-                    costs[key] = own_cost(cost)
-        return costs
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

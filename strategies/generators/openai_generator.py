@@ -132,6 +132,7 @@ class OpenAiGenerator(Generator):
         clock = asyncio.get_running_loop().time
         began = clock()
         fields = request_fields(reply.request, model=self.name, options=self._options)
+        has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
         while True:
             reply.attempts += 1
             try:
@@ -140,9 +141,11 @@ class OpenAiGenerator(Generator):
                         if reply.first_s is None and fields["stream"]:
                             reply.first_s = clock() - began
                         reply.take(value)
-                        if reply.has_begun and (reply.finish is not None or silence.when() is not None):
+                        if (reply.finish is not None or is_limited) and reply.has_begun:
+                            is_limited = False
                             silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
-                        await _pass_on(reply, feed=feed)
+                        if has_reader:
+                            await _pass_on(reply, feed=feed)
                         if reply.has_enough:
                             return
                 return

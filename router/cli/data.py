@@ -27,7 +27,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
-from ragbandit.router.offline.traffic.facts import Fact, model_facts, sentences
+from ragbandit.router.offline.traffic.facts import Fact, fact_of, model_facts, sentences
 from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
@@ -361,9 +361,9 @@ def questions(
         log = QuestionLog(path=readable, personal=keep_personal)
         for row in log.rows():
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            facts[row.get("model", "")].append(Fact.of(row))
+            facts[row.get("model", "")].append(fact_of(row))
             labelled += "answers" in row
-        left_out = [f"{count}: {reason} (first: record {first})" for reason, (count, first) in log.left_out.items()]
+        left_out = [f"{len(at)}: {reason} (first: record {at[0]})" for reason, at in log.left_out.items()]
         if not facts:
             raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
     result = {"questions": sum(map(len, facts.values())), "of": log.form["name"], "with right answers": labelled}

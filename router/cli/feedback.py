@@ -26,6 +26,7 @@ from ragbandit.router.learning.exclusions import checked_source, relearn, select
 from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
 from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of, written_number
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
+from ragbandit.router.offline.traffic.questions import FORMS
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -40,26 +41,12 @@ from ragbandit.shared.types import Feedback
 _PAGE: Final = 500
 #: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
-_GOOD: Final = (
-    "true yes y up upvote thumbsup thumbup like liked good great positive helpful correct right pass passed 👍"
-)
-_BAD: Final = (
-    "false no n down downvote thumbsdown thumbdown dislike disliked bad poor negative unhelpful nothelpful incorrect"
-    " wrong fail failed 👎"
-)
 #: word for a rating, in lower case without spaces and dashes -> whether the answer is good
-_WORDS: Final = dict.fromkeys(_GOOD.split(), True) | dict.fromkeys(_BAD.split(), False)
-_PEOPLE: Final = "human user enduser person annotator annotation api app ui sdk manual"
-_JUDGES: Final = "judge eval evaluator autoeval llm llmjudge aijudge llmasajudge model onlinescoring"
-#: name of a source in exports of Langfuse, LangSmith, Phoenix, MLflow, Opik and Argilla, in `plain_name` -> our name
-_SOURCES: Final = {
-    **dict.fromkeys(_PEOPLE.split(), "human"),
-    **dict.fromkeys(_JUDGES.split(), "judge"),
-    **dict.fromkeys(("code", "heuristic", "rule"), "code"),
-    **dict.fromkeys(("label", "gold", "goldlabel", "groundtruth"), "label"),
-}
+_WORDS: Final = {word: kind == "good" for kind in ("good", "bad") for word in FORMS["ratings"][kind].split()}
+#: name of a source in other tools, in `plain_name` -> our name
+_SOURCES: Final = {name: source for source, names in FORMS["sources"].items() for name in names.split()}
 #: other names of the decision's id, in `plain_name`
-_ID_NAMES: Final = ("decisionid", "decision", "queryid", "requestid", "traceid", "messageid")
+_ID_NAMES: Final = tuple(FORMS["ratings"]["ids"].split())
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
 
@@ -155,7 +142,7 @@ def import_(
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )
-        importer = _Importer(store, settings=settings, fields=fields, source=source, scale=scale)
+        importer = FeedbackImporter(store, settings=settings, fields=fields, source=source, scale=scale)
         importer.check(readable, file=file)
         try:
             with bars(errors) as progress:
@@ -177,7 +164,7 @@ def import_(
         raise typer.Exit(1)
 
 
-class _Importer:
+class FeedbackImporter:
     """Imports feedback from lines, and counts the results. fields: field of a judgement -> dotted path in a line."""
 
     def __init__(
@@ -204,7 +191,7 @@ class _Importer:
             with contextlib.suppress(InvalidInput):
                 entry = parse()
                 for name in ("rating", "reward"):
-                    amount = _amount(_cell(entry, self._fields[name]))
+                    amount = _amount(cell(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
                     are_thumbs &= name != "rating" or amount in (-1, 1)
@@ -257,7 +244,7 @@ class _Importer:
             self._fault(number, fault)
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        cells = {name: _cell(entry, path) for name, path in self._fields.items()}
+        cells = {name: cell(entry, path) for name, path in self._fields.items()}
         if is_missing(cells["decision_id"]):
             others = {plain_name(name): value for name, value in entry.items()}
             cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
@@ -287,7 +274,7 @@ class _Importer:
             self.faults.append(f"{number}{field} {error.message}{remedy}")
 
 
-def _cell(entry: Mapping[str, Any], path: str) -> Any:
+def cell(entry: Mapping[str, Any], path: str) -> Any:
     """The value of a field: its name, or a dotted path into objects and lists, as user.id or scores.0.value."""
     return entry[path] if path in entry else value_at(entry, path.replace("[", ".").replace("]", "").split("."))
 

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
@@ -25,6 +25,7 @@ from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.ratings import RatingPoller
 from ragbandit.workers.running.recovery import recover
 from ragbandit.workers.running.retries import insist
 from ragbandit.workers.running.scorers import Checking
@@ -196,6 +197,11 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("extend the hourly totals", extend_totals, every_s=5.0, at_end=extender.release).start(),
         version_learning(context),
     ]
+    for name, source in settings.ratings.items():
+        poller = RatingPoller(name, source, context=context)
+        end = partial(poller.lease.release, holder=poller.holder)
+        common: dict[str, Any] = {"every_s": source.every_s, "outage": poller.outage}
+        routines.append(Routine(f"fetch ratings.{name}", poller.poll, at_end=end, **common).start())
     days = settings.retention.days
     if days is not None:
         retention = Retention(database, holder=lease_holder("retention"), days=days)

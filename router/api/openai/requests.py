@@ -25,7 +25,7 @@ from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import DERIVED, ArmName, Caller, DecisionId, Json, Message, Query
@@ -225,6 +225,7 @@ def chat_question(
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
     entries = {**_facts(body, chat=chat), **prices, **(facts or {}), "metadata": dict(metadata)}
+    entries[RATED_MESSAGE] = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
     entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
     if CHAT_HASH in entries:
         entries[CONVERSATION] = conversation

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,22 +14,13 @@ _NO_COMPARISON: Final = (
     "without the probabilities with which models were chosen, this log cannot show which model answers better: its "
     "means are no comparison"
 )
+#: characters of the question, whether it is a later turn, dollars, prompt tokens, completion tokens, scores by name
+Fact = tuple[float, float, float, float, float, Mapping[str, float]]
 
 
-class Fact(NamedTuple):
-    """The numbers of a row; NaN if the log lacks one. later: 1 for a later turn of a conversation."""
-
-    characters: float
-    later: float
-    dollars: float
-    prompt_tokens: float
-    completion_tokens: float
-    scores: Mapping[str, float]
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "Fact":
-        dollars, read, written = (row.get(name, np.nan) for name in cls._fields[2:5])
-        return cls(len(row["question"]), row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {}))
+def fact_of(row: Mapping[str, Any]) -> Fact:
+    dollars, read, written = (row.get(name, np.nan) for name in ("dollars", "prompt_tokens", "completion_tokens"))
+    return len(row["question"]), row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {})
 
 
 def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
@@ -37,17 +28,14 @@ def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
     total, rows = sum(map(len, by_model.values())), list[dict[str, Any]]()
     for model, facts in sorted(by_model.items(), key=lambda item: -len(item[1])):
         numbers, scores = np.array([fact[:5] for fact in facts]), defaultdict[str, list[float]](list)
-        for name, score in (pair for fact in facts for pair in fact.scores.items()):
+        for name, score in (pair for fact in facts for pair in fact[5].items()):
             scores[name].append(score)
         means = {name: f"{sum(values) / len(values):.3g} (of {len(values)})" for name, values in scores.items()}
         costs = numbers[~np.isnan(numbers[:, 2]), 2]
         row = {"model": model or "(not named)", "questions": len(facts), "share": len(facts) / total}
-        row |= {
-            "dollars": float(costs.mean()) if costs.size else None,
-            "in all": float(costs.sum()) or None,
-            "scores": means,
-        }
-        rows.append(row | {"length": float(numbers[:, 0].mean()), "later turns": float(numbers[:, 1].mean())})
+        row |= {"dollars": float(costs.mean()) if costs.size else None, "in all": float(costs.sum()) or None}
+        row |= {"length": float(numbers[:, 0].mean()), "later turns": float(numbers[:, 1].mean()), "scores": means}
+        rows.append(row)
     return rows
 
 

@@ -2,187 +2,158 @@
 
 A question is the last message of the user in a record; in a trace, of its root or else its earliest record. Tools,
 searches and later steps ask nothing, but their costs count. The file is read twice, so that memory holds no texts.
-forms.toml has the forms of logs and the names of fields.
 """
 
 import contextlib
 import math
 import re
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name, records
-from ragbandit.router.offline.traffic.messages import answer_of, question_of, unpacked
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.json_lines import DECODER
 from ragbandit.shared.model_servers.message_parts import clean, listed, words_of
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
 Record = Mapping[str, Any]
-_FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
-_KEYS: Final = _FORMS["keys"].split()
+#: names and patterns of other tools
+FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
 #: our field -> plain names of it, the last one counts
-_PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in _FORMS["fields"].items()}
-#: maximum number of traces in a file; number of records among which one must have a known form
-_MOST: Final = 500_000
-_SEARCHED: Final = 2000
-#: kinds of records that ask nothing, and that call a model
-_INNER: Final = re.compile(r"(execute_)?tool|retriev.*|.*embedding.*|rerank.*|parser|prompt|guardrail|evaluator|event")
-_CALL: Final = re.compile(r"|llm|a?chat.*|a?(text_)?completion|generat.*|a?responses")
+_PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
-PERSONAL: Final = ("user", "metadata")
-#: fields of a row, in their order
-_WRITTEN: Final = (
-    "id question answers answer model dollars prompt_tokens completion_tokens session turn time scores tags"
-)
-#: lists of records in an envelope, and in a record
-_ENVELOPES: Final = ("resourceSpans", "scopeSpans", "instrumentationLibrarySpans", "spans", "runs", "data")
-_PARTS: Final = ("observations", "child_runs")
-_EVENT: Final = re.compile(r"gen_ai\.(user|assistant|system|tool|choice)(\.message)?")
-_plain = cache(plain_name)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Trace:
-    line: int
-    reason: str
-    #: (whether it has a parent, time, number, place in its record) of the record with the question
-    first: tuple[bool, float, int, int] = (True, math.inf, 0, -1)
-    #: sums over records without a parent, and over calls of models
-    of_root: Counter[str] = field(default_factory=Counter)
-    of_calls: Counter[str] = field(default_factory=Counter)
-    models: dict[str, None] = field(default_factory=dict)
-
-    def add(self, row: Record, *, number: int, place: int) -> None:
-        is_part = "parent" in row
-        if not is_part or _CALL.fullmatch(row["kind"]):
-            (self.of_calls if is_part else self.of_root).update({name: row[name] for name in NUMBERS if name in row})
-        self.models |= dict.fromkeys([row["model"]] if "model" in row else [])
-        candidate = is_part, row.get("time", math.inf), number, place
-        if "question" in row and (self.first[3] < 0 or candidate < self.first):
-            self.first = candidate
+#: maximum number of traces in a file
+_MOST: Final = 500_000
 
 
 @dataclass(kw_only=True)
 class QuestionLog:
-    """The questions of a file. personal: whether rows have the fields about people. Raises InvalidInput."""
+    """The questions of a file. personal: whether rows have the fields about people. `rows` sets the other fields."""
 
     path: Path
     personal: bool = False
-    form: Record = field(init=False)
-    #: reason -> (number of records or traces that are left out for it, number of the first one)
-    left_out: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        names: Record = {}
-        for number, parse in records(self.path, keys=_KEYS):
-            with contextlib.suppress(InvalidInput, RecursionError):
-                for names in map(_named, _expanded(parse())):
-                    for form in _FORMS["forms"]:
-                        if all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"]):
-                            self.form = form
-                            return
-            if number > _SEARCHED:
-                break
-        message = f"this log has no known form: a record has {', '.join(names)[:300] or 'no fields'}"
-        raise InvalidInput(message, field=str(self.path), remedy="name the columns question and answer (docs/logs.md)")
+    form: Record = field(default_factory=dict)
+    #: reason -> numbers of the records, or of the first records of traces, that are left out for it
+    left_out: dict[str, list[int]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a row of each question, in the form that `advise` reads."""
-        traces: dict[str, _Trace] = {}
-        for number, place, key, row in self._parsed():
-            trace = traces.setdefault(key, _Trace(line=number, reason=row["reason"]))
-            trace.add(row, number=number, place=place)
-            if len(traces) > _MOST:
+        """Yield a row of each question, in the form that `advise` reads. Raises InvalidInput."""
+        #: trace -> (whether it has a parent, time, number, place) of the record with the question; place -1 without one
+        firsts: dict[str, tuple[bool, float, int, int]] = {}
+        sums: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
+        models: dict[str, dict[str, None]] = defaultdict(dict)
+        for key, row, number, place in self._parsed():
+            first = firsts.setdefault(key, (True, math.inf, number, -1))
+            candidate = "parent" in row, row.get("time", math.inf), number, place
+            sums[key, candidate[0]].update({name: row[name] for name in NUMBERS if name in row})
+            models[key] |= dict.fromkeys([row["model"]] if "model" in row else [])
+            if row["question"] and (first[3] < 0 or candidate < first):
+                firsts[key] = candidate
+            if len(firsts) > _MOST:
                 remedy = "split the file, and read each part"
                 raise InvalidInput(f"it has more than {_MOST:,} questions", field=str(self.path), remedy=remedy)
-        self.left_out.clear()  # unreadable records are counted again below
-        for number, place, key, row in self._parsed():
-            chosen = traces.get(key)  # None if the file has grown meanwhile
-            if chosen and chosen.first[2:] == (number, place):
-                row |= {**(chosen.of_root or chosen.of_calls), "id": key, "model": " + ".join(chosen.models)}
-                facts = {name: row.get(name) for name in (*_WRITTEN.split(), *(PERSONAL if self.personal else ()))}
-                facts["time"] = iso_time(row.get("time"))
-                written, _ = clean(plain_tree(facts))
-                yield {name: value for name, value in written.items() if value not in (None, "", [], {})}
-        for trace in traces.values():
-            if trace.first[3] < 0:
-                self._leave_out(trace.reason, trace.line)
+        if not self.form:
+            remedy = "name the columns question and answer, or see docs/logs.md"
+            raise InvalidInput("this log has no known form", field=str(self.path), remedy=remedy)
+        without = [first[2] for first in firsts.values() if first[3] < 0]
+        self.left_out = {self.form.get("missing", "no message of a user"): without} if without else {}
+        written = [*_PATHS][: -3 if self.personal else -5]
+        for key, row, number, place in self._parsed():  # unreadable records are counted in this pass
+            if firsts.get(key, ())[2:] == (number, place):
+                row |= {**(sums[key, False] or sums[key, True]), "id": key, "model": " + ".join(models[key])}
+                facts, _ = clean(plain_tree({**row, "time": iso_time(row.get("time"))}))
+                yield {name: facts[name] for name in written if facts.get(name) not in (None, "", [], {})}
 
-    def _parsed(self) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
-        for number, parse in records(self.path, keys=_KEYS):
+    def _parsed(self) -> Iterator[tuple[str, dict[str, Any], int, int]]:
+        """Yield (key of the trace, our fields, number of the record, place in it) of each record of the known form."""
+        for number, parse in records(self.path, keys=FORMS["keys"].split()):
             try:
-                rows = [_row(_named(record), form=self.form) for record in _expanded(parse())]
+                parts = [*map(_named, _expanded(parse()))]
+                self.form = self.form or next(filter(None, map(_form_of, parts)), {})
+                rows = [*map(self._row, parts if self.form else ())]
             except (InvalidInput, RecursionError) as error:
-                self._leave_out(getattr(error, "message", "nested too deeply").partition(":")[0], number)
+                reason = getattr(error, "message", "nested too deeply").partition(":")[0]
+                self.left_out.setdefault(reason, []).append(number)
                 continue
             for place, row in enumerate(rows):
                 key = words_of(row.get("trace") or row.get("id")).strip()[:200]
-                yield number, place, key or f"{number}-{place}", row
+                yield key or f"{number}-{place}", row, number, place
 
-    def _leave_out(self, reason: str, number: int) -> None:
-        reason = reason if reason in self.left_out or len(self.left_out) < 20 else "other reasons"
-        count, first = self.left_out.get(reason, (0, number))
-        self.left_out[reason] = count + 1, min(first, number)
+    def _row(self, names: Record) -> dict[str, Any]:
+        """Our fields of a record. The question is empty if it asks nothing."""
+        used = {name: value for name, value in names.items() if value is not None}
+        used.pop(self.form.get("unused", ""), None)
+        row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
+        for name in (*NUMBERS, "turn", "time"):
+            value = row.pop(name, None)
+            with contextlib.suppress(ValueError):
+                row[name] = _seconds(value) if name == "time" else max(0.0, cells.number(value, most=1e12))
+        row |= {name: words_of(row[name])[:200] for name in ("model", "session") if name in row}
+        gold = _unpacked(row.get("answers"))
+        texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
+        row |= {"answers": [*filter(None, map(_answer_of, texts))], "answer": _answer_of(row.get("answer"))}
+        row["scores"] = _scores(_unpacked(row.get("scores")))
+        asked, turn = _question_of(row.pop("question", None))
+        is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
+        row |= {"question": "", "turn": int(row.get("turn", turn))}
+        with contextlib.suppress(InvalidInput):
+            row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
+        return row
+
+
+def _form_of(names: Record) -> Record | None:
+    forms = FORMS["forms"]
+    return next((f for f in forms if all(any(re.fullmatch(mark, name) for name in names) for mark in f["marks"])), None)
 
 
 def _expanded(entry: Record) -> Iterator[Record]:
-    """The records in a record: spans, observations and runs, questions of a chat, and itself."""
+    """The records in a record: spans, observations and runs, questions of a chat of Open WebUI, and itself."""
     chat = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
-    messages = chat["history"].get("messages") if isinstance(chat.get("history"), dict) else None
-    if isinstance(messages, dict):
-        yield from _questions_of_chat(entry, messages=messages, last=chat["history"].get("currentId"))
+    history = chat["history"] if isinstance(chat.get("history"), dict) else {}
+    if isinstance(history.get("messages"), dict):
+        shown, key = list[Record](), history.get("currentId")
+        while isinstance(key, str) and isinstance(history["messages"].get(key), dict):
+            shown.append(
+                {"id": key, **history["messages"].pop(key)}
+            )  # taken out, since a damaged tree may have a circle
+            key = shown[-1].get("parentId")
+        asked = [at for at, message in enumerate(shown) if message.get("role") == "user"]
+        for turn, at in enumerate(reversed(asked), start=1):
+            about = {"id": shown[at]["id"], "asked": shown[at].get("content"), "turn_of_chat": turn}
+            answer = shown[at - 1] if at and shown[at - 1].get("role") == "assistant" else {}
+            yield {
+                **answer,
+                **about,
+                "answered": answer.get("content"),
+                "session": entry.get("id"),
+                "user": entry.get("user_id"),
+            }
         return
-    if not any(isinstance(entry.get(name), list) for name in _ENVELOPES):
+    if not any(isinstance(entry.get(name), list) for name in FORMS["envelopes"]):
         yield _with_messages(entry) if entry.get("attributes") else entry
     trace = entry.get("traceId") or entry.get("trace_id") or entry.get("id")
-    for name in (*_ENVELOPES, *_PARTS):
+    for name in (*FORMS["envelopes"], *FORMS["parts"]):
         inherited = {"traceId": trace, **({"parentObservationId": trace} if name == "observations" else {})}
         for part in listed(entry.get(name) or []):
             yield from _expanded(inherited | {key: value for key, value in part.items() if value is not None})
 
 
-def _questions_of_chat(entry: Record, *, messages: Record, last: object) -> Iterator[Record]:
-    """The messages of the user in the tree of a chat of Open WebUI, each with the answer that is shown."""
-
-    def path_to(key: Any) -> dict[str, Record]:
-        path: dict[str, Record] = {}
-        while isinstance(key, str) and isinstance(messages.get(key), dict) and key not in path:
-            path[key] = messages[key]
-            key = messages[key].get("parentId")
-        return path
-
-    shown = path_to(last)
-    answers = {
-        words_of(message.get("parentId")): message for message in (*listed([*messages.values()]), *shown.values())
-    }
-    for key in messages:
-        path = path_to(key)
-        if path and path[key].get("role") == "user":
-            turn = sum(message.get("role") == "user" for message in path.values())
-            asked = {"id": key, "asked": path[key].get("content"), "turn_of_chat": turn, "session": entry.get("id")}
-            answer = {
-                f"{name}": answers.get(key, {}).get(name) for name in ("model", "usage", "annotation", "timestamp")
-            }
-            yield {**answer, **asked, "answered": answers.get(key, {}).get("content"), "user": entry.get("user_id")}
-
-
 def _with_messages(span: Record) -> Record:
     """The span with its attributes as an object, and with the messages of its events."""
     attributes, turns = _attributes(span["attributes"]), dict[str, list[Any]](asked=[], answered=[])
-    for event in listed(unpacked(span.get("events")) or []):
-        body, kind = _attributes(event.get("attributes")), _EVENT.fullmatch(words_of(event.get("name")))
+    for event in listed(_unpacked(span.get("events")) or []):
+        body, kind = _attributes(event.get("attributes")), re.fullmatch(FORMS["event"], words_of(event.get("name")))
         if kind is None:
             attributes = {key: value for key, value in body.items() if key.startswith("gen_ai.")} | attributes
         elif kind[1] == "choice":
-            turns["answered"].append(answer_of(body))
+            turns["answered"].append(_answer_of(body))
         else:
             turns["asked"].append({"role": kind[1], "content": body.get("content")})
     return {**span, "attributes": attributes, **turns}
@@ -190,54 +161,24 @@ def _with_messages(span: Record) -> Record:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
-    value = unpacked(value)
-    if isinstance(value, dict):
-        return value
-    return {words_of(pair.get("key")): _any_value(pair.get("value")) for pair in listed(value or [])}
-
-
-def _any_value(value: Any) -> Any:
-    kind, held = next(iter(value.items()), ("", None)) if isinstance(value, dict) else ("", value)
-    values = held.get("values") if isinstance(held, dict) else None
-    if kind == "kvlistValue":
-        return _attributes(values)
-    return [_any_value(each) for each in listed(values or [])] if kind == "arrayValue" else held
+    value = _unpacked(value)
+    if isinstance(value, list):
+        pairs = ((words_of(pair.get("key")), pair.get("value")) for pair in listed(value))
+        value = {key: next(iter(held.values()), None) if isinstance(held, dict) else held for key, held in pairs}
+    return value if isinstance(value, dict) else {}
 
 
 def _named(record: Record, *, before: str = "", levels: int = 5) -> dict[str, Any]:
-    """Plain name of its path -> value, for each member of an object, also of one that is JSON in a text."""
+    """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
     names: dict[str, Any] = {}
     for key, value in record.items():
-        part = unpacked(value) if isinstance(value, str) and value[:1] == "{" else value
-        name = before + _plain(str(key))
-        if not is_missing(part) and (part or not isinstance(part, str | list | dict)):
-            names.setdefault(name, part)
+        part = _unpacked(value) if isinstance(value, str) and value[:1] == "{" else value
+        name = before + plain_name(str(key))
+        is_empty = is_missing(part) or (isinstance(part, str | list | dict) and not part)
+        names[name] = names.get(name) or (None if is_empty else part)
         if isinstance(part, dict) and levels:
             names = _named(part, before=name, levels=levels - 1) | names
     return names
-
-
-def _row(names: Record, *, form: Record) -> dict[str, Any]:
-    """Our fields of a record, with the kind of the record and the reason why it may be no question."""
-    used = {name: value for name, value in names.items() if name != form.get("unused")}
-    row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
-    for name in (*NUMBERS, "turn", "time"):
-        value = row.pop(name, None)
-        with contextlib.suppress(ValueError):
-            row[name] = _seconds(value) if name == "time" else max(0.0, cells.number(value, most=1e12))
-    row |= {name: words_of(row[name])[:200] for name in ("model", "session") if name in row}
-    row |= {"kind": words_of(row.get("kind")).lower(), "reason": form.get("missing", "no message of a user")}
-    row |= {"answer": answer_of(row.get("answer")), "scores": _scores(unpacked(row.get("scores")))}
-    row |= {"answers": _gold(row.get("answers"))}
-    asked = question_of(row.pop("question", None))
-    if _INNER.fullmatch(row["kind"]) or (asked and not asked[1]):
-        row["reason"] = "a step of an answer"
-    elif asked:
-        try:
-            row |= {"question": checked_text(asked[0], field="question"), "turn": int(row.get("turn", asked[1]))}
-        except InvalidInput as error:
-            row["reason"] = error.message
-    return row
 
 
 def _seconds(value: Any) -> float:
@@ -247,15 +188,6 @@ def _seconds(value: Any) -> float:
     while isinstance(value, float) and 1e11 < value < 1e21:
         value /= 1000.0
     return cells.seconds(value)
-
-
-def _gold(value: Any) -> list[str]:
-    """Right answers as texts, also from objects such as the reference outputs of LangSmith."""
-    value = unpacked(value)
-    texts = (
-        str(item) if type(item) in (int, float) else item for item in (value if isinstance(value, list) else [value])
-    )
-    return [*filter(None, map(answer_of, texts))]
 
 
 def _scores(value: Any) -> dict[str, float]:
@@ -268,3 +200,54 @@ def _scores(value: Any) -> dict[str, float]:
         with contextlib.suppress(ValueError):
             scores[name[:100] or "score"] = cells.number(part)
     return scores
+
+
+def _question_of(value: Any) -> tuple[str, int]:
+    """The last text of the user, and its number among the user's texts; 0 if it asks nothing.
+
+    A call with the results of tools at its end is a step of the answer to an earlier question.
+    """
+    turns = [turn for turn in _turns(value, "asked") if turn[0] != "system"]
+    texts = [text for role, text in turns if role in ("user", "") and text]
+    is_step = bool(turns) and (turns[-1][0] == "tool" or turns[-1] == ("user", ""))
+    return (texts[-1], 0 if is_step else len(texts)) if texts else ("", 0)
+
+
+def _answer_of(value: Any) -> str | None:
+    texts = [text for role, text in _turns(value, "answered") if role in ("assistant", "") and text]
+    return texts[-1] if texts else None
+
+
+def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
+    """Yield (role, text) of each message. The role of a text without one is empty. names: a list in forms.toml."""
+    parsed = _unpacked(value)
+    if isinstance(parsed, dict):
+        message = {**parsed, **next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})}
+        path = message.get("id")
+        kinds = (message.get("role"), message.get("type"), words_of(path) if isinstance(path, list) else None)
+        role = next(
+            filter(None, (re.fullmatch(FORMS["role"], kind.lower()) for kind in kinds if isinstance(kind, str))), None
+        )
+        if role is None:
+            held = filter(None, map(parsed.get, f"{FORMS[names]} {FORMS['around']}".split()))
+            yield from _turns(next(held, None), names)
+            return
+        content = next(filter(None, map(message.get, ("content", "parts", "text"))), None)
+        parts = content if isinstance(content, list) else [content]
+        said = [
+            part for part in parts if not re.match(FORMS["not_said"], words_of(listed(part)[:1] and part.get("type")))
+        ]
+        yield FORMS["roles"].get(role[1], role[1]), words_of(said).strip()
+    elif isinstance(parsed, list) and (parsed is value or any(isinstance(item, dict | list) for item in parsed)):
+        for item in parsed:
+            yield from _turns(item, names)
+    elif isinstance(value, str):
+        yield "", value.strip()
+
+
+def _unpacked(value: Any) -> Any:
+    """The value of JSON in a text; other values unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        with contextlib.suppress(ValueError):
+            return DECODER.decode(value)
+    return value

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: key in `Query.request`: hash of the whole chat request
 CHAT_HASH: Final = "chat_hash"
+#: key in `Query.request`: id that the client gives the answer, by which a rating finds the decision
+RATED_MESSAGE: Final = "message"
 #: Substring of the column `request` of decisions that answer instead of a failed one, and of no others: quotes inside
 #: JSON strings are escaped.
 LINKED: Final = f'"{FAILOVER}":{{"arm":'

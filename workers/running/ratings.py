@@ -1,0 +1,113 @@
+"""Ratings in other services: fetched by one process of all, and stored as feedback exactly once.
+
+The feedback's id is a hash of the rating's id, last change and value: a page that is read again adds nothing, and a
+changed rating replaces the rater's earlier one. Lists begin with the newest rating. A process reads the whole list
+once, and after that, or after a failure, up to the first page with a known rating.
+"""
+
+import json
+import os
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+import httpx
+from sqlalchemy import select
+
+from ragbandit.router.cli.feedback import FeedbackImporter, cell
+from ragbandit.router.config.sections import RatingsSettings
+from ragbandit.router.offline.traffic.questions import FORMS
+from ragbandit.router.storage.decisions.tool_turns import edge_of
+from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical
+from ragbandit.router.storage.sql.leases import Lease, lease_holder
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.telemetry.routines import StoreOutage
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.model_servers.outbound import check_address, shown_address
+from ragbandit.workers.running.context import Context
+
+#: time limits of the lease and of one reply, seconds
+LEASE_S, REPLY_S = 600.0, 30.0
+MOST_BYTES, MOST_PAGES = 64 << 20, 1000
+_PATHS: Final = {name: paths.split() for name, paths in FORMS["fetched"].items()}
+
+
+class RatingPoller:
+    def __init__(self, name: str, source: RatingsSettings, *, context: Context) -> None:
+        self._field, self._source, self._context = f"ratings.{name}", source, context
+        self.lease = Lease(database=context.store.database, name=self._field[:64])
+        self.holder, self._is_complete = lease_holder("ratings"), False
+        failing = f"cannot fetch {self._field}; trying again. Check its url, key_env and the service"
+        self.outage = StoreOutage(action="ratings", failing=failing, restored=f"{self._field} are fetched again")
+
+    def poll(self) -> None:
+        """Store the new ratings, if no other process does. Raises ConfigError, ValueError and httpx.HTTPError."""
+        if not self.lease.acquire(holder=self.holder, lease_s=LEASE_S):
+            return
+        settings, fields = self._context.settings, {name: name for name in (*_PATHS, "label", "reward", "event")}
+        importer = FeedbackImporter(
+            self._context.store, settings=settings, fields=fields, source=None, scale=self._source.scale
+        )
+        is_complete, self._is_complete = self._is_complete, False
+        for rows in self._pages():
+            importer.store_lines([(number, partial(self._record, row)) for number, row in enumerate(rows)])
+            if is_complete and importer.counts["known"]:
+                break
+        self._is_complete = True
+        if importer.counts["imported"]:
+            self._context.notifier.notify_learner()
+
+    def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A rating as a row of `feedback import`."""
+        sent = {name: [cell(row, path) for path in paths] for name, paths in _PATHS.items()}
+        record = {name: next((value for value in values if value is not None), None) for name, values in sent.items()}
+        chat, message = words_of(cell(row, "meta.chat_id")), words_of(record["decision_id"])
+        query = select(*decisions.c["id", "request"]).where(decisions.c.session == chat[:128])
+        with self._context.store.database.read() as connection:
+            rows = connection.execute(query.order_by(decisions.c.made_at).limit(MOST_PAGES)).all() if chat else []
+        named = {key: edge_of(request).get(RATED_MESSAGE) for key, request in rows}
+        # Older versions of Open WebUI do not send the id of the message: then only a chat's only decision is certain.
+        matches = [key for key, known in named.items() if known == message or [*named.values()] == [None]]
+        identity = canonical([self._field, row.get("id"), record["feedback_id"], record["rating"]])
+        key = f"rating-{sha256(identity.encode('utf-8', 'replace')).hexdigest()[:40]}"
+        return {**record, "decision_id": next(iter(matches), message), "feedback_id": key}
+
+    def _pages(self) -> Iterator[list[Mapping[str, Any]]]:
+        source, key = self._source, os.environ.get(self._source.key_env, "").strip()
+        check_address(source.url, field=f"{self._field}.url", remedy="see docs/logs.md", query=True)
+        if not key:
+            raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
+        credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
+        headers: dict[str, str] = {"Authorization": credentials, "Accept-Encoding": "identity"}
+        cursor: Any = None
+        former: Any = None
+        with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
+            for page in range(1, MOST_PAGES + 1):
+                last, params = cursor, {"cursor": cursor} if cursor else {"page": page}
+                reply = _reply(client, httpx.URL(source.url).copy_merge_params(params))
+                rows = reply if isinstance(reply, list) else reply.get("items", reply.get("data"))
+                if not isinstance(rows, list):
+                    raise ValueError(f"{shown_address(source.url)} returned no list of ratings")
+                yield listed(rows)
+                cursor = None if rows is reply else cell(reply, "meta.cursor")
+                if rows in (reply, former, []) or (last and not cursor):
+                    return
+                former = rows
+
+
+def _reply(client: httpx.Client, url: httpx.URL) -> Any:
+    """The JSON of a reply. Raises httpx.HTTPError, and ValueError for other statuses, slow and large replies."""
+    body, deadline = bytearray(), time.monotonic() + REPLY_S
+    with client.stream("GET", url) as response:
+        for piece in response.iter_raw():
+            body += piece
+            if len(body) > MOST_BYTES or time.monotonic() > deadline:
+                raise ValueError(f"the reply has more than {MOST_BYTES >> 20} MiB, or took more than {REPLY_S:g} s")
+    reply = json.loads(body) if response.status_code == 200 else None
+    if not isinstance(reply, dict | list):
+        raise ValueError(f"{shown_address(str(url))}: status {response.status_code}, no JSON of ratings")
+    return reply

@@ -144,9 +144,8 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     code = _code(body)
     if status == 429 and code in _NO_QUOTA:
         kind, after_s = "denied", 0.0
-    gone = status == 410 or (status == 404 and _MODEL.search(f"{code} {server_message(body)}") is not None)
-    details: dict[str, Any] = {"code": code, "param": _param(body), "gone": gone or None}
-    return Failure(kind=kind, status=status, retry_after_s=after_s or None, **details)
+    gone = status == 410 or (status == 404 and bool(_MODEL.search(f"{code} {server_message(body)}"))) or None
+    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body), gone=gone)
 
 
 def failure_of_error(error: Exception) -> Failure:

@@ -250,9 +250,7 @@ def chat_question(
 
 
 def _derived_session(sent: Mapping[str, Any], *, caller: list[str | None], secret: bytes | None) -> str | None:
-    """The id of a conversation by `prompt_cache_key`, else by tools, system text and first question. Only the store's
-    secret gives it, so that nobody can name the conversation of another key.
-    """
+    """A keyed hash of the caller, and of `prompt_cache_key` or else tools, system text and first question."""
     named = sent.get("prompt_cache_key")
     parts: list[Any] = [beginning(sent["messages"]), sent.get("tools") or sent.get("functions")]
     if isinstance(named, str) and named.strip():

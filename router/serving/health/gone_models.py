@@ -1,7 +1,6 @@
 """Gone models: arms whose model's server replied 410, or 404 for the model to two different questions.
 
-Such an arm is not offered until its settings change, or `ragbandit policy restart ARM` declares a change. The audit log
-has these retirements, so every process reads them.
+The arm is not offered until its settings change, or a change is declared. The audit log has the retirements.
 """
 
 import logging
@@ -23,8 +22,6 @@ from ragbandit.shared.types import ArmName, Json
 log = logging.getLogger("ragbandit.health")
 
 _ACTION: Final = "arm.gone"
-#: number of different questions that must get the status 404
-_QUESTIONS: Final = 2
 
 
 class GoneModels:
@@ -69,7 +66,7 @@ class GoneModels:
                     continue  # an earlier configuration of the arm
                 requests = self._requests.setdefault(arm, set())
                 requests.add(row.body_hash)
-                if failure.status == 410 or len(requests) >= _QUESTIONS:
+                if failure.status == 410 or len(requests) > 1:
                     facts = {"model": model, "status": failure.status, "settings": settings}
                     with self._database.write() as connection:
                         record(connection, actor="service", action=_ACTION, target=f"{KIND}{arm}", facts=facts, now=now)

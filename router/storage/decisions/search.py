@@ -4,7 +4,7 @@ Arm, state and tenant have no index. So a page filtered by them may be short or 
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from ragbandit.shared.types import (
     ArmName,
     DecisionId,
     DecisionState,
-    Json,
     OutcomeStatus,
     PinnedArm,
     PolicyLabel,
@@ -148,11 +147,9 @@ class SessionTurn:
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int
-    #: row of the newest request, which is this turn or a later turn of its tool loop: "id", "made_at", "cost" of its
-    #: outcome (JSON, None without one)
+    #: row of the newest request, which is this turn or a later turn of its tool loop: "id", "made_at", "facts", and
+    #: the "cost" of its outcome (JSON; None without one)
     newest: RowMapping
-    #: facts of the newest request
-    facts: Mapping[str, Json]
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
@@ -190,13 +187,12 @@ _NEWEST: Final = (
 def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
     """The turn of the first row whose arm neither the caller nor the kill switch chose. Unreadable rows are skipped."""
     newest: RowMapping | None = None
-    newest_facts: Mapping[str, Json] = {}
     for row in newest_first:
+        if row["tool"]:  # the loop's drawn decision follows
+            newest = newest or row
+            continue
         try:
             facts = json.loads(row["facts"])
-            if row["tool"]:  # the arm of a tool turn is that of the loop's drawn decision, which follows
-                newest, newest_facts = (row, facts) if newest is None else (newest, newest_facts)
-                continue
             stay = StickyTurn.of(facts)
             allowed = None if row["allowed"] is None else frozenset(json.loads(row["allowed"]))
         except (ValueError, AttributeError, TypeError):
@@ -204,8 +200,7 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
         if row["forced"] or PinnedArm.key in facts or (stay is None and StickyTurn.key in facts):
             continue
         if newest is None or newest["arm"] != row["arm"]:
-            newest, newest_facts = row, facts
+            newest = row
         first, turn = (DecisionId(row["id"]), 1) if stay is None else (stay.first, stay.turn)
-        common: dict[str, Any] = {"first": first, "turn": turn, "newest": newest, "facts": newest_facts}
-        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, **common)
+        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=first, turn=turn, newest=newest)
     return None

@@ -53,15 +53,13 @@ class Breaker(Step):
         wanted, tenants = [q.allowed for q in questions], [q.query.tenant for q in questions]
         healthy = self.poller.breaker.healthy(wanted, now=batch.now, tenants=tenants)
         for question, arms in zip(questions, healthy, strict=True):
-            question.arms = arms or self._not_gone(question.allowed)
+            known = tuple(arm for arm in question.allowed if arm not in self.poller.breaker.gone)
+            question.arms = arms or known or question.allowed
             failing = tuple(arm for arm in question.allowed if arm not in arms)
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
             if not arms:
                 self._note_fail_open(question.allowed)
-
-    def _not_gone(self, arms: tuple[ArmName, ...]) -> tuple[ArmName, ...]:
-        return tuple(arm for arm in arms if arm not in self.poller.breaker.gone) or arms
 
     def _note_fail_open(self, arms: Sequence[ArmName]) -> None:
         self.fail_opens += 1

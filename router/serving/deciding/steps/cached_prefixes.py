@@ -1,13 +1,10 @@
-"""Cached prefixes: a turn keeps the arm of the previous turn if the cached prompt saves what another arm would gain.
-
-The provider forgets a prompt some minutes after its last use, so an old turn saves nothing.
-"""
+"""Cached prefixes: a turn keeps the arm of the previous turn if the cached prompt saves what another arm would gain."""
 
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
@@ -16,12 +13,12 @@ from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.deciding.steps.sticky_turns import session_of
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
+from ragbandit.router.storage.rows.conversion import canonical, object_or_empty
 from ragbandit.router.storage.rows.outcome_rows import own_cost
-from ragbandit.shared.model_servers.message_parts import listed
 from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import ArmName, Cost, Decision, Fact, Json, StickyTurn
 
-_TTL: Final = re.compile(r"(\d{1,6})([smh])")
+_LIFE: Final = re.compile(r'"(?:cache_control":\{[^{}]*"ttl|prompt_cache_retention)":"(\d{1,6})([smh])"')
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -38,9 +35,8 @@ class CachedPrefix(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CacheLife(Fact):
-    """Seconds for which the request asks the provider to keep its prompt."""
-
     key: ClassVar[str] = "cache_life"
+    #: for which the request asks the provider to keep its prompt
     seconds: float
 
 
@@ -90,7 +86,7 @@ class CachedPrefixes(Step):
             gain = max(scores) - scores[question.arms.index(last.arm)]
             if gain > saves or saves <= 0.0:
                 continue
-            life = CacheLife.of(last.facts)
+            life = CacheLife.of(object_or_empty(last.newest["facts"]))
             if idle_s > max(self._caches[last.arm].ttl_s, 0.0 if life is None else life.seconds):
                 question.add(CachedPrefix(gain=gain, saves=saves, expired_s=idle_s))
                 continue
@@ -115,10 +111,8 @@ class CachedPrefixes(Step):
     def explain(cls, decision: Decision) -> Iterator[str]:
         stay, prefix = StickyTurn.of(decision.facts), CachedPrefix.of(decision.facts)
         if prefix is not None and prefix.expired_s is not None:
-            yield (
-                f"The arm of the previous turn was not kept for its cached prompt: the provider's cache has expired, "
-                f"since the prompt was last used {duration(prefix.expired_s)} before."
-            )
+            idle = duration(prefix.expired_s)
+            yield f"The previous arm was not kept for its prompt: the provider's cache has expired, unused for {idle}."
         elif stay is not None and prefix is not None:
             yield (
                 f"The turn stays on {decision.arm}, which decision {stay.first} drew: its cached prompt saves "
@@ -143,15 +137,10 @@ def prompt_caches(
     return caches
 
 
-def cache_life(chat: Mapping[str, Any]) -> float:
+def cache_life(chat: Mapping[str, Json]) -> float:
     """The longest time, seconds, for which a chat asks to keep its prompt in the cache; 0.0 if it does not ask.
 
-    Read from `prompt_cache_retention` (OpenAI: "24h") and `cache_control.ttl` (Anthropic: "5m", "1h") of the request,
-    its tools, messages and their parts.
+    Read from `prompt_cache_retention` (OpenAI: "24h") and every `cache_control.ttl` (Anthropic: "5m", "1h").
     """
-    messages = listed(chat.get("messages"))
-    parts = (part for message in messages for part in listed(message.get("content")))
-    controls = (holder.get("cache_control") for holder in (chat, *listed(chat.get("tools")), *messages, *parts))
-    sent = [chat.get("prompt_cache_retention"), *(one.get("ttl") for one in controls if isinstance(one, Mapping))]
-    matches = (_TTL.fullmatch(text) for text in sent if isinstance(text, str))
-    return max((int(match[1]) * _UNITS[match[2]] for match in matches if match), default=0.0)
+    # Quotes inside JSON strings are escaped, so this matches only keys and never a message.
+    return max((int(count) * _UNITS[unit] for count, unit in _LIFE.findall(canonical(dict(chat)))), default=0.0)

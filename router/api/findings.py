@@ -146,6 +146,8 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
     if rebuilding:
         what = "it is being learned again, and another policy decides meanwhile"
         yield Finding("warning", "policy", what, "check that a learner runs; nothing else to do")
+    if state.learning is not None and state.learning.state == "drifting":
+        yield Finding("warning", "drift", state.learning.sentence, state.learning.remedy)
     for count, about, what, remedy in (
         (state.missing_outcome, "outcomes", "decisions have feedback and no outcome: unlearned", "report each outcome"),
         (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback quarantined` says why"),

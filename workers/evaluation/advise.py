@@ -1,5 +1,6 @@
 """`ragbandit advise`: decides whether routing pays on given questions, and can train the policy with their outcomes."""
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from ragbandit.router.serving.checks.questions import checked_number, checked_ty
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
@@ -44,6 +46,8 @@ from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pi
 from ragbandit.workers.setup.generators import make_generator
 from ragbandit.workers.setup.judge_checks import JudgeOfArm
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
+
+log = logging.getLogger("ragbandit.worker")
 
 #: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"
@@ -338,3 +342,33 @@ def _applied(
     if apply:
         details["incumbent"] = set_incumbent(advice.best, file=file, **common)
     return details
+
+
+def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float] = time.time) -> None:
+    """Let all arms answer the questions `learning.golden`, and the policy learn the outcomes, if this is due.
+
+    The lease is kept until the next run is due, so one process of the fleet asks. Stored answers of an interrupted run
+    are used again. Raises StoreError, InvalidInput, ConfigError and NotReady.
+    """
+    options, number = settings.learning, int(clock() // settings.learning.golden_s)
+    done = Path(settings.data_dir) / "evaluations" / f"golden-{number}.outcomes.jsonl"
+    is_free = partial(Lease(database=ledger.database, name="golden").acquire, holder=holder, lease_s=options.golden_s)
+    if done.exists() or not is_free():
+        return
+    sources = _Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
+    rows = runs.distinct(runs.read_questions(Path(str(options.golden)), family="ours"))
+    # Answers to the same questions in earlier runs have another version, so all are asked again.
+    loaded = RunOptions(pipelines={}).arms_of(settings, learns=True).items()
+    arms = {name: replace(arm, version=f"{arm.version} {number}") for name, arm in loaded}
+    extra = {"action": "golden", "questions": len(rows), "arms": len(arms), "dollars": options.golden_dollars}
+    log.info("golden questions are asked, for these dollars at most", extra=extra)
+    with runs.Answers(done.with_name(f"golden-{number}.jsonl"), resume=True) as stored:
+        run = PairedRun(rows=rows, arms=arms, answers=stored, settings=settings, family="ours", progress=no_progress)
+        run.budget, run.warn = options.golden_dollars, log.warning
+        run.finish(concurrency=1)
+    rows_file = done.with_name(f"golden-{number}.rows.jsonl")
+    write_records(rows_file, run.records)
+    if run.records:
+        enter(sources.of_log(rows_file, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
+    rows_file.rename(done)
+    log.info("golden questions were asked", extra={"action": "golden", **run.facts()})

@@ -202,6 +202,11 @@ def routines_of(context: Context) -> list[Routine]:
         end = partial(poller.lease.release, holder=poller.holder)
         common: dict[str, Any] = {"every_s": source.every_s, "outage": poller.outage}
         routines.append(Routine(f"fetch ratings.{name}", poller.poll, at_end=end, **common).start())
+    if settings.learning.golden is not None:
+        from ragbandit.workers.evaluation.advise import ask_golden  # it takes 40 MB
+
+        ask = partial(ask_golden, settings, ledger=context.ledger, holder=lease_holder("golden"))
+        routines.append(Routine("ask the golden questions", ask, every_s=60.0).start())
     days = settings.retention.days
     if days is not None:
         retention = Retention(database, holder=lease_holder("retention"), days=days)

@@ -6,6 +6,7 @@ import pytest
 
 from ragbandit.router.api.findings import of_ledger
 from ragbandit.router.cli.inspection import _facts
+from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters
@@ -22,6 +23,9 @@ WELL = Status(
     lag_s=0.5,
     unanswered=2,
     missing_outcome=0,
+)
+DRIFTING = Diagnosis(
+    state="drifting", arms={"cheap": ArmDiagnosis(state="drifting", worth=0.1, labels=30, questions=90)}
 )
 
 
@@ -49,6 +53,11 @@ def test_counts_say_what_they_mean():
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),
         (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers were not judged", "judge.md")),
         (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answers have texts", "judge.md")),
+        (
+            replace(WELL, learning=DRIFTING),
+            False,
+            ("drift: the rewards of cheap changed", "look at what changed behind it"),
+        ),
         (WELL, True, ("being learned again", "a learner runs")),
     ],
 )

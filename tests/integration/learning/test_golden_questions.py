@@ -1,0 +1,75 @@
+"""Golden questions: all arms are asked once in each period, and the policy learns the outcomes."""
+
+import logging
+
+import pytest
+
+from ragbandit.router.storage.sql.tables import leases
+from ragbandit.workers.evaluation.advise import ask_golden
+from tests.support.logs.log_rows import write_json
+
+SCRIPT = {"name": "scripted", "script": {"": "So the answer is: yes."}, "token_prices": {"input": 1.0, "output": 1.0}}
+
+
+@pytest.fixture
+def asked(make_world, tmp_path, caplog):
+    """A function that asks the questions due at a time. Returns (number of learned rows, log lines about the run)."""
+
+    def start(*, questions=6, **learning):
+        rows = [{"question": f"question {number}?", "answers": ["yes"]} for number in range(questions)]
+        file = write_json(tmp_path / "golden.jsonl", rows)
+        world = make_world(
+            arms={"a": {"class": "no_retrieval"}, "b": {"class": "model"}},
+            generator=SCRIPT,
+            learning={"golden": str(file), "golden_s": 100.0, **learning},
+        )
+
+        def ask(at):
+            caplog.clear()
+            with caplog.at_level(logging.INFO, logger="ragbandit.worker"):
+                ask_golden(world.settings, ledger=world.ledger, holder="golden-1", clock=lambda: at)
+            lines = [record for record in caplog.records if getattr(record, "action", "") == "golden"]
+            return world.ledger.last_seq(), lines
+
+        ask.world = world
+        return ask
+
+    return start
+
+
+def test_every_period_teaches_every_arm(asked):
+    """Each period adds a row for each question and arm, once, and its price is logged."""
+    ask = asked()
+    seq, lines = ask(1000.0)
+    assert seq == 12
+    assert (lines[0].questions, lines[0].arms, lines[0].dollars) == (6, 2, None)
+    assert lines[1].dollars > 0.0
+    assert ask(1050.0) == (12, [])
+    assert ask(1100.0)[0] == 24
+    assert {row["arm"] for row in ask.world.updates()} == {"a", "b"}
+
+
+def test_only_one_process_asks(asked, monkeypatch):
+    """While another process has the lease nothing is asked, and the cap on dollars ends a run early."""
+    ask = asked(golden_dollars=1e-9)
+    other = {"name": "golden", "holder": "another-host/1", "expires_at": 1e12}
+    ask.world.write(leases.insert().values(**other))
+    monkeypatch.setattr("ragbandit.router.storage.sql.leases.holder_alive", lambda _: True)
+    assert ask(1000.0) == (0, [])
+    ask.world.write(leases.delete())
+    seq, lines = ask(1000.0)
+    assert seq == 2
+    assert lines[1].ended == "the budget of 1e-09 dollars is spent"
+
+
+def test_a_fall_raises_the_alarm_of_the_arm(asked):
+    """An arm whose answers to the golden questions become wrong is learned again: its test for changes has an alarm."""
+    ask = asked(questions=40)
+    for number in range(4):
+        assert ask(1000.0 + 100.0 * number)[0] == 80 * (number + 1)
+    settings = ask.world.settings
+    wrong = settings.generator.model_copy(update={"script": {"": "So the answer is: no."}})
+    ask.world.settings = settings.model_copy(update={"generator": wrong})
+    for number in range(4, 6):
+        ask(1000.0 + 100.0 * number)
+    assert set(ask.world.replayed().alarms) == {"a", "b"}

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -32,8 +32,8 @@ from ragbandit.router.storage.rows.conversion import (
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
-from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
-from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept, send_kept
+from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send, send_new
+from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
@@ -96,10 +96,6 @@ def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[s
     return {"text": "", "context": canonical(values), "request": request}
 
 
-#: functions that return the labels of ledgers, and the turns of tenants
-_Reads = tuple[Callable[[], set[str]], Mapping[str, Rows]]
-
-
 class DecisionStore:
     """Reads and writes decisions, outcomes and feedback. Thread-safe."""
 
@@ -137,13 +133,15 @@ class DecisionStore:
         rows = [self._row(decision) for decision in group]
         with counting(self.database) as (connection, moves):
             are_new = send_new(connection, decisions, rows, key="id")
-            reads = self._read_before(connection, group)
-            is_new = are_new()
-            new = list(compress(group, is_new))
-            refused = tool_turns.take_results(connection, new)
-            accepted = [decision for decision in new if decision.id not in refused]
-            self._begin(connection, accepted, reads=reads, moves=moves, claims=claims)
-            repeated = [row["id"] for row, inserted in zip(rows, is_new, strict=True) if not inserted]
+            refused = dict[DecisionId, RagBanditError]()
+
+            def accept() -> list[Decision]:
+                new = list(compress(group, are_new()))
+                refused.update(tool_turns.take_results(connection, new))
+                return [decision for decision in new if decision.id not in refused]
+
+            self._begin(connection, group, accept=accept, moves=moves, claims=claims)
+            repeated = [row["id"] for row, inserted in zip(rows, are_new(), strict=True) if not inserted]
             stored = _stored_decisions(connection, repeated)
         return [
             settle(*stored[decision.id], request_hash=row["body_hash"])
@@ -156,26 +154,26 @@ class DecisionStore:
         row = decision_row(decision)
         return row if self.text == "full" else row | _without_texts(row, context=self.context)
 
-    def _read_before(self, connection: Connection, group: Sequence[Decision]) -> _Reads:
-        """Ask, as by `send`, for what `_begin` needs; call it after the decisions were inserted."""
-        tenants = [decision.query.tenant for decision in group if decision.run_by == "worker"]
-        return labels_in_use(connection, label=self.label), answers.read_turns(connection, tenants)
-
     def _begin(
         self,
         connection: Connection,
-        new: Sequence[Decision],
+        group: Sequence[Decision],
         *,
-        reads: _Reads,
+        accept: Callable[[], Sequence[Decision]],
         moves: Moves,
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
     ) -> None:
-        """Let new decisions wait in ledgers and in the answer queue. in_front, claims: see `answers.enqueue`."""
+        """Let new decisions of the group wait in ledgers and in the answer queue.
+
+        accept: returns the new ones, after the reads were sent. in_front, claims: see `answers.enqueue`
+        """
+        labels = labels_in_use(connection, label=self.label)
+        turns = answers.read_turns(connection, [item.query.tenant for item in group if item.run_by == "worker"])
+        new = accept()
         moves.add("decided", len(new))
         if new:
-            labels, turns = reads[0](), reads[1]
-            rows = [waiting_row(decision, label=label) for decision in new for label in sorted(labels)]
+            rows = [waiting_row(decision, label=label) for decision in new for label in sorted(labels())]
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
@@ -231,9 +229,6 @@ class DecisionStore:
             locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
             waits = lock_waiting(connection, ids)
-            counts: Callable[[], Mapping[str, int]] = partial(kept, connection, label=self.label)
-            if sample is not None or self.check:  # else they are rarely needed
-                counts = send_kept(connection, label=self.label)
             decided = {row["id"]: row for row in locked()}
             run_by = {key: row["run_by"] for key, row in decided.items()}
             hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
@@ -248,11 +243,10 @@ class DecisionStore:
                 insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
                 flagged = [row for row in waits() if row["decision_id"] in new]
                 flag_waiting(connection, flagged, moves=moves, has_outcome=True)
-                self._follow_up(connection, [*new.values()], decided=decided, sample=sample, counts=counts, moves=moves)
+                self._follow_up(connection, [*new.values()], decided=decided, sample=sample, moves=moves)
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
-                    reads = self._read_before(connection, [successor])
-                    self._begin(connection, [successor], reads=reads, moves=moves, in_front=True)
+                    self._begin(connection, [successor], accept=lambda: [successor], moves=moves, in_front=True)
         return [
             outcome is new.get(outcome.decision_id, (None,))[0]
             or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
@@ -266,7 +260,6 @@ class DecisionStore:
         *,
         decided: Mapping[str, Row],
         sample: JudgeSample | None,
-        counts: Callable[[], Mapping[str, int]],
         moves: Moves,
     ) -> None:
         """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns."""
@@ -284,11 +277,12 @@ class DecisionStore:
         scored += tool_turns.add_turns(connection, turns)
         if sample is not None:
             shard = self.database.shard
-            sample_outcomes(connection, scored, sample=sample, counts=counts, moves=moves, shard=shard)
+            sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
         to_label = [outcome for outcome in drawn if decided[outcome.decision_id]["asked"] and outcome.answer]
-        add_labels(connection, to_label, counts=counts, moves=moves)
+        add_labels(connection, to_label, moves=moves)
         if self.check:
-            add_jobs(connection, scored, kind="check", room=MAX_CHECKS, counts=counts, moves=moves)
+            room = MAX_CHECKS - kept(connection, label=self.label)["check_due"]
+            add_jobs(connection, scored, kind="check", room=room, moves=moves)
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether an outcome with the same body is stored."""

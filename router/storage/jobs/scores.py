@@ -6,7 +6,7 @@ job.
 
 import hmac
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, and_, func, select
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import ALL, Moves, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs, updates
 from ragbandit.shared.types import CANCELLED, IMPORTED, Json, LabelRequest, Outcome, calls_of
 
@@ -49,41 +49,35 @@ def add_jobs(
     *,
     kind: ScoreKind,
     room: int,
-    counts: Callable[[], Mapping[str, int]],
     moves: Moves,
     facts: Mapping[str, Json] | None = None,
 ) -> int:
-    """Insert jobs for the outcomes that can be judged, up to `room` waiting jobs. Returns how many had no room.
-
-    counts: returns the counters of this transaction (`counters.kept`)
-    """
+    """Insert up to `room` jobs for the outcomes that can be judged. Returns how many outcomes had no room."""
     judgeable = sorted(filter(is_judgeable, group), key=lambda outcome: outcome.decision_id)
     if not judgeable:
         return 0
     common = {"kind": kind, "turn": 0, "tries": 0, "facts": json.dumps(facts or {})}
     rows = [
         {"decision_id": outcome.decision_id, "made_at": outcome.made_at, "due_at": outcome.made_at, **common}
-        for outcome in judgeable[: max(0, room - counts()[f"{kind}_due"])]
+        for outcome in judgeable[: max(0, room)]
     ]
     insert_rows(connection, jobs, rows)
     count_jobs(kind, len(rows), moves=moves)
     return len(judgeable) - len(rows)
 
 
-def add_labels(
-    connection: Connection, group: Sequence[Outcome], *, counts: Callable[[], Mapping[str, int]], moves: Moves
-) -> None:
+def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves) -> None:
     """Let new outcomes wait for a label. If too many wait, the oldest of the tenant with the most are removed."""
     if not group:
         return
-    excess = counts()["label_due"] + len(group) - MAX_LABELS
-    dropped = []
+    room = MAX_LABELS - kept(connection, label=ALL)["label_due"]
+    excess = len(group) - room
     if excess > 0:
         of_tenant = func.count().over(partition_by=decisions.c.tenant)
         oldest = select(jobs.c.decision_id).join(decisions, decisions.c.id == jobs.c.decision_id)
         oldest = oldest.where(jobs.c.kind == "label").order_by(of_tenant.desc(), jobs.c.made_at).limit(excess)
-        dropped = drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves)
-    add_jobs(connection, group, kind="label", room=MAX_LABELS + len(dropped), counts=counts, moves=moves)
+        room += len(drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves))
+    add_jobs(connection, group, kind="label", room=room, moves=moves)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,22 +100,15 @@ def drawn_for(kind: ScoreKind, decision_id: str, *, secret: bytes) -> float:
 
 
 def sample_outcomes(
-    connection: Connection,
-    group: Iterable[Outcome],
-    *,
-    sample: JudgeSample,
-    counts: Callable[[], Mapping[str, int]],
-    moves: Moves,
-    shard: int,
+    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
 ) -> None:
     """Let the sampled share of new outcomes wait for the judge, if there is room."""
-    share = sample.share
-    if sample.first:
-        share = 1.0 if counts()["learned"] + counts()["judge_due"] < sample.first else share
+    counts = kept(connection, label=label)
+    share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share
     sampled = [item for item in group if drawn_for("judge", item.decision_id, secret=sample.secret) < share]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(
-        connection, sampled, kind="judge", room=sample.max_waiting, counts=counts, moves=moves, facts=facts
+        connection, sampled, kind="judge", room=sample.max_waiting - counts["judge_due"], moves=moves, facts=facts
     )
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)

@@ -6,7 +6,7 @@ wait for each other. A transaction changes its counters last and in the order of
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NewType, get_args
 from sqlalchemy import Connection, RowMapping, and_, func, select, text
 
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import Row, run_many, send
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 
@@ -55,16 +55,7 @@ DAY_S: Final = 86_400
 #: label of counters of the whole store
 ALL: Final = ""
 
-# Constants for speed: every decision runs one of these statements.
-_MOVE_SQLITE: Final = (
-    "INSERT INTO counters (label, name, shard, value) VALUES (?, ?, ?, ?) "
-    "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
-)
-_MOVE_POSTGRESQL: Final = (
-    "INSERT INTO counters (label, name, shard, value) "
-    "SELECT label, name, ?, value FROM unnest(?::text[], ?::text[], ?::bigint[]) AS moved (label, name, value) "
-    "ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
-)
+_ADD: Final = " ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
 
 _KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"
 #: prefix of the names of counters of deleted rows; counts of all time include deleted rows
@@ -115,13 +106,8 @@ class Moves:
         """Change the rows of `counters`; must be the last statement of the transaction."""
         moved = sorted((label, name, count) for (label, name), count in self._moved.items() if count)
         self._moved.clear()
-        if not moved:
-            return
-        if connection.dialect.name == "sqlite":
-            run_many(connection, _MOVE_SQLITE, [(label, name, shard, count) for label, name, count in moved])
-            return
-        labels, names, counts = (list(column) for column in zip(*moved, strict=True))
-        send(connection, _MOVE_POSTGRESQL, shard, labels, names, counts)
+        rows = [{"label": label, "name": name, "shard": shard, "value": count} for label, name, count in moved]
+        insert_rows(connection, counters, rows, end=_ADD)
 
 
 def day_of(now: float) -> Day:
@@ -145,18 +131,8 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
     """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
-    return send_kept(connection, label=label, prefix=prefix)()
-
-
-def send_kept(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
-    """Like `kept`, but sent as by `send`; returns a function that returns the values."""
-    rows = send(connection, _KEPT, [ALL, label])
-
-    def values() -> dict[str, int]:
-        stored = {row["name"]: int(row["value"]) for row in rows()}
-        return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
-
-    return values
+    stored = {row["name"]: int(row["value"]) for row in run(connection, _KEPT, [ALL, label])}
+    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
 
 def gone(connection: Connection, *, label: str) -> dict[str, int]:

@@ -77,18 +77,17 @@ class Database:
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
         #: file of a SQLite database; None for PostgreSQL, for SQLite in memory, and for a "file:" URI
         self.file: StoreFile | None = None
-        options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 8, "max_overflow": 8, "pool_timeout": 30}
+        # The connection that was used last has prepared the most statements, and has the newest pages in its cache.
+        options: dict[str, Any] = {"pool_use_lifo": True, "pool_pre_ping": True, "pool_size": 8, "max_overflow": 8}
         if self.is_sqlite:
             options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
             if parsed.database in (None, "", ":memory:"):
                 options["poolclass"] = StaticPool
             elif not str(parsed.database).startswith("file:"):
                 self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
+                options["pool_use_lifo"] = True
                 if make:
                     self.file.make()
-        if "poolclass" not in options:
-            # The connection that was used last has the newest pages in its cache, and has prepared the most statements.
-            options["pool_use_lifo"] = True
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
@@ -203,7 +202,7 @@ def _begin_postgres(connection: Connection) -> None:
     statement = connection.get_execution_options().get("ragbandit_begin", "BEGIN")
     if statement is not None:
         driver: Any = connection.connection.driver_connection
-        driver.begin(statement)
+        driver.send(statement)
 
 
 def _is_open(driver: Any) -> bool:

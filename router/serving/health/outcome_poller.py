@@ -68,7 +68,7 @@ class OutcomePoller:
     def poll(self, arms: Sequence[ArmName], *, now: float) -> None:
         """Call `read`, and log changes of state. Raises StoreError."""
         for health in self.read(arms, now=now):
-            if self._states.get(health.arm, "closed") != health.state:
+            if self._states.get(health.arm, "closed") != health.state and health.arm not in self.breaker.gone:
                 fields = {"action": "health", "arm": health.arm, "state": health.state, "failures": health.failures}
                 level = logging.WARNING if health.state == "open" else logging.INFO
                 log.log(level, _NEWS[health.state], extra=fields)

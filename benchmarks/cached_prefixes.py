@@ -45,12 +45,11 @@ def measured(router: Router, *, arm: str | None, pauses: float, seed: int) -> li
 
 
 for pauses, (way, arm) in product((0.0, 0.3), (("false", None), ("true", None), ("always a", "a"), ("always b", "b"))):
-    runs = []
+    tree, runs = yaml.safe_load(TREE % ("false" if arm else way)), []
     for seed in range(SEEDS):
-        with tempfile.TemporaryDirectory() as folder:
-            tree = {**yaml.safe_load(TREE % ("false" if arm else way)), "data_dir": folder}
-            with Router.open(Settings.model_validate(tree), jobs=MemoryJobs()) as router:
-                runs.append(measured(router, arm=arm, pauses=pauses, seed=seed))
+        tree["data_dir"] = tempfile.mkdtemp()
+        with Router.open(Settings.model_validate(tree), jobs=MemoryJobs()) as router:
+            runs.append(measured(router, arm=arm, pauses=pauses, seed=seed))
     dollars, right, cached, read = (sum(column) / SEEDS for column in zip(*runs, strict=True))
     shown = f"{1000 * dollars:.2f} dollars per 1,000 turns, quality {right:.3f}, {cached / read:.0%} cached"
     print(f"{pauses:.0%} long pauses, sticky_prefix {way}: {shown}")

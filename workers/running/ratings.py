@@ -83,20 +83,20 @@ class RatingPoller:
             raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
         credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
         headers: dict[str, str] = {"Authorization": credentials, "Accept-Encoding": "identity"}
-        cursor: Any = None
-        former: Any = None
+        params: dict[str, Any] = {}
+        rows: Any = None
         with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
             for page in range(1, MOST_PAGES + 1):
-                last, params = cursor, {"cursor": cursor} if cursor else {"page": page}
-                reply = _reply(client, httpx.URL(source.url).copy_merge_params(params))
-                rows = reply if isinstance(reply, list) else reply.get("items", reply.get("data"))
+                former, is_by_cursor = rows, "cursor" in params
+                reply = _reply(client, httpx.URL(source.url).copy_merge_params(params or {"page": page}))
+                rows = reply.get("items", reply.get("data")) if isinstance(reply, dict) else reply
                 if not isinstance(rows, list):
                     raise ValueError(f"{shown_address(source.url)} returned no list of ratings")
                 yield listed(rows)
-                cursor = None if rows is reply else cell(reply, "meta.cursor")
-                if rows in (reply, former, []) or (last and not cursor):
+                cursor = cell(reply, "meta.cursor") if isinstance(reply, dict) else None
+                params = {"cursor": cursor} if cursor else {}
+                if rows is reply or rows in (former, []) or (is_by_cursor and not cursor):
                     return
-                former = rows
 
 
 def _reply(client: httpx.Client, url: httpx.URL) -> Any:
@@ -107,7 +107,6 @@ def _reply(client: httpx.Client, url: httpx.URL) -> Any:
             body += piece
             if len(body) > MOST_BYTES or time.monotonic() > deadline:
                 raise ValueError(f"the reply has more than {MOST_BYTES >> 20} MiB, or took more than {REPLY_S:g} s")
-    reply = json.loads(body) if response.status_code == 200 else None
-    if not isinstance(reply, dict | list):
-        raise ValueError(f"{shown_address(str(url))}: status {response.status_code}, no JSON of ratings")
-    return reply
+    if response.status_code != 200:
+        raise ValueError(f"{shown_address(str(url))} replied with status {response.status_code}")
+    return json.loads(body)

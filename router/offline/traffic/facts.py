@@ -42,7 +42,7 @@ def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
 def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Sequence[float]]) -> Iterator[str]:
     """Yield what the log shows and cannot show. prices: model -> dollars per million tokens, input and output first."""
     numbers = [np.array([fact[:5] for fact in facts]) for facts in sorted(by_model.values(), key=len)]
-    if len(numbers) > 1:
+    if len(numbers) > 1 and len(numbers[-2]) >= 10:
         gap = np.abs(np.subtract(*(part[:, :2].mean(0) for part in numbers[-2:])))
         if (gap > _APART * np.sqrt(sum(part[:, :2].var(0) / len(part) for part in numbers[-2:])) + 1e-9).any():
             yield "the two most frequent models got different questions: see their length and later turns"

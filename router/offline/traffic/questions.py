@@ -147,16 +147,14 @@ def _expanded(entry: Record) -> Iterator[Record]:
 
 def _with_messages(span: Record) -> Record:
     """The span with its attributes as an object, and with the messages of its events."""
-    attributes, turns = _attributes(span["attributes"]), dict[str, list[Any]](asked=[], answered=[])
+    attributes, messages = _attributes(span["attributes"]), list[Record]()
     for event in listed(_unpacked(span.get("events")) or []):
         body, kind = _attributes(event.get("attributes")), re.fullmatch(FORMS["event"], words_of(event.get("name")))
         if kind is None:
             attributes = {key: value for key, value in body.items() if key.startswith("gen_ai.")} | attributes
-        elif kind[1] == "choice":
-            turns["answered"].append(_answer_of(body))
         else:
-            turns["asked"].append({"role": kind[1], "content": body.get("content")})
-    return {**span, "attributes": attributes, **turns}
+            messages.append({"role": kind[1].replace("choice", "assistant"), "content": _answer_of(body)})
+    return {**span, "attributes": attributes, "messages_of_events": messages}
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.housekeeping import routines_of
 from ragbandit.workers.running.ratings import RatingPoller
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+from tests.support.waiting import until
 
 KEY = "RATINGS_KEY"
 
@@ -140,3 +142,20 @@ def test_wrong_settings_name_the_setting(world, monkeypatch):
     monkeypatch.delenv(KEY)
     with pytest.raises(ConfigError, match=r"ratings\.more\.key_env"):
         poller_of(world, "http://127.0.0.1:9", name="more").poll()
+
+
+def test_a_process_that_learns_fetches_again_after_an_outage(world, caplog):
+    """The routine goes on after a fault of the service, which is logged once with the setting's name."""
+    decision = world.route()
+    with ScriptedHttp(Scripted(status=500), Scripted(status=500), json_reply([thumb(decision, 1)])) as server:
+        ratings = {"chat": RatingsSettings(url=server.url, key_env=KEY, scale="-1-1", every_s=1.0)}
+        poller = poller_of(world, server.url)
+        settings = world.settings.model_copy(update={"ratings": ratings})
+        context = Context(settings=settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
+        context.learner = world.learner()
+        routines = routines_of(context)
+        until(lambda: values(world, decision) == [[1.0]], seconds=20)
+        for routine in routines:
+            routine.close()
+    assert sum("cannot fetch ratings.chat" in record.message for record in caplog.records) == 1
+    assert poller.lease.acquire(holder="another", lease_s=1.0)  # released at the end

@@ -138,11 +138,13 @@ def test_a_client_that_goes_away(http, service, monkeypatch):
 
 @pytest.mark.parametrize(("sent", "session"), [("c1", "c1"), ("{{CHAT_ID}}", None)])
 def test_a_chat_is_a_conversation(http, service, answers, sent, session):
-    """The chat's id is the session of the decision; a template that was not filled in is none."""
+    """The chat's id is the session of the decision; an unfilled template is none. The message is stored."""
     answers()
     body = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]}
-    reply = http.post("/v1/chat/completions", json=body, headers={"X-OpenWebUI-Chat-Id": sent})
-    assert service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision.query.session == session
+    headers = {"X-OpenWebUI-Chat-Id": sent, "X-OpenWebUI-Message-Id": "m1"}
+    reply = http.post("/v1/chat/completions", json=body, headers=headers)
+    query = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision.query
+    assert (query.session, query.request["message"]) == (session, "m1")
 
 
 def test_status_and_sources(http, in_pieces):

@@ -25,7 +25,6 @@ from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.ratings import RatingPoller
 from ragbandit.workers.running.recovery import recover
 from ragbandit.workers.running.retries import insist
 from ragbandit.workers.running.scorers import Checking
@@ -198,6 +197,8 @@ def routines_of(context: Context) -> list[Routine]:
         version_learning(context),
     ]
     for name, source in settings.ratings.items():
+        from ragbandit.workers.running.ratings import RatingPoller  # it loads the command line
+
         poller = RatingPoller(name, source, context=context)
         end = partial(poller.lease.release, holder=poller.holder)
         common: dict[str, Any] = {"every_s": source.every_s, "outage": poller.outage}

@@ -1,8 +1,8 @@
 """Ratings in other services: fetched by one process of all, and stored as feedback exactly once.
 
 The feedback's id is a hash of the rating's id, last change and value: a page that is read again adds nothing, and a
-changed rating replaces the rater's earlier one. Lists begin with the newest rating. A process reads the whole list
-once, and after that, or after a failure, up to the first page with a known rating.
+changed rating replaces the rater's earlier one. A process reads the whole list once, and after a complete read only up
+to the first page with a known rating, since lists begin with the newest one.
 """
 
 import json
@@ -27,12 +27,14 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.message_parts import listed, words_of
-from ragbandit.shared.model_servers.outbound import check_address, shown_address
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 from ragbandit.workers.running.context import Context
 
 #: time limits of the lease and of one reply, seconds
 LEASE_S, REPLY_S = 600.0, 30.0
 MOST_BYTES, MOST_PAGES = 64 << 20, 1000
+#: ratings that are stored in one transaction
+_GROUP: Final = 500
 _PATHS: Final = {name: paths.split() for name, paths in FORMS["fetched"].items()}
 
 
@@ -48,10 +50,9 @@ class RatingPoller:
         """Store the new ratings, if no other process does. Raises ConfigError, ValueError and httpx.HTTPError."""
         if not self.lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return
-        settings, fields = self._context.settings, {name: name for name in (*_PATHS, "label", "reward", "event")}
-        importer = FeedbackImporter(
-            self._context.store, settings=settings, fields=fields, source=None, scale=self._source.scale
-        )
+        common: dict[str, Any] = {"settings": self._context.settings, "source": None, "scale": self._source.scale}
+        fields = {name: name for name in (*_PATHS, "label", "reward", "event")}
+        importer = FeedbackImporter(self._context.store, fields=fields, **common)
         is_complete, self._is_complete = self._is_complete, False
         for rows in self._pages():
             importer.store_lines([(number, partial(self._record, row)) for number, row in enumerate(rows)])
@@ -77,36 +78,30 @@ class RatingPoller:
         return {**record, "decision_id": next(iter(matches), message), "feedback_id": key}
 
     def _pages(self) -> Iterator[list[Mapping[str, Any]]]:
-        source, key = self._source, os.environ.get(self._source.key_env, "").strip()
+        """Yield groups of ratings. A failing service, a slow or large reply raises httpx.HTTPError or ValueError."""
+        source, key = self._source, os.environ.get(self._source.key_env, "")
         check_address(source.url, field=f"{self._field}.url", remedy="see docs/logs.md", query=True)
         if not key:
             raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
+        check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
         credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
-        headers: dict[str, str] = {"Authorization": credentials, "Accept-Encoding": "identity"}
-        params: dict[str, Any] = {}
-        rows: Any = None
+        headers, rows, cursor = {"Authorization": credentials, "Accept-Encoding": "identity"}, list[Any](), ""
         with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
             for page in range(1, MOST_PAGES + 1):
-                former, is_by_cursor = rows, "cursor" in params
-                reply = _reply(client, httpx.URL(source.url).copy_merge_params(params or {"page": page}))
-                rows = reply.get("items", reply.get("data")) if isinstance(reply, dict) else reply
+                url = httpx.URL(source.url).copy_merge_params({"cursor": cursor} if cursor else {"page": page})
+                body, deadline = bytearray(), time.monotonic() + REPLY_S
+                with client.stream("GET", url) as response:
+                    for piece in response.iter_raw():
+                        body += piece
+                        if len(body) > MOST_BYTES or time.monotonic() > deadline:
+                            raise ValueError(f"a reply has more than {MOST_BYTES} bytes, or took over {REPLY_S:g} s")
+                reply = json.loads(body) if response.status_code == 200 else None
+                former, rows = rows, reply.get("items", reply.get("data")) if isinstance(reply, dict) else reply
                 if not isinstance(rows, list):
-                    raise ValueError(f"{shown_address(source.url)} returned no list of ratings")
-                yield listed(rows)
-                cursor = cell(reply, "meta.cursor") if isinstance(reply, dict) else None
-                params = {"cursor": cursor} if cursor else {}
+                    raise ValueError(
+                        f"no list of ratings at {shown_address(source.url)}: status {response.status_code}"
+                    )
+                yield from (listed(rows[start : start + _GROUP]) for start in range(0, len(rows), _GROUP))
+                is_by_cursor, cursor = bool(cursor), words_of(cell(reply, "meta.cursor")) if rows is not reply else ""
                 if rows is reply or rows in (former, []) or (is_by_cursor and not cursor):
                     return
-
-
-def _reply(client: httpx.Client, url: httpx.URL) -> Any:
-    """The JSON of a reply. Raises httpx.HTTPError, and ValueError for other statuses, slow and large replies."""
-    body, deadline = bytearray(), time.monotonic() + REPLY_S
-    with client.stream("GET", url) as response:
-        for piece in response.iter_raw():
-            body += piece
-            if len(body) > MOST_BYTES or time.monotonic() > deadline:
-                raise ValueError(f"the reply has more than {MOST_BYTES >> 20} MiB, or took more than {REPLY_S:g} s")
-    if response.status_code != 200:
-        raise ValueError(f"{shown_address(str(url))} replied with status {response.status_code}")
-    return json.loads(body)

@@ -131,17 +131,6 @@ def check_root(root: str, *, field: str) -> None:
         raise ConfigError(f"the package {package}, which reads {scheme}://, is missing", field=field, remedy=remedy)
 
 
-def remote_system(root: str, *, field: str) -> tuple[Any, str]:
-    """Returns (file system of a URL, path in it). Raises ConfigError, see `check_root`."""
-    fsspec = required_module("fsspec", extra="replay", field=field)
-    try:
-        system, path = fsspec.core.url_to_fs(root)
-    except (ImportError, ValueError) as error:
-        check_root(root, field=field)
-        raise ConfigError(f"this URL cannot be used here: {error}", field=field, remedy=_FSSPEC) from error
-    return system, path
-
-
 class Folder:
     """Files by name (`a/b.parquet`) in a local or remote folder. Methods raise OSError and ConfigError.
 
@@ -196,5 +185,10 @@ class Folder:
             Path(self.root, name).unlink(missing_ok=True)
 
     def _system(self, name: str) -> tuple[Any, str]:
-        system, path = remote_system(self.root, field=self._field)
+        fsspec = required_module("fsspec", extra="replay", field=self._field)
+        try:
+            system, path = fsspec.core.url_to_fs(self.root)
+        except (ImportError, ValueError) as error:
+            check_root(self.root, field=self._field)
+            raise ConfigError(f"this URL cannot be used here: {error}", field=self._field, remedy=_FSSPEC) from error
         return system, f"{path}/{name}"

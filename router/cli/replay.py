@@ -48,9 +48,7 @@ def replay_verb(
     ] = None,
     log: Annotated[
         str | None,
-        typer.Option(
-            help="a file (JSON Lines, CSV, Parquet), a folder of Parquet files, or their URL; default: the store"
-        ),
+        typer.Option(help="a file (JSON Lines, CSV, Parquet) or a folder of Parquet files; default: the store"),
     ] = None,
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,

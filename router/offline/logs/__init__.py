@@ -3,7 +3,6 @@
 import glob
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain
@@ -16,8 +15,6 @@ from pydantic_core import PydanticCustomError
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.records import PARQUET, first_bytes
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import remote_system
-from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import ArmName, Decision, FeedbackId, Json, Reward
 
 
@@ -80,8 +77,6 @@ def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
     raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
 
 
-#: a Path, or a URL as str
-Place = Path | str
 Row = TypeVar("Row")
 
 MOST_NAMED = 5
@@ -90,7 +85,7 @@ ONLY_PROPENSITY = "only_propensity"
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
 
 
-def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
+def usable_rows(rows: Iterable[Logged | BadRow], *, path: Path, skip: bool, bad: list[BadRow]) -> Iterator[Logged]:
     """Yield the usable rows of a log and put the others into `bad`.
 
     skip: True continues without unusable rows. After the last row, InvalidInput is raised if `skip` is False and some
@@ -106,14 +101,14 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Place, skip: bool, bad
     check_bad(bad, good=good, path=path, skip=skip)
 
 
-def check_bad(bad: Sequence[BadRow], *, good: int, path: Place, skip: bool) -> None:
+def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool) -> None:
     """Raise InvalidInput if there are unusable rows, unless they are skipped and some rows are good."""
     if bad and not (skip and good):
         named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
         others = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
         remedy = "correct them, or give --skip-bad to continue without them" if good else "correct them: no row is left"
         message = f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{others}"
-        raise InvalidInput(message, field=shown(path), remedy=remedy)
+        raise InvalidInput(message, field=str(path), remedy=remedy)
 
 
 def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:
@@ -139,51 +134,21 @@ def named_form(path: str | Path) -> str:
     raise InvalidInput("the end of the file's name does not show the format", field=str(path), remedy=remedy)
 
 
-def form_of(path: Place) -> str:
-    """Whether a log is "parquet": several files, a URL, or a file with this content. All others are "jsonl"."""
-    is_parquet = is_several(path) or isinstance(path, str) or first_bytes(path).startswith(PARQUET)
+def form_of(path: Path) -> str:
+    """Whether a log is "parquet": several files, or a file with this content. All others are "jsonl"."""
+    is_parquet = is_several(path) or first_bytes(path).startswith(PARQUET)
     return "parquet" if is_parquet else "jsonl"
 
 
 _SUFFIX: Final = ".parquet"
 
 
-def place_of(text: str | Path) -> Place:
-    return text if isinstance(text, str) and "://" in text else Path(text)
+def is_several(path: Path) -> bool:
+    """Whether the path is a folder, or a pattern with *."""
+    return "*" in str(path) or path.is_dir()
 
 
-def shown(place: Place) -> str:
-    """The place as text for messages and reports, without secrets."""
-    return without_secrets(place) if isinstance(place, str) else str(place)
-
-
-def is_several(place: Place) -> bool:
-    """Whether the place is a folder, or a pattern with *. Raises InvalidInput if the place cannot be listed."""
-    if "*" in str(place):
-        return True
-    if isinstance(place, Path):
-        return place.is_dir()
-    system, path = remote_system(place, field="log")
-    with _listing(place):
-        return bool(system.isdir(path))
-
-
-def files_of(place: Place) -> list[Place]:
-    """The Parquet files below a folder, or the files of a pattern, sorted by name. Raises InvalidInput."""
-    if isinstance(place, Path):
-        folder = place.is_dir()
-        return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
-    system, path = remote_system(place, field="log")
-    with _listing(place):
-        names = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
-    return [system.unstrip_protocol(name) for name in sorted(names)]
-
-
-@contextmanager
-def _listing(place: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # each kind of file system raises its own classes of errors
-        message = without_secrets(f"{type(error).__name__}: {error}")
-        remedy = "check the URL and this user's rights"
-        raise InvalidInput(f"files cannot be listed: {message}", field=shown(place), remedy=remedy) from error
+def files_of(path: Path) -> list[Path]:
+    """The Parquet files below a folder, or the files of a pattern, sorted by name."""
+    files = path.rglob(f"*{_SUFFIX}") if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))
+    return sorted(files)

@@ -36,11 +36,9 @@ from ragbandit.router.offline.logs import (
     BadRow,
     JsonObject,
     Logged,
-    Place,
     cells,
     checked,
     json_object,
-    place_of,
 )
 from ragbandit.router.offline.logs.cells import converted, in_order
 from ragbandit.router.offline.logs.records import nested, records
@@ -363,15 +361,15 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
 
     Raises InvalidInput for a file that cannot be read, ConfigError for a format whose package is not installed.
     """
-    place, keys = place_of(path), ("arm", "id")
-    seen = cache(partial(_arms_seen, place, keys=keys))
-    return rows_of(records(place, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    file, keys = Path(path), ("arm", "id")
+    seen = cache(partial(_arms_seen, file, keys=keys))
+    return rows_of(records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
-def _arms_seen(place: Place, *, keys: Sequence[str]) -> Sequence[str]:
+def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:
     """The drawn arms of a log, sorted; none for a pipe, which cannot be read twice, and for more than MAX_ARMS."""
     arms: set[str] = set()
-    for _, parse in records(place, keys=keys) if isinstance(place, str) or place.is_file() else ():
+    for _, parse in records(file, keys=keys) if file.is_file() else ():
         with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
             arms.add(converted(cells.text, parse().get("arm"), field="arm"))
         if len(arms) > MAX_ARMS:

@@ -17,16 +17,14 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.logs import Logged, Place, shown, usable_rows
+from ragbandit.router.offline.logs import Logged, usable_rows
 from ragbandit.router.offline.logs.batches import row_named
 from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, probabilities, seconds
 from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WORDS, column_type
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, StoreError
-from ragbandit.shared.files import remote_system
 from ragbandit.shared.json_lines import new_file
-from ragbandit.shared.texts.redaction import without_secrets
 
 #: rows per row group of a written file; a reader holds a row group in memory
 GROUP = 1 << 16
@@ -116,38 +114,35 @@ def _with_reward(batch: Any, *, defaults: RewardSettings) -> Any:
     return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 
-def opened(path: Place, **options: Any) -> Any:
+def opened(path: Path, **options: Any) -> Any:
     file = _opened(path, **options)
     if not file.metadata.num_rows:
         file.close()
-        raise InvalidInput("the log has no rows", field=shown(path), remedy="give a log with at least one decision")
+        raise InvalidInput("the log has no rows", field=str(path), remedy="give a log with at least one decision")
     return file
 
 
-def _opened(path: Place, **options: Any) -> Any:
-    if isinstance(path, Path):
-        name: str | Path = path
-    else:
-        options["filesystem"], name = remote_system(path, field="log")
+def _opened(path: Path, **options: Any) -> Any:
     try:
-        return pq.ParquetFile(name, **options)
+        return pq.ParquetFile(path, **options)
     except (OSError, pa.ArrowException) as error:
-        message = f"the file cannot be read: {without_secrets(str(error))}"
-        raise InvalidInput(message, field=shown(path), remedy="give a complete Parquet file") from error
+        raise InvalidInput(
+            f"the file cannot be read: {error}", field=str(path), remedy="give a complete Parquet file"
+        ) from error
 
 
-def numbered(path: Place) -> Iterator[tuple[int, Callable[[], Record]]]:
+def numbered(path: Path) -> Iterator[tuple[int, Callable[[], Record]]]:
     """Yield (number from 1, parser) of every row; see `records`."""
     number = 0
     with opened(path) as file:
-        _check_names(file.schema_arrow, place=shown(path))
+        _check_names(file.schema_arrow, place=str(path))
         groups = (file.iter_batches(PIECE, row_groups=[group]) for group in range(file.num_row_groups))
         try:
             for number, cells in enumerate(chain.from_iterable(map(_cells, chain.from_iterable(groups))), start=1):
                 yield number, partial(_record_of, cells)
         except (OSError, ValueError, pa.ArrowException) as error:
             message = f"the file is damaged after row {number}: {error}"
-            raise InvalidInput(message, field=shown(path), remedy="fetch the file again") from error
+            raise InvalidInput(message, field=str(path), remedy="fetch the file again") from error
 
 
 def _cells(batch: Any) -> Iterator[Record]:
@@ -235,7 +230,7 @@ FIRST = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParquetSource:
-    path: Place
+    path: Path
     defaults: RewardSettings
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
@@ -258,8 +253,8 @@ class ParquetSource:
             if not file.metadata.num_rows:  # other tools write a file without rows for an empty partition
                 return
             known = file.schema_arrow.names
-            _check_names(file.schema_arrow, place=shown(self.path))
-            _check_columns(known, columns, place=shown(self.path))
+            _check_names(file.schema_arrow, place=str(self.path))
+            _check_columns(known, columns, place=str(self.path))
             leaves = [file.schema.column(at) for at in range(len(file.schema))]
             wanted = [name for name in columns if name in known]
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
@@ -289,7 +284,7 @@ class ParquetSource:
 
     @property
     def place(self) -> str:
-        return f"{shown(self.path)} row"
+        return f"{self.path} row"
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:

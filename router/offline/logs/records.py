@@ -3,7 +3,7 @@
     JSON Lines       an object a line
     JSON             a list of objects, an object around one such list, or objects one after another
     delimited text   with commas, semicolons, tabs or bars; the first line names the columns, and cells are texts
-    Parquet          a row is an object; a struct is an object, a map a list of pairs; a URL is read as Parquet
+    Parquet          a row is an object; a struct is an object, a map a list of pairs
 
 Text is UTF-8, or UTF-16 with a mark; it may be packed with gzip. A pipe is read as JSON Lines.
 """
@@ -47,15 +47,15 @@ _OTHERS: Final[Mapping[str, bytes]] = {
 }
 
 
-def records(path: Path | str, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
+def records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
     keys: a record has one of them; an object around a list of records, and a line of data instead of names, has none.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """
-    head = first_bytes(path) if isinstance(path, Path) else PARQUET
-    if isinstance(path, str) or head.startswith(PARQUET):
+    head = first_bytes(path)
+    if head.startswith(PARQUET):
         yield from required_module("ragbandit.router.offline.logs.parquet", extra="replay").numbered(path)
         return
     for name, pattern in _OTHERS.items():

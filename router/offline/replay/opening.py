@@ -18,12 +18,9 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import (
     BadRow,
     Logged,
-    Place,
     files_of,
     form_of,
     is_several,
-    place_of,
-    shown,
     usable_rows,
     with_progress,
 )
@@ -56,8 +53,8 @@ def open_log(
 ) -> "OpenLog":
     """Open a log for `replay`. Only the configuration is read now.
 
-    path: a file in any form of `records`, a folder of Parquet files, a pattern with *, or a URL of fsspec for Parquet;
-    None for the ledger `label` of the configured store.
+    path: a file in any form of `records`, a folder of Parquet files, or a pattern with *; None for the ledger
+    `label` of the configured store.
     config: a file, Settings, or None for ./config.yaml and the environment. Its section `reward` has the bounds and the
     weight of rewards that are logged without them.
     label: default policy.label.
@@ -68,7 +65,7 @@ def open_log(
     """
     settings = config if isinstance(config, Settings) else load_settings(config).settings
     return OpenLog(
-        path=None if path is None else place_of(path),
+        path=None if path is None else Path(path),
         settings=settings,
         ledger=label or settings.policy.label if path is None else None,
         since=since,
@@ -106,7 +103,7 @@ class MemoryLog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenLog:
-    path: Place | None = None  #: the file, folder, pattern or URL; None for rows in memory or the ledger of the store
+    path: Path | None = None  #: the file, folder or pattern; None for rows in memory or the ledger of the store
     rows: Sequence[Logged] | None = None  #: rows in memory; None for files and for the ledger of the store
     ledger: str | None = None  #: label of the ledger that learned the rows; None if only the decisions name a ledger
     settings: Settings = field(default_factory=Settings)
@@ -131,15 +128,15 @@ class OpenLog:
     @property
     def described(self) -> str:
         if self.path is not None:
-            return shown(self.path)
+            return str(self.path)
         return f"the ledger {self.ledger}" if self.in_store else self.name
 
-    def files(self) -> Sequence[Place]:
+    def files(self) -> Sequence[Path]:
         assert self.path is not None
         files = files_of(self.path)
         if not files:
             remedy = "name a folder with *.parquet in it"
-            raise InvalidInput("this place has no Parquet files", field=shown(self.path), remedy=remedy)
+            raise InvalidInput("this place has no Parquet files", field=str(self.path), remedy=remedy)
         if self.skip_bad:
             remedy = "remove the rows, or name one file"
             message = "a log of several files is judged whole, with all of its rows"

@@ -13,7 +13,8 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api import mcp as mcp
+from ragbandit.router.api import mcp as mcp, models
+from ragbandit.router.api.anthropic import endpoints as anthropic
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.edge import Edge, cors
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
@@ -49,6 +50,7 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 _TAGS = [
     {"name": "Decisions", "description": "Choose an arm for a question, or have the question answered."},
     {"name": "OpenAI", "description": "For clients of OpenAI's interface: models, chat completions and responses."},
+    {"name": "Anthropic", "description": "For clients of Anthropic's Messages, such as Claude Code."},
     {"name": "Feedback", "description": "Judge decisions; the policy learns from it."},
     {"name": "Policies", "description": "Roll versions of the policy out by evidence, back, or stop them."},
     {"name": "Operations", "description": "Probes, status and metrics for operators."},
@@ -198,7 +200,11 @@ async def _docs() -> Response:
 
 #: all endpoints, in the order of /docs
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *(route for module in (decisions, openai, feedback, policies, operations) for route in module.endpoints.routes),
+    *(
+        route
+        for module in (decisions, models, openai, anthropic, feedback, policies, operations)
+        for route in module.endpoints.routes
+    ),
     *mcp.endpoints.routes,
     *DASHBOARD,
     *_pages.routes,

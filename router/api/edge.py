@@ -4,7 +4,7 @@
    too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
 3. The endpoint reads the request and replies. Every exception becomes an error reply in the format of the path
-   (RagBandit's, OpenAI's, MCP's or a page), and every reply is counted.
+   (RagBandit's, OpenAI's, Anthropic's, MCP's or a page), and every reply is counted.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.router.api.anthropic.errors import anthropic_error, speaks_anthropic
 from ragbandit.router.api.dependencies import PART, CallerGone
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
@@ -151,7 +152,10 @@ class _Exchange:
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
-        if is_openai_path(path):
+        if speaks_anthropic(scope):
+            scope[SHAPE] = anthropic_error
+            self.headers.append((b"request-id", self.headers[0][1]))
+        elif is_openai_path(path):
             scope[SHAPE] = openai_error
         elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
@@ -238,7 +242,9 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     method, path = scope["method"], scope["path"]
     allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
     lost = "/docs lists the endpoints"
-    if is_openai_path(path):
+    if speaks_anthropic(scope):
+        lost = f"the base URL of clients is {str(Request(scope).base_url).rstrip('/')}; {lost}"
+    elif is_openai_path(path):
         base = Request(scope).base_url
         lost = f"the base URL of clients is {base}v1; {lost}"
     rule: Rule = getattr(scope.get("route"), "rule", ANY_ROLE)

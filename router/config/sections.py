@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
 
@@ -120,9 +120,10 @@ Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
-    #: "local" runs a model in the worker; "openai" calls a server; "scripted" replies from `script`
-    name: Literal["local", "openai", "scripted"] = "local"
-    #: "local": folder or hub name; "openai": the model's name on the server
+    #: "local" runs a model in the worker; "openai" and "anthropic" call a server of chat completions or of Anthropic's
+    #: Messages; "scripted" replies from `script`
+    name: Literal["local", "openai", "anthropic", "scripted"] = "local"
+    #: "local": folder or hub name; "openai", "anthropic": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     #: "local": number format; "auto": bfloat16 if the processor or GPU supports it in hardware, else float32
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -130,7 +131,7 @@ class GeneratorSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     #: "local": torch threads; None: the number of cores divided by `workers.answer`
     threads: Count | None = None
-    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for "openai",
+    #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for servers,
     #: where the size is unknown: every request is accepted, and arms assume 8,192 tokens
     context_tokens: Annotated[int, Field(ge=256)] | None = None
     #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
@@ -149,32 +150,37 @@ class GeneratorSettings(Section):
     #: seconds for which the provider keeps a prompt in its cache after the last use (`conversation.sticky_prefix`). A
     #: request's `cache_control.ttl` or `prompt_cache_retention` counts if it is longer
     cache_ttl_s: Annotated[float, Field(ge=0)] = 300.0
-    #: "openai", for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
+    #: servers, for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
     #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
     openai: OpenAiOptions = OpenAiOptions()
+    anthropic: AnthropicOptions = AnthropicOptions()
+
+    @property
+    def server(self) -> OpenAiOptions | None:
+        """Options of the server; None if the generator calls no server."""
+        return {"openai": self.openai, "anthropic": self.anthropic}.get(self.name)
 
     @property
     def known_context(self) -> int | None:
-        return self.context_tokens or (None if self.name == "openai" else 2048)
+        return self.context_tokens or (2048 if self.server is None else None)
 
     @model_validator(mode="after")
     def _one_price(self) -> "GeneratorSettings":
-        if self.token_prices is not None and self.model in self.openai.token_prices:
-            raise ValueError(
-                f"token_prices: openai.token_prices has a price of {self.model!r} too; leave out openai.token_prices"
-            )
+        prices = "anthropic.token_prices" if self.name == "anthropic" else "openai.token_prices"
+        if self.token_prices is not None and self.model in (self.server or self.openai).token_prices:
+            raise ValueError(f"token_prices: {prices} has a price of {self.model!r} too; leave out {prices}")
         return self
 
     @property
     def prices_by_model(self) -> Mapping[str, Sequence[float]]:
         """Model -> dollars per million tokens, in the order of `Tokens.dollars`; empty if calls have no price.
 
-        `openai.token_prices` adds other models that the server may answer with.
+        `token_prices` of the server adds other models that the server may answer with.
         """
         prices: dict[str, Sequence[float]] = {}
-        if self.name == "openai":
-            prices.update(self.openai.token_prices)
+        if self.server is not None:
+            prices.update(self.server.token_prices)
         if self.token_prices is not None:
             prices[self.model] = self.token_prices.in_order
         return prices

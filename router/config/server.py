@@ -76,6 +76,9 @@ class ServerSettings(Section):
     #: origins of web pages that may call the paths under /v1/ (CORS), for example https://chat.example.org; "*": all.
     #: They send an API key; cookies do not count
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(default_factory=list)
+    #: model in a request -> model that it means, as {"claude-*": auto, gpt-5: "arm/large"}; * is any text. For clients
+    #: whose names of models are fixed
+    model_aliases: dict[str, str] = Field(default_factory=dict)
     #: dangerous. true: the service starts without API keys even if other machines can reach it, so that everyone there
     #: may read every question and teach the policy. Existing keys stay required. false: such a service needs a key to
     #: start

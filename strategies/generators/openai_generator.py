@@ -1,40 +1,28 @@
 import asyncio
+import logging
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError, encodable, required_module
+from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
+from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of, refused_thoughts, unread
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.model_servers.openai_client import (
-    BASE_URL_ENV,
-    ModelServer,
-    cause_of,
-    connect,
-    is_too_long,
-    reply_values,
-)
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.model_servers.outbound import (
-    check_address,
-    check_header_value,
-    credentials_of,
-    retry_pause,
-    shown_address,
-)
+from ragbandit.shared.model_servers.openai_client import ModelServer, cause_of, connect, is_too_long, reply_values
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
+from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens, tokens_of
-from ragbandit.shared.plugins import check_values
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.failures import CallBroke, RequestRefused
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
+
+log = logging.getLogger("ragbandit.arms")
 
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
@@ -55,21 +43,22 @@ class OpenAiGenerator(Generator):
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop", "chat"})
     section = "generator"  #: section of the settings that configures this generator, for remedies
-    provider = "openai"
+    provider = OpenAiOptions.provider
+    options_type: type[OpenAiOptions] = OpenAiOptions
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
-        self._options = options or OpenAiOptions()
-        _check(model, options=self._options)
+        self._options = options or self.options_type()
+        check_options(self._options, model=model)
         self.name = model
         self.context_tokens = context_tokens
         if self._options.logprobs:
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
-        self._key = _key(self._options)
-        address = self._options.base_url or os.environ.get(BASE_URL_ENV) or ""
-        self._address = shown_address(address or "OpenAI")
+        address = base_url_of(self._options)
+        self._key = checked_key(self._options)
+        self._address = shown_address(address or self.provider)
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._server: ModelServer | None = None
-        self._closed = False
+        self._closed = self._has_refused = False
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def count_tokens(self, prompt: Prompt) -> int:
@@ -131,12 +120,12 @@ class OpenAiGenerator(Generator):
         """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        fields = request_fields(reply.request, model=self.name, options=self._options)
+        fields = self._fields(reply.request)
         has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
         while True:
             reply.attempts += 1
             try:
-                async with aclosing(reply_values(self._connected(), fields)) as values:  # type: ignore[type-var] # a generator
+                async with aclosing(self._values(fields, request=reply.request)) as values:  # type: ignore[type-var] # a generator
                     async for value in values:
                         if reply.first_s is None and fields["stream"]:
                             reply.first_s = clock() - began
@@ -150,10 +139,31 @@ class OpenAiGenerator(Generator):
                             return
                 return
             except Exception as error:
+                bare = None if reply.values or reply.is_bare else refused_thoughts(fields, error=error)
+                if bare is not None:  # most often, another model had made them
+                    log.log(
+                        logging.DEBUG if self._has_refused else logging.WARNING,
+                        "%s is asked without the thoughts of earlier turns",
+                        self.name,
+                    )
+                    fields, reply.is_bare, self._has_refused = bare, True, True
+                    continue
                 pause = self._pause(error, reply=reply, silence=silence)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
+
+    def _fields(self, request: Request) -> dict[str, Any]:
+        """The body of the request."""
+        return request_fields(request, model=self.name, options=self._options)
+
+    def _ignored(self, chat: Mapping[str, Any]) -> list[str]:
+        """The fields of a chat that the server does not get."""
+        return ignored_fields(chat, options=self._options)
+
+    def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:  # noqa: ARG002 - for others
+        """Send a request and yield the values of its reply, in the form of chat completions."""
+        return reply_values(self._connected(), fields)
 
     def _connected(self) -> ModelServer:
         if self._server is None:
@@ -199,7 +209,7 @@ class OpenAiGenerator(Generator):
             prompt_tokens=used.read,
             completion_tokens=used.written,
             finish="deadline" if is_late else finish,
-            details=_details(reply, options=self._options),
+            details=self._details(reply),
             dollars=self._dollars(used, reply=reply),
             first_s=reply.first_s,
             cached_tokens=used.cached,
@@ -207,6 +217,15 @@ class OpenAiGenerator(Generator):
             reasoning_tokens=used.reasoning,
             estimated=used.estimated,
         )
+
+    def _details(self, reply: "PartialReply") -> dict[str, Any]:
+        if reply.request.chat is not None:
+            ignored = self._ignored(reply.request.chat) + ["thoughts"] * reply.is_bare
+            names = {"omitted": sorted(reply.omitted), "ignored": ignored}
+            more = {name: value for name, value in {**reply.more, **names}.items() if value}
+            return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
+        tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
+        return {"logprobs": tuple(tokens)} if "logprobs" in reply.request.want else {}
 
     def _dollars(self, used: Tokens, *, reply: "PartialReply") -> float:
         """The price that the server reports, which includes its fees and discounts, else the price of the tokens."""
@@ -222,7 +241,7 @@ class OpenAiGenerator(Generator):
         remedy = self._remedy(error, failure=failure)
         if reply.request.chat is not None and failure.kind == "refused":
             return RequestRefused(message, failure=failure)
-        remedy = remedy and remedy.replace("generator.", f"{self.section}.")
+        remedy = remedy and remedy.replace("openai", self.provider).replace("generator.", f"{self.section}.")
         return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reply=reply)
 
     def _broke(self, error: ArmFailed, *, reply: "PartialReply") -> ArmFailed:
@@ -263,51 +282,6 @@ async def _pass_on(reply: "PartialReply", *, feed: TextFeed) -> None:
         await sink(delta)
 
 
-def _details(reply: "PartialReply", *, options: OpenAiOptions) -> dict[str, Any]:
-    if reply.request.chat is not None:
-        names = {"omitted": sorted(reply.omitted), "ignored": ignored_fields(reply.request.chat, options=options)}
-        more = {name: value for name, value in {**reply.more, **names}.items() if value}
-        return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
-    tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
-    return {"logprobs": tuple(tokens)} if "logprobs" in reply.request.want else {}
-
-
-def _key(options: OpenAiOptions) -> str | None:
-    """The API key; None if the server is not OpenAI and the variable is not set. Raises ConfigError."""
-    key = os.environ.get(options.api_key_env) or None
-    if key is None and options.base_url is None and not os.environ.get(BASE_URL_ENV):
-        message = f"OpenAI needs a key, and {shown_variable(options.api_key_env)} is not set"
-        remedy = "set that variable, or generator.openai.base_url for a server of your own"
-        raise ConfigError(message, field="generator.openai.api_key_env", remedy=remedy)
-    if key is not None:
-        name, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
-        check_header_value(key, what=name, field="generator.openai.api_key_env", remedy=remedy)
-    return key
-
-
-def _check(model: str, *, options: OpenAiOptions) -> None:
-    for package in ("openai", "aiohttp"):
-        required_module(package, extra="openai", field="generator.name")
-    values = {option.name: getattr(options, option.name) for option in fields(options)}
-    check_values(OpenAiOptions, given=values, where="generator.openai")
-    where = BASE_URL_ENV if options.base_url is None else "generator.openai.base_url"
-    address = os.environ.get(BASE_URL_ENV) if options.base_url is None else options.base_url
-    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
-    if address is not None:
-        check_address(address, field=where, remedy=remedy, query=True)
-    if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
-        raise ConfigError("the address has a password in it", field=where, remedy=remedy)
-    for name, value in options.headers.items():
-        if name.lower() == "authorization":
-            remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
-            raise ConfigError("the key does not belong in the headers", field="generator.openai.headers", remedy=remedy)
-        described, remedy = f"the value of {name}", "give only the value"
-        check_header_value(value, what=described, field="generator.openai.headers", remedy=remedy)
-    if options.token_prices and model not in options.token_prices:
-        remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
-        raise ConfigError(f"{model!r} has no price", field="generator.openai.token_prices", remedy=remedy)
-
-
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
     """Estimated tokens of the prompt's text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
@@ -326,6 +300,7 @@ class PartialReply(ModelReply):
         super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
         self.request, self.dropped = request, dropped
         self.was_sent = False
+        self.is_bare = False  #: True if the thoughts of earlier turns were left out
         #: attempts: number of requests sent. parts: number of values with text
         self.attempts = self.parts = 0
         self.first_s: float | None = None
@@ -419,18 +394,22 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     chat = request.chat or {}
-    ignored = ignored_fields(chat, options=options)
+    ignored, is_named = ignored_fields(chat, options=options), request.is_limit_named
     body = {name: value for name, value in chat.items() if name not in ignored}
-    if not request.is_limit_named and "max_tokens" in body:
+    if MESSAGES in body:
+        body, is_named = chat_of(body)[0], False
+    if not is_named and "max_tokens" in body:
         body[options.max_tokens_field] = body.pop("max_tokens")
     return body
 
 
 def ignored_fields(chat: Mapping[str, Any], *, options: OpenAiOptions) -> list[str]:
-    """The fields of a chat that the setting `passed` leaves out."""
+    """The fields of a chat that the setting `passed` leaves out, or that chat completions do not have."""
+    names = unread(chat) if MESSAGES in chat else []
     if options.passed is None:
-        return []
-    return [name for name in chat if name not in ("messages", *TOKEN_LIMITS, *options.passed)]
+        return names
+    kept = ("messages", "system", MESSAGES, *TOKEN_LIMITS, *options.passed)
+    return names + [name for name in chat if name not in (*kept, *names)]
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
+from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -44,7 +45,7 @@ log = logging.getLogger("ragbandit.arms")
 UNLIMITED_CONCURRENCY = 8
 
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"local": ("torch", "transformers"), "openai": ("openai", "aiohttp")}
+    {"local": ("torch", "transformers"), "openai": ("openai", "aiohttp"), "anthropic": ("aiohttp",)}
 )
 
 
@@ -52,8 +53,8 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
     """The capabilities of the configured generator, without loading it."""
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
-    if settings.name == "openai":
-        return OpenAiGenerator.capabilities | ({"logprobs"} if settings.openai.logprobs else set())
+    if settings.server is not None:
+        return OpenAiGenerator.capabilities | ({"logprobs"} if settings.server.logprobs else set())
     return LocalGenerator.capabilities | ({"trained_tokens"} if settings.trained_tokens else set())
 
 
@@ -61,7 +62,7 @@ def make_generator(settings: GeneratorSettings, *, section: str = "generator") -
     """Load the generator, with prices. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
         generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.name != "openai":  # OpenAiGenerator adds prices itself
+        if settings.prices_by_model and settings.server is None:  # OpenAiGenerator adds prices itself
             return PricedGenerator(generator, price=settings.prices_by_model[settings.model])
     return generator
 
@@ -72,9 +73,10 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
         return ScriptedGenerator(
             settings.script, seconds=settings.script_s, word_seconds=settings.script_word_s, context_tokens=tokens
         )
-    if settings.name == "openai":
-        options = replace(settings.openai, token_prices=settings.prices_by_model)
-        server = OpenAiGenerator(settings.model, options=options, context_tokens=tokens)
+    if settings.server is not None:
+        options = replace(settings.server, token_prices=settings.prices_by_model)
+        kind = AnthropicGenerator if settings.name == "anthropic" else OpenAiGenerator
+        server = kind(settings.model, options=options, context_tokens=tokens)
         server.section = section
         return server
     folder = resolve(settings.model, setting="generator.model").folder
@@ -95,13 +97,14 @@ def model_name(settings: GeneratorSettings) -> str:
 
 #: settings of all generators that do not change answers
 _SPEED = ("threads", "max_batch", "script_word_s", "supports", "cache_ttl_s")
-#: settings under generator.openai that do not change answers, and token_prices, which `generator_version` adds again
+#: settings of a server that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 
 def generator_version(settings: GeneratorSettings) -> str:
     """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
     excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
+    excluded["anthropic"] = _PATIENCE if settings.name == "anthropic" else True
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
 
@@ -110,7 +113,7 @@ def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
     """Raise ConfigError if workers could not load this generator. Loads no model. fetch: download missing weights."""
     missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
     if missing:
-        extra = "models" if chosen.name == "local" else chosen.name
+        extra = "models" if chosen.name == "local" else "openai"
         raise missing_package(missing[0], extra=extra, field="generator.name")
     if chosen.name != "local":
         _loaded(chosen, section="generator")
@@ -142,8 +145,8 @@ def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator
         return wanted
     if settings.name == "scripted" or (generator is None and settings.name == "local"):
         return UNLIMITED_CONCURRENCY
-    if settings.name == "openai":
-        return settings.openai.concurrency
+    if settings.server is not None:
+        return settings.server.concurrency
     return int(getattr(generator, "max_batch", 1))
 
 
@@ -225,7 +228,7 @@ def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bo
     if registered_name(type(strategy)) not in built_in_arms().keys() - {"callable", "cascade"}:
         return False
     generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
-    if generates(strategy) and generator.name != "openai":
+    if generates(strategy) and generator.server is None:
         return False
     is_server = retriever.name == "elasticsearch" and retriever.search == "words" and retriever.rerank is None
     return is_server or not retrieves(strategy)
@@ -290,12 +293,12 @@ def hints(settings: Settings) -> tuple[str, ...]:
     generators = {arm.generator: settings.named_generators[arm.generator] for arm in arms.values()}
     texts: list[str] = []
     if settings.arms_preset is None:
-        served = {name: arm.params for name, arm in arms.items() if generators[arm.generator].name == "openai"}
+        served = {name: arm.params for name, arm in arms.items() if generators[arm.generator].server is not None}
         small = presets_by_default(served, preset="chat")
         if small:
             texts.append(
-                f"arms: {', '.join(small)} answer with a few words, as suits a small model, and generator.name is "
-                "openai; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
+                f"arms: {', '.join(small)} answer with a few words, as suits a small model, and the generator is "
+                "a server; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
             )
     free = sorted(section_of("generator", name) for name in generators if not generators[name].prices_by_model)
     if settings.budget.dollars is not None and free:

@@ -148,9 +148,9 @@ def _model_servers(settings: Settings) -> dict[str, str]:
     if settings.judge.generator:
         generators["judge.generator"] = settings.judge.generator
     return {
-        f"{section}.openai.base_url": generator.openai.base_url
+        f"{section}.{generator.name}.base_url": generator.server.base_url
         for section, generator in generators.items()
-        if generator.name == "openai" and generator.openai.base_url
+        if generator.server is not None and generator.server.base_url
     }
 
 

@@ -9,7 +9,9 @@ EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
 
 
 def sent_effort(chat: Mapping[str, Any]) -> str | None:
-    """The effort that a chat asks for, as `reasoning_effort` or as `effort` of `reasoning`; None without one."""
-    reasoning = chat.get("reasoning")
-    sent = chat.get("reasoning_effort") or (reasoning.get("effort") if isinstance(reasoning, Mapping) else None)
+    """The effort that a chat asks for: `reasoning_effort`, or `effort` of `reasoning` or `output_config` (Anthropic);
+    None without one.
+    """
+    objects = [part for part in map(chat.get, ("reasoning", "output_config")) if isinstance(part, Mapping)]
+    sent = chat.get("reasoning_effort") or next(filter(None, (part.get("effort") for part in objects)), None)
     return None if sent is None else str(sent)

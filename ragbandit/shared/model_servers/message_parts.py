@@ -54,6 +54,12 @@ def listed(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in values if isinstance(item, dict)]
 
 
+def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The object in a field; {} if the field has another type."""
+    field = value.get(name)
+    return field if isinstance(field, dict) else {}
+
+
 class MessageParts:
     """A message that is joined from deltas of OpenAI's schema."""
 
@@ -94,6 +100,12 @@ def thoughts_first(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """Split a delta. Returns (fields that come before the text, fields after it)."""
     thoughts = {name: value for name, value in delta.items() if name.startswith(("reasoning", "thinking"))}
     return thoughts, {name: value for name, value in delta.items() if name not in thoughts}
+
+
+def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
+    names = ("reasoning", "thinking", "extra_content")
+    return {name: value for name, value in fields.items() if value and name.startswith(names)}
 
 
 def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:

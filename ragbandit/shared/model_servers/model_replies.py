@@ -322,7 +322,7 @@ class ModelReply:
             # Clients join lists by the index of each object.
             value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
         cleaned, size = clean(value)
-        if name not in MEDIA:
+        if name not in (*MEDIA, "thinking_blocks"):
             self.size += size
         elif self._media_size + size > self._max_media:
             message = f"the reply has more than {self._max_media} characters of images, audio or video"

@@ -11,6 +11,7 @@ import ssl
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies, proxy_bypass
 
@@ -73,15 +74,15 @@ class ModelServer:
         self._connect_s, self._read_s = connect_s, read_s
         self._proxy = _proxy_of(address.scheme, host=f"{address.host}:{address.port}")
 
-    async def post(self, body: bytes) -> "aiohttp.ClientResponse":
-        """Send a JSON document. Returns the reply with its body unread; the caller closes it."""
+    async def post(self, body: bytes, *, headers: Mapping[str, str]) -> "aiohttp.ClientResponse":
+        """Send a JSON document, with more headers. Returns the reply with its body unread; the caller closes it."""
         if self._session is None:
             self._session = self._new_session()
         data = body if len(body) < _LARGE else io.BytesIO(body)
         # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too. A
         # redirect is not followed, because its address would get the question and the headers.
         return await self._session.post(
-            self._address, data=data, headers=self._headers, proxy=self._proxy, allow_redirects=False
+            self._address, data=data, headers={**self._headers, **headers}, proxy=self._proxy, allow_redirects=False
         )
 
     async def close(self) -> None:
@@ -170,8 +171,9 @@ def connect(
     headers: Mapping[str, str],
     connect_s: float | None = None,
     read_s: float | None = None,
+    path: str = "/chat/completions",
 ) -> ModelServer:
-    """Prepare the connections to a server. For connect_s and read_s see `ModelServer`.
+    """Prepare the connections to a path of a server. For connect_s and read_s see `ModelServer`.
 
     base_url: None for $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
     key: None for the key "none"
@@ -185,16 +187,19 @@ def connect(
     all_headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": "identity", **client.default_headers}
     # Values other than texts mark headers that should not be sent.
     sent = {name: value for name, value in all_headers.items() if isinstance(value, str)}
-    url = f"{str(client.base_url).rstrip('/')}/chat/completions{mark}{query}"
+    url = f"{str(client.base_url).rstrip('/')}{path}{mark}{query}"
     return ModelServer(url, headers=sent, connect_s=connect_s, read_s=read_s)
 
 
-async def reply_values(server: ModelServer, fields: Mapping[str, Any]) -> AsyncIterator[Any]:
-    """Send a chat and yield the JSON values of the reply. Raises BrokenReply, RefusedRequest and aiohttp's errors.
+async def reply_values(
+    server: ModelServer, fields: Mapping[str, Any], *, headers: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[Any]:
+    """Send a chat, with more headers, and yield the JSON values of the reply. Raises BrokenReply, RefusedRequest and
+    aiohttp's errors.
 
     Close the iterator with contextlib.aclosing, so that the connection is released.
     """
-    reply = await server.post(_BODY.encode(fields).encode())
+    reply = await server.post(_BODY.encode(fields).encode(), headers=headers)
     reader, work = EventReader(), 0
     try:
         chunks = _chunks(reply)
@@ -295,7 +300,9 @@ def is_too_long(error: Exception, *, failure: Failure) -> bool:
         return False
     # OpenAI and llama.cpp send one of these codes. Other servers only write a message.
     has_code = failure.code in ("context_length_exceeded", "exceed_context_size_error")
-    return has_code or re.search(r"context (length|size|window)", str(error), re.IGNORECASE) is not None
+    return (
+        has_code or re.search(r"context (length|size|window)|prompt is too long", str(error), re.IGNORECASE) is not None
+    )
 
 
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:

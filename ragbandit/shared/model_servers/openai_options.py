@@ -1,12 +1,18 @@
-"""Options of the generator "openai"."""
+"""Options of the generators "openai" and "anthropic"."""
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, with_config
 
+from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value
+from ragbandit.shared.plugins import check_values
+from ragbandit.shared.texts.redaction import shown_variable
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
 _Flag = Annotated[bool, Field(strict=True)]
@@ -18,6 +24,11 @@ _Dollars = Annotated[float, Field(strict=True, ge=0)]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenAiOptions:
     """Options of the generator "openai" for its OpenAI-compatible server."""
+
+    provider: ClassVar[str] = "openai"
+    base_url_env: ClassVar[str] = "OPENAI_BASE_URL"
+    packages: ClassVar[tuple[str, ...]] = ("openai", "aiohttp")
+    section: ClassVar[str] = "generator.openai"
 
     #: address of the server; by default $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent every time
     base_url: str | None = None
@@ -69,3 +80,62 @@ class OpenAiOptions:
     #: bytes of text that count as one token. At 1.0 no byte-level tokenizer makes more tokens than are counted. 3.0
     #: fits English text, but may count too few tokens
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
+
+
+@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnthropicOptions(OpenAiOptions):
+    """Options of the generator "anthropic" for its server of Anthropic's Messages."""
+
+    provider: ClassVar[str] = "anthropic"
+    base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
+    packages: ClassVar[tuple[str, ...]] = ("aiohttp",)
+    section: ClassVar[str] = "generator.anthropic"
+
+    #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
+    api_key_env: Annotated[str, Field(min_length=1)] = "ANTHROPIC_API_KEY"
+    #: limit of an answer's tokens if a request has none, since Anthropic requires a limit
+    max_tokens: Annotated[int, Field(strict=True, ge=1)] = 8192
+
+
+def base_url_of(options: OpenAiOptions) -> str:
+    """The configured address of the server; "" for the provider's own."""
+    return options.base_url or os.environ.get(options.base_url_env) or ""
+
+
+def checked_key(options: OpenAiOptions) -> str | None:
+    """The API key; None if the server is not the provider's and the variable is not set. Raises ConfigError."""
+    key, where = os.environ.get(options.api_key_env) or None, f"{options.section}.api_key_env"
+    if key is None and not base_url_of(options):
+        message = f"{options.provider} needs a key, and {shown_variable(options.api_key_env)} is not set"
+        remedy = f"set that variable, or {options.section}.base_url for a server of your own"
+        raise ConfigError(message, field=where, remedy=remedy)
+    if key is not None:
+        name, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
+        check_header_value(key, what=name, field=where, remedy=remedy)
+    return key
+
+
+def check_options(options: OpenAiOptions, *, model: str) -> None:
+    """Raises ConfigError for options that cannot be used, or if a package is missing."""
+    section = options.section
+    for package in options.packages:
+        required_module(package, extra="openai", field="generator.name")
+    values = {option.name: getattr(options, option.name) for option in fields(options)}
+    check_values(type(options), given=values, where=section)
+    where = options.base_url_env if options.base_url is None else f"{section}.base_url"
+    address = os.environ.get(options.base_url_env) if options.base_url is None else options.base_url
+    remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
+    if address is not None:
+        check_address(address, field=where, remedy=remedy, query=True)
+    if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
+        raise ConfigError("the address has a password in it", field=where, remedy=remedy)
+    for name, value in options.headers.items():
+        if name.lower() == "authorization":
+            remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
+            raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
+        described, remedy = f"the value of {name}", "give only the value"
+        check_header_value(value, what=described, field=f"{section}.headers", remedy=remedy)
+    if options.token_prices and model not in options.token_prices:
+        remedy = "set generator.token_prices, {input: 0.0, output: 0.0} if it is free"
+        raise ConfigError(f"{model!r} has no price", field=f"{section}.token_prices", remedy=remedy)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -36,16 +36,19 @@ from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, To
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
 
+if TYPE_CHECKING:  # its package imports this one
+    from ragbandit.router.api.anthropic.message_stream import MessageStream
+
 log = logging.getLogger("ragbandit.api")
 #: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
 #: for the first content, so that an error can still set the HTTP status
 HOLD_S: Final = 30.0
-ReplyStream = replies.ChatStream | ResponseStream
+ReplyStream: TypeAlias = "replies.ChatStream | ResponseStream | MessageStream"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatExchange:
-    """Answers a chat in one of two formats: chat completions or responses."""
+    """Answers a chat in one of three formats: chat completions, responses or messages."""
 
     request: Request
     question: requests.ChatQuestion

@@ -15,11 +15,14 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams
-_OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
+OWN: Final = frozenset(
+    {"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", MESSAGES, *BOUNDS}
+)
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 
@@ -88,7 +91,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
         choices = (*_TOOLS, *_TOOLS.values(), "parallel_tool_calls")
         left_out += [name for name in choices if sent.get(name) in ("auto", "none", True, False, None)]
     left_out += [name for name, limit in limits.items() if limit is None and sent[name] is not None]
-    left_out += _OWN
+    left_out += OWN
     whole = {
         _repaired(name): storable(value, field=at if name == "messages" else name)
         for name, value in {**sent, **limits}.items()

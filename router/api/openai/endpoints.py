@@ -6,7 +6,6 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import (
     IdempotencyKey,
-    caller_of,
     reads_of,
     router_of,
 )
@@ -23,34 +22,6 @@ from ragbandit.router.api.security.rules import APP, CHAT
 from ragbandit.shared.errors import NotFound
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
-
-
-@endpoints.get(
-    "/v1/models",
-    rule=APP,
-    summary="List the models",
-    responses={200: described("All models.", replies.ModelList)},
-)
-async def models(request: Request) -> Response:
-    """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
-    `cost_weights`, and `arm/<name>` is an arm that our workers run.
-    """
-    return JsonReply(requests.model_list(router_of(request), caller=caller_of(request)))
-
-
-@endpoints.get(
-    "/v1/models/{model:path}",
-    rule=APP,
-    summary="Read one model",
-    responses={200: described("The model.", replies.Model)},
-)
-async def model(
-    model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
-    request: Request,
-) -> Response:
-    """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
-    requests.choice_of(model, router=router_of(request), field=None)
-    return JsonReply(requests.named_model(model))
 
 
 @endpoints.post(

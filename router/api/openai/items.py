@@ -8,7 +8,7 @@ from typing import Any, Final
 from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.model_servers.message_parts import listed, reasoning_in, words_of
 
 
 def _is_text(content: object) -> bool:
@@ -87,12 +87,6 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
                 replies[0]["reasoning_content"] = "\n\n".join(dict.fromkeys(texts))
         waiting = []
     return ignored
-
-
-def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
-    names = ("reasoning", "thinking", "extra_content")
-    return {name: value for name, value in fields.items() if value and name.startswith(names)}
 
 
 def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 from fastapi import Request
@@ -71,6 +72,8 @@ def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]
 
 def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
     """Look up the name of a model. field: the parameter that has the name. Raises ModelNotFound."""
+    aliases = router.settings.server.model_aliases
+    name = next((aliases[alias] for alias in aliases if fnmatchcase(name, alias)), name)
     if name in (AUTO, _OWNER, f"{_OWNER}/{AUTO}"):
         return ModelChoice()
     models = _policy_models(router)
@@ -85,7 +88,11 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
             message = f"the arm {arm!r:.80} is run by your own stack (run_by: caller), so it answers nothing here"
             raise ModelNotFound(message, field=field, remedy="route the question by POST /v1/route, and run the arm")
     models += [f"arm/{arm}" for arm in arms]
-    raise ModelNotFound(f"there is no model {name!r:.80}", field=field, remedy=f"known here: {', '.join(models)}")
+    raise ModelNotFound(
+        f"there is no model {name!r:.80}",
+        field=field,
+        remedy=f"known here: {', '.join(models)}; or set server.model_aliases",
+    )
 
 
 def named_model(name: str) -> Model:

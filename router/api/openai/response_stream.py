@@ -4,8 +4,9 @@ from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies, responses
-from ragbandit.router.api.openai.items import CALL, reasoning_in
+from ragbandit.router.api.openai.items import CALL
 from ragbandit.router.api.openai.replies import DONE
+from ragbandit.shared.model_servers.message_parts import reasoning_in
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 

@@ -6,11 +6,11 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable
-from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, in_namespace, reasoning_in, tools_of
+from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, in_namespace, tools_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
-from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed
+from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed, reasoning_in
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 

@@ -10,7 +10,7 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.openai.chats import read_chat
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.items import is_reference, reasoning_in
+from ragbandit.router.api.openai.items import is_reference
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
@@ -23,6 +23,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of
+from ragbandit.shared.model_servers.message_parts import reasoning_in
 from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
 
 #: largest number of references to items in a request; each is read from the store

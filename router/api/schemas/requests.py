@@ -105,11 +105,13 @@ STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 KEY_HEADER: Final = "Idempotency-Key"
 #: id of a chat completion = this prefix + id of its decision
 COMPLETION_PREFIX: Final = "chatcmpl-"
+#: the same of a message in Anthropic's form
+MESSAGE_PREFIX: Final = "msg_"
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id: `sent` without the prefix of chat completions, if it has that prefix."""
-    return sent.removeprefix(COMPLETION_PREFIX)
+    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix."""
+    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
 
 
 DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]

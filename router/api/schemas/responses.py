@@ -63,6 +63,11 @@ def described(text: str, model: Any) -> dict[str, Any]:
     return {"description": text, "model": model}
 
 
+def an_object(text: str, **content: Any) -> dict[str, Any]:
+    """The description of a reply in the form of another vendor. content: further content types."""
+    return {"description": text, "content": {"application/json": {"schema": {"type": "object"}}, **content}}
+
+
 def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """The error replies of a path for the OpenAPI document: status 400 and these codes. Only the entry of 400 has the
     model, and the others refer to it, because FastAPI takes long to build a validator for each entry with a model.

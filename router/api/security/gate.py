@@ -1,6 +1,7 @@
 """Gate: finds the caller of a request by an API key, and checks the role and the sending web site.
 
-Programs send a key as `Authorization: Bearer`. Browsers ask for it, and send it to pages as the password of HTTP Basic.
+Programs send a key as `Authorization: Bearer`, or as `x-api-key`. Browsers ask for it, and send it to pages as the
+password of HTTP Basic.
 """
 
 import base64
@@ -98,6 +99,8 @@ class Gate:
 
     def _key(self, headers: Headers, keys: KeysInForce, *, by_browser: bool) -> ApiKey:
         sent = headers.getlist("authorization")
+        if not sent and not by_browser:  # Anthropic's clients send the plain key
+            sent = [f"Bearer {key}" for key in headers.getlist("x-api-key")]
         if not sent:
             raise _unauthorized("no API key was sent")
         if len(sent) > 1:

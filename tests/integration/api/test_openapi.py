@@ -20,7 +20,7 @@ def test_every_reply_is_described(unmoved):
 def test_every_endpoint_is_explained(unmoved):
     """Every endpoint has a tag, a summary of several words and a description; so has every parameter and field."""
     described = unmoved.get("/openapi.json").json()
-    tags = {"Decisions", "OpenAI", "Feedback", "Policies", "Operations"}
+    tags = {"Decisions", "OpenAI", "Anthropic", "Feedback", "Policies", "Operations"}
     assert {tag["name"] for tag in described["tags"]} == tags
     for path, calls in described["paths"].items():
         for call in calls.values():

@@ -17,6 +17,7 @@ from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query
 
@@ -31,6 +32,8 @@ CHAT: Final = "chat"
 BOUNDS: Final = ("effort_min", "effort_max")
 #: name of the need for an allowed effort; an arm with the effort "low" has the ability "effort:low"
 _EFFORT: Final = "effort"
+#: need of blocks and tools that only servers of Anthropic's Messages read
+ANTHROPIC: Final = "anthropic"
 #: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
 #: need -> request parameters that can cause the need; messages can cause it, too
@@ -40,12 +43,13 @@ _PARAMETERS: Final = {
     "tools": ("tool_choice", "function_call"),
     CHAT: ("modalities", "audio"),
     _EFFORT: ("reasoning_effort", "reasoning", *BOUNDS),
+    ANTHROPIC: ("mcp_servers", "tools"),
 }
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_IGNORED: Final = 64
 #: fields of a chat that the service itself uses, so they are never called ignored
-_USED: Final = frozenset({"messages", "user", "safety_identifier", "metadata"})
+_USED: Final = frozenset({"messages", "system", "user", "safety_identifier", "metadata", MESSAGES})
 
 
 class UnmetNeed(InvalidInput):
@@ -95,9 +99,9 @@ def passing_arms(
     for name, params in worker_arms.items():
         generator = generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
-        if is_model and generator is not None and generator.name == "openai":
-            abilities = {CHAT, *generator.supports}
-            if generator.openai.logprobs:
+        if is_model and generator is not None and generator.server is not None:
+            abilities = {CHAT, *generator.supports, *({ANTHROPIC} if generator.name == "anthropic" else ())}
+            if generator.server.logprobs:
                 abilities.add("logprobs")
             if params.get(_EFFORT) is not None:
                 abilities.add(f"{_EFFORT}:{params[_EFFORT]}")

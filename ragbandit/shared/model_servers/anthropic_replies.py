@@ -1,0 +1,169 @@
+"""Replies of Anthropic's Messages as chunks of a chat completion, and answers of chats as blocks of Messages."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.event_reader import MAX_EVENT, BrokenReply
+from ragbandit.shared.model_servers.message_parts import clean, listed, object_in, words_of
+from ragbandit.shared.model_servers.token_usage import count_of
+
+#: type of an error -> HTTP status
+STATUSES: Final = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+#: field of a chat's answer with the signed thoughts, and with all blocks that a chat cannot have. `at` of a block: the
+#: number of characters of text before it. The block "citations" belongs to the text that ends there
+BLOCKS: Final = "thinking_blocks"
+THINKING: Final = ("thinking", "redacted_thinking")
+#: finish reason of a chat completion -> stop reason of Messages
+_STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+_REASONS: Final = {*_STOPS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
+#: type of a block whose text is shown while it comes -> field of a chat's answer
+_SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
+_CALL: Final = ("type", "id", "name", "input")
+
+
+class ChatChunks:
+    """Converts the values of one reply. Other vendors' values are passed on unchanged."""
+
+    def __init__(self) -> None:
+        #: index of an unfinished block -> (block, name of a field -> its pieces)
+        self._open: dict[int | None, tuple[dict[str, Any], dict[str, list[Any]]]] = {}
+        self._calls = self._text = self._size = 0
+
+    def of(self, value: Any) -> Iterator[Any]:
+        """The chunks for a value of the reply. Raises BrokenReply."""
+        kind = value.get("type") if isinstance(value, dict) else None
+        index = count_of(value.get("index")) if kind else None
+        if kind == "message":  # a whole reply
+            yield from self.of({"type": "message_start", "message": value})
+            for index, block in enumerate(listed(value.get("content") or [])):
+                yield from self._begin(index, block=block)
+                yield self._end(*self._open.pop(index))
+            yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
+        elif kind == "message_start":
+            message = object_in(value, "message")
+            yield _chunk({}, **{name: message[name] for name in ("model", "usage", "container") if name in message})
+        elif kind == "content_block_start":
+            yield from self._begin(index, block=object_in(value, "content_block"))
+        elif kind == "content_block_delta":
+            delta = object_in(value, "delta")
+            if index not in self._open:  # some servers send no beginning
+                yield from self._begin(index, block={"type": str(delta.get("type")).removesuffix("_delta")})
+            yield self._grow(*self._open[index], delta=delta)
+        elif kind in ("content_block_stop", "message_delta"):
+            for place in list(self._open) if kind == "message_delta" else [index]:
+                yield self._end(*self._open.pop(place, ({}, {})))
+            delta = object_in(value, "delta")
+            choice = {name: delta.get(name) for name in ("stop_reason", "stop_sequence", "stop_details")}
+            choice |= {"index": 0, "delta": {}, "finish_reason": delta.get("stop_reason")}
+            yield {"choices": [choice], "usage": value.get("usage")}
+        elif kind == "error" and (error := object_in(value, "error")):
+            yield {"error": {**error, "code": STATUSES.get(str(error.get("type")), 500)}}
+        else:
+            yield {} if kind in ("ping", "message_stop") else value
+
+    def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
+        kind, held = str(block.get("type")), dict(block)
+        self._open[index], self._size = (held, {}), self._size + clean(held)[1]
+        if kind == "tool_use":
+            call = call_of(block, more={name: block[name] for name in block if name not in _CALL}, empty="")
+            held["index"], self._calls = self._calls, self._calls + 1
+            yield _chunk({"tool_calls": [call | {"index": held["index"]}]})
+        else:
+            yield self._grow(held, {}, delta={name: block[name] for name in (kind,) if block.get(name)})
+
+    def _grow(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
+        kind = str(block.get("type"))
+        self._size += clean(delta)[1]
+        if self._size > MAX_EVENT:
+            raise BrokenReply(f"the reply has more than {MAX_EVENT} characters")
+        for name in delta.keys() - {"type"}:
+            pieces.setdefault(name, []).append(delta[name])
+        if kind == "tool_use":
+            piece = {"index": block["index"], "function": {"arguments": delta.get("partial_json")}}
+            return _chunk({"tool_calls": [piece]})
+        self._text += len(words_of(delta.get("text"))) if kind == "text" else 0
+        return _chunk({_SHOWN[kind]: delta.get(kind)} if kind in _SHOWN else {})
+
+    def _end(self, block: dict[str, Any], pieces: Mapping[str, list[Any]]) -> Any:
+        kind, at = block.get("type"), {"at": self._text} if self._text else {}
+        for name, values in pieces.items():
+            if name == "partial_json":
+                block["input"] = input_of("".join(map(words_of, values)))
+            elif name == "citation":
+                block["citations"] = [*(block.get("citations") or []), *values]
+            else:
+                block[name] = words_of(block.get(name)) + "".join(map(words_of, values))
+        if kind == "text" and block.get("citations"):
+            return _chunk({BLOCKS: [{"type": "citations", "citations": block["citations"], **at}]})
+        is_known = kind in ("text", "tool_use", None) or (kind == "thinking" and not block.get("signature"))
+        return _chunk({} if is_known else {BLOCKS: [{**block, **at}]})
+
+
+def _chunk(delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {**more, "choices": [{"index": 0, "delta": delta}]}
+
+
+def call_of(block: Mapping[str, Any], *, more: Mapping[str, Any], empty: str) -> dict[str, Any]:
+    """The tool call of a block, with more fields. empty: arguments of a call without input."""
+    arguments = json.dumps(block["input"], ensure_ascii=False) if block.get("input") else empty
+    function = {"name": block.get("name"), "arguments": arguments}
+    return {"id": block.get("id"), "type": "function", "function": function, **more}
+
+
+def call_block(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The block of a tool call, with its further fields."""
+    body = object_in(call, "function") or object_in(call, "custom")
+    more = {name: call[name] for name in call if name not in ("index", "id", "type", "function", "custom")}
+    sent = input_of(body.get("arguments") or body.get("input"))
+    return {"type": "tool_use", "id": call.get("id"), "name": body.get("name"), "input": sent, **more}
+
+
+def input_of(arguments: Any) -> dict[str, Any]:
+    """The arguments of a call as an object; {"arguments": text} if the text is no JSON object."""
+    with suppress(ValueError, TypeError, RecursionError):
+        value = json.loads(arguments)
+        if isinstance(value, dict):
+            return value
+    return {"arguments": arguments} if arguments else {}
+
+
+def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]:
+    """The blocks of an answer in the form of a chat. message: its fields except the text."""
+    content, shown = list[dict[str, Any]](), 0
+    thoughts = words_of(message.get("reasoning_content") or message.get("reasoning"))
+    blocks = listed(message.get(BLOCKS) or [])
+    if thoughts and not any(block.get("type") in THINKING for block in blocks):
+        content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
+    for block in blocks:
+        at = count_of(block.get("at")) or 0
+        if text[shown:at]:
+            content.append({"type": "text", "text": text[shown:at]})
+        shown = max(shown, at)
+        if block.get("type") != "citations":
+            content.append({name: value for name, value in block.items() if name not in ("at", "index")})
+        elif content:
+            content[-1]["citations"] = block.get("citations")
+    rest = text[shown:] + words_of(message.get("refusal"))
+    content += [{"type": "text", "text": rest}] if rest else []
+    return content + list(map(call_block, listed(message.get("tool_calls") or [])))
+
+
+def stop_of(choice: Mapping[str, Any], *, finish: str) -> tuple[str, str | None]:
+    """Returns (stop reason, stop sequence). choice: further fields of the server's choice. finish: finish reason."""
+    matched = next((name for name in map(choice.get, ("stop_reason", "matched_stop")) if isinstance(name, str)), None)
+    if matched in _REASONS:
+        return matched, choice.get("stop_sequence")
+    return ("stop_sequence", matched) if finish == "stop" and matched else (_STOPS.get(finish, "end_turn"), None)

@@ -1,0 +1,265 @@
+"""Requests of Anthropic's Messages as chat completions, and back. Nothing here sends or waits."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.anthropic_replies import THINKING, call_of, content_of
+from ragbandit.shared.model_servers.efforts import sent_effort
+from ragbandit.shared.model_servers.failures import failure_of_error, server_message
+from ragbandit.shared.model_servers.message_parts import listed, object_in, reasoning_in, words_of
+
+#: key of a chat in the form of Messages; its value: headers of the client for a server of Messages
+MESSAGES: Final = "anthropic_headers"
+#: text of Claude Code that differs in every request, so that no cache and no conversation would be recognized
+_BILLING: Final = "x-anthropic-billing-header:"
+_SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
+#: parameters of Anthropic that a chat completion may have for a server of Messages
+_NATIVE: Final = ("thinking", "output_config", "mcp_servers", "container", "context_management", "cache_control")
+#: parameters that `chat_of` and `messages_of` convert
+_READ: Final = {*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config"}
+CONVERTED: Final = {"messages", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"} | {
+    *("response_format", "reasoning_effort", "user", "safety_identifier", *_SAME, *_NATIVE)
+}
+_MODES: Final = {"auto": "auto", "any": "required", "none": "none"}
+#: least budget of thinking tokens -> effort
+_EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
+#: message of a server that refuses thoughts of another model
+_REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
+_NO_PARAMETERS: Final = {"type": "object", "properties": {}}
+
+
+def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str, Any], set[str]]:
+    """Convert a request for Messages. Returns (chat completion, types of blocks and tools that it cannot have).
+
+    joined: whether texts after the results of tools are part of the last result, so that the results end the chat
+    """
+    foreign = {"mcp_servers"} if body.get("mcp_servers") else set[str]()
+    system = [text for part in _blocks(body.get("system")) if not (text := words_of(part)).startswith(_BILLING)]
+    messages: list[Any] = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    for message in body["messages"]:
+        if not isinstance(message.get("content"), list):
+            messages.append(message)
+        elif message.get("role") == "assistant":
+            messages.append(_assistant_message(message["content"], foreign=foreign))
+        else:
+            messages += _turn(message, joined=joined, foreign=foreign)
+    config, budget = object_in(body, "output_config"), object_in(body, "thinking").get("budget_tokens")
+    effort, form = sent_effort(body), object_in(config, "format")
+    if effort is None and isinstance(budget, int):
+        effort = next((name for least, name in _EFFORTS if budget >= least), None)
+    chat = {name: body.get(name) for name in _SAME} | {"messages": messages, "stop": body.get("stop_sequences")}
+    chat |= {"reasoning_effort": "high" if effort == "max" else effort, **_functions(body, foreign=foreign)}
+    if form.get("type") == "json_schema":
+        schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return {name: value for name, value in chat.items() if value is not None}, foreign
+
+
+def unread(body: Mapping[str, Any]) -> list[str]:
+    """The parameters of a request for Messages that a chat completion cannot have."""
+    return [name for name in body if name not in (*_READ, MESSAGES, "metadata", "reasoning_effort")]
+
+
+def _blocks(content: Any) -> Iterator[dict[str, Any]]:
+    for block in content if isinstance(content, list) else [content]:
+        if block not in (None, ""):
+            yield block if isinstance(block, dict) else {"type": "text", "text": block}
+
+
+def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
+    """The texts of the parts, joined; the parts if there are others. Many servers read only texts."""
+    is_text = all(part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts)
+    return by.join(part["text"] for part in parts) if is_text else list(parts)
+
+
+def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    parts, thoughts, calls = list[Any](), list[str](), list[Any]()
+    for block in _blocks(content):
+        if block.get("type") in THINKING:  # what Anthropic signed is left out: no other model reads it
+            thoughts += [words_of(block.get("thinking"))] if _is_foreign(block) else []
+        elif block.get("type") == "tool_use":
+            calls.append(call_of(block, more=reasoning_in(block), empty="{}"))
+        else:
+            parts.append(_part(block, foreign=foreign))
+    message["content"] = _as_text(parts, by="") if parts else None
+    more = {"tool_calls": calls, "reasoning_content": "\n\n".join(filter(None, thoughts))}
+    return message | {name: value for name, value in more.items() if value}
+
+
+def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
+    """The messages of a user's turn: results of tools, then the rest, with the images of the results."""
+    results, rest = list[dict[str, Any]](), list[Mapping[str, Any]]()
+    for block in _blocks(message["content"]):
+        if block.get("type") != "tool_result":
+            rest.append(_part(block, foreign=foreign))
+            continue
+        parts = [_part(part, foreign=foreign) for part in _blocks(block.get("content"))]
+        parts = [{"type": "text", "text": "Error:"}, *parts] if block.get("is_error") else parts
+        if not joined:  # most servers read only texts of tools
+            rest += [part for part in parts if part.get("type") != "text"]
+            parts = [part if part.get("type") == "text" else {"type": "text", "text": "(below)"} for part in parts]
+        content = _as_text(parts, by="\n")
+        results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
+    if joined and results:
+        results[-1]["content"] = _as_text([*_blocks(results[-1]["content"]), *rest], by="\n")
+        return results
+    return [*results, {**message, "content": _as_text(rest, by="\n\n")}] if rest or not results else results
+
+
+def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
+    """The part for a block of Messages; the block itself, with its type in `foreign`, if no part expresses it."""
+    kind, source, title = block.get("type"), object_in(block, "source"), words_of(block.get("title"))
+    url, text = source.get("url"), words_of(source.get("data") or source.get("content"))
+    if source.get("type") == "base64":
+        url = f"data:{source.get('media_type')};base64,{text}"
+    if kind == "text":
+        return {"type": "text", "text": block.get("text")}
+    if kind == "image" and isinstance(url, str):
+        return {"type": "image_url", "image_url": {"url": url}}
+    if kind == "document" and isinstance(url, str):
+        field = "file_data" if url.startswith("data:") else "file_url"
+        return {"type": "file", "file": {"filename": title or "document.pdf", field: url}}
+    if kind == "search_result":
+        text = f"{words_of(block.get('source'))}\n{words_of(block.get('content'))}"
+    elif kind != "document" or not text:
+        foreign.add(str(kind))
+        return block
+    return {"type": "text", "text": f"{title}\n{text}".strip()}
+
+
+def _functions(body: Mapping[str, Any], *, foreign: set[str]) -> dict[str, Any]:
+    tools, choice = list[dict[str, Any]](), object_in(body, "tool_choice")
+    for tool in listed(body.get("tools") or []):
+        if tool.get("type") not in (None, "custom"):
+            foreign.add(f"tools.{tool.get('type')}")
+            continue
+        function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
+        function["parameters"] = tool.get("input_schema") or _NO_PARAMETERS
+        tools.append({"type": "function", "function": function})
+    mode: Any = _MODES.get(str(choice.get("type")))
+    if choice.get("type") == "tool":
+        mode = {"type": "function", "function": {"name": choice.get("name")}}
+    is_single = choice.get("disable_parallel_tool_use") is True
+    return {"tools": tools or None, "tool_choice": mode, "parallel_tool_calls": False if is_single else None}
+
+
+def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> dict[str, Any]:
+    """A request in either form without thoughts in its messages. keep_signed: except those that Anthropic signed."""
+
+    def bare(part: Any) -> Any:
+        if not isinstance(part, dict) or part.get("type") in THINKING:
+            return part
+        kept = {name: value for name, value in part.items() if name not in reasoning_in(part)}
+        for name in ("content", "tool_calls"):
+            if isinstance(kept.get(name), list):
+                kept[name] = [bare(one) for one in kept[name] if not _is_foreign(one, keep_signed=keep_signed)]
+        return kept
+
+    messages = [bare(message) if message.get("role") == "assistant" else message for message in body["messages"]]
+    return {**body, "messages": [message for message in messages if message.get("content") != []]}
+
+
+def _is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
+    """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
+    is_thought = isinstance(block, dict) and block.get("type") in THINKING
+    return is_thought and not (keep_signed and (block["type"] != "thinking" or block.get("signature")))
+
+
+def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
+    """The request without thoughts and parameters for them if this error refuses these; None if it does not."""
+    message = server_message(getattr(error, "body", None))
+    if failure_of_error(error).status not in (400, 422) or not _REFUSAL.search(message):
+        return None
+    bare, last = without_thoughts(body), body["messages"][-1]
+    kinds = {str(block.get("type")) for block in _blocks(last.get("content"))} | {str(last.get("role"))}
+    has_results = not kinds.isdisjoint({"tool", "tool_result"})
+    if has_results or bare["messages"] == body["messages"]:
+        bare = {name: value for name, value in bare.items() if name not in reasoning_in(bare)}
+        config = {name: value for name, value in object_in(bare, "output_config").items() if name != "effort"}
+        bare |= {"output_config": config} if "output_config" in bare else {}
+    return None if bare == body else bare
+
+
+def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
+    """Convert a chat completion to a request for Messages, with the parameters in CONVERTED. max_tokens: limit if the
+    chat has none, since servers require one.
+    """
+    system, messages = list[dict[str, Any]](), list[dict[str, Any]]()
+    for message in chat["messages"]:
+        role = message.get("role")
+        if role in ("system", "developer"):
+            system += _content(message)
+            continue
+        content = _content(message)
+        if role in ("tool", "function"):
+            content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
+        role = "assistant" if role == "assistant" else "user"
+        if content and messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += content  # the results of parallel calls must be in one message
+        elif content:
+            messages.append({"role": role, "content": content})
+    limits = [chat[name] for name in ("max_tokens", "max_completion_tokens") if isinstance(chat.get(name), int)]
+    body = {name: value for name in (*_SAME, *_NATIVE) if (value := chat.get(name)) is not None}
+    body |= {"messages": messages, "max_tokens": min(limits, default=max_tokens), **_native_tools(chat)}
+    stop, user, config = chat.get("stop"), chat.get("safety_identifier") or chat.get("user"), dict[str, Any]()
+    stops = [text for text in (stop if isinstance(stop, list) else [stop]) if isinstance(text, str) and text.strip()]
+    form, effort = object_in(chat, "response_format"), chat.get("reasoning_effort")
+    if form.get("type") == "json_schema":
+        config["format"] = {"type": "json_schema", "schema": object_in(form, "json_schema").get("schema")}
+    if isinstance(effort, str) and effort not in ("none", "minimal"):
+        config["effort"], body["thinking"] = effort, body.get("thinking") or {"type": "adaptive"}
+    if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
+        body.pop("temperature", None)  # servers refuse it together with thinking
+    elif isinstance(body.get("temperature"), int | float):
+        body["temperature"] = min(1.0, body["temperature"])
+    more = {"system": system, "stop_sequences": stops, "output_config": config | object_in(body, "output_config")}
+    body |= {name: value for name, value in more.items() if value}
+    body |= {"metadata": {"user_id": user}} if isinstance(user, str) and user else {}
+    return body
+
+
+def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks of a message; servers refuse empty texts, and thoughts that they have not signed."""
+    content, kept = message.get("content"), list[dict[str, Any]]()
+    if message.get("role") == "assistant":
+        is_text = isinstance(content, str) or content is None
+        kept = content_of(message, text=content or "" if is_text else "")
+        content = None if is_text else content
+        kept = [block for block in kept if not _is_foreign(block)]
+    parts = [_block(part) for part in _blocks(content)]
+    calls = [block for block in kept if block.get("type") == "tool_use"]
+    return [block for block in kept if block not in calls] + [part for part in parts if part.get("text") != ""] + calls
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any]:
+    kind, image, file = part.get("type"), part.get("image_url"), object_in(part, "file")
+    url = words_of(image.get("url") if isinstance(image, dict) else image)
+    url = url or words_of(file.get("file_data") or file.get("file_url"))
+    head, comma, data = url.partition(";base64,")
+    media = head.removeprefix("data:").partition(";")[0]
+    source = {"type": "base64", "media_type": media, "data": data} if comma else {"type": "url", "url": url}
+    block: dict[str, Any] = {"type": "text", "text": words_of(part.get("text") or part.get("refusal"))}
+    if kind in ("image_url", "file"):
+        block = {"type": "image" if kind == "image_url" else "document", "source": source}
+        block |= {"title": file["filename"]} if file.get("filename") else {}
+    elif kind not in ("text", "refusal", None):
+        return part
+    return block | ({"cache_control": part["cache_control"]} if part.get("cache_control") else {})
+
+
+def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
+    tools, choice, mode = list[Mapping[str, Any]](), chat.get("tool_choice"), dict[str, Any]()
+    for tool in listed(chat.get("tools") or []):
+        function = object_in(tool, "function")
+        fields = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
+        schema = function.get("parameters") or _NO_PARAMETERS
+        tools.append({**fields, "input_schema": schema} if function else tool)  # else one that the server runs
+    if isinstance(choice, dict):
+        mode = {"type": "tool", "name": object_in(choice, "function").get("name")}
+    elif choice in _MODES.values():
+        mode = {"type": next(name for name, known in _MODES.items() if known == choice)}
+    if chat.get("parallel_tool_calls") is False:
+        mode = (mode or {"type": "auto"}) | {"disable_parallel_tool_use": True}
+    return {"tools": tools, **({"tool_choice": mode} if mode else {})} if tools else {}

@@ -1,0 +1,100 @@
+import json
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from ragbandit.router.api.anthropic.errors import ERRORS, VERSION
+from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.router.api.dependencies import IdempotencyKey, router_of
+from ragbandit.router.api.openai import replies
+from ragbandit.router.api.openai.chat_exchange import ChatExchange
+from ragbandit.router.api.openai.chats import OWN, read_chat, storable
+from ragbandit.router.api.openai.requests import ChatQuestion, OpenAIBody, chat_question, configured
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.requests import id_in_header, limits
+from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.api.security.rules import CHAT, Rule, roles
+from ragbandit.router.serving.deciding.steps.needs import ANTHROPIC, NEEDS, TOKENS, Needs
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of
+from ragbandit.shared.types import Json
+
+endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
+#: headers of a client that servers of Anthropic get
+_PASSED: Final = (VERSION, "anthropic-beta")
+
+
+class MessagesBody(OpenAIBody):
+    """A request for a message. Arms that speak Anthropic's Messages get all other parameters too."""
+
+    model_config = configured(
+        model="auto", max_tokens=1024, messages=[{"role": "user", "content": "Who wrote Dracula?"}]
+    )
+
+    messages: Annotated[list[dict[str, Any]], limits(minItems=1)]
+    """The conversation: objects with `role` and `content`. `content` is text or a list of blocks: `text`, `image`,
+    `document`, `search_result`, `tool_use`, `tool_result`, `thinking`. Other blocks, and tools that Anthropic runs
+    itself, need an arm whose generator is `anthropic`."""
+
+    def fields(self) -> dict[str, Any]:
+        """The parameters for a model. Raises InvalidInput for values that JSON cannot express."""
+        return {name: storable(value, field=name) for name, value in self.sent_fields.items() if name not in OWN}
+
+
+def message_question(request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
+    """Read a request for a message. key: header Idempotency-Key. Raises as `chat_question`."""
+    fields, passed = body.fields(), bool(router_of(request).service.step(Needs).passing)
+    sent, foreign = chat_of(fields, joined=True)
+    chat = read_chat(sent, passed=passed)
+    user: Any = body.user or (body.metadata or {}).get("user_id")
+    body.user = user if isinstance(user, str) else None
+    needs: Any = chat.facts[NEEDS]
+    facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [ANTHROPIC] * bool(foreign)}
+    if passed:
+        others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
+        facts[CHAT_HASH] = body_hash([chat.sent["messages"], others])
+    chat = replace(chat, sent={**chat.sent, "metadata": body.metadata})
+    decision_id, session = id_in_header(key), session_of(body.user or "")
+    question = chat_question(request, body, chat=chat, decision_id=decision_id, session=session, facts=facts)
+    metadata = question.query.chat.get("metadata")  # without the keys that are for this service
+    fields = {name: value for name, value in {**fields, "metadata": metadata}.items() if name != "metadata" or value}
+    headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
+    return replace(question, query=replace(question.query, chat={**fields, MESSAGES: headers}))
+
+
+def session_of(user: str) -> str | None:
+    """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; else the user."""
+    try:
+        return str(json.loads(user)["session_id"])[:200] or None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return user.rpartition("_session_")[2].strip()[:200] or None
+
+
+@endpoints.post(
+    "/v1/messages",
+    rule=CHAT,
+    summary="Create a message",
+    responses={200: an_object("The message; with `stream` its events.", **replies.STREAM)},
+)
+async def create(body: MessagesBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
+
+    Made for clients of Anthropic's Messages (docs/anthropic.md). The reply's `id` is "msg_" and the id of the decision;
+    use that id to send feedback.
+    """
+    question = message_question(request, body, key=idempotency_key)
+    return await ChatExchange(request, question, whole=message_reply, stream=MessageStream).reply()
+
+
+@endpoints.post(
+    "/v1/messages/count_tokens",
+    rule=Rule(roles("app"), size_limit="max_chat_bytes"),
+    summary="Count the tokens of a message",
+    responses={200: an_object("`input_tokens`: an estimate.")},
+)
+async def count_tokens(body: MessagesBody) -> Response:
+    """Estimate the tokens of a request, as the decision does. No model is asked."""
+    chat = read_chat(chat_of(body.fields(), joined=True)[0], passed=True)
+    return JsonReply({"input_tokens": chat.facts[TOKENS]})

@@ -1,0 +1,44 @@
+"""Errors of Anthropic's interface in its shape: {"type": "error", "error": {"type", "message"}, "request_id"}."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Scope
+
+from ragbandit.client.replies.decisions import ErrorDetail
+from ragbandit.router.api.openai.errors import as_openai_error
+from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.telemetry.tracing import SCOPE_ID
+from ragbandit.shared.model_servers.anthropic_replies import STATUSES
+
+#: paths of Anthropic's interface, with any base URL; paths of models only count with its header
+_PATHS: Final = re.compile(r"(/v\d|/api|/anthropic)*/(messages|(?P<models>models))(/.*)?", re.DOTALL)
+_TYPES: Final = {status: kind for kind, status in STATUSES.items()} | {503: "overloaded_error"}
+VERSION: Final = "anthropic-version"
+_STATUSES: Final = (400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 504)
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {key: an_object("Error in Anthropic's shape.") for key in _STATUSES}
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Whether the caller of a request expects Anthropic's shapes."""
+    match = _PATHS.fullmatch(scope["path"])
+    return match is not None and (match["models"] is None or VERSION in Headers(scope=scope))
+
+
+def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
+    """The reply to an error on a path of Anthropic. It asks clients not to repeat a request that failed with 500."""
+    status, body = as_openai_error(status, error)
+    retry = {"x-should-retry": "false"} if status == 500 else {}
+    event = error_event(body["error"], status=status)
+    return JsonReply({**event, "request_id": scope.get(SCOPE_ID)}, status, {**retry, **(headers or {})})
+
+
+def error_event(error: Mapping[str, Any], *, status: int = 0) -> dict[str, Any]:
+    """An error in OpenAI's form as an error of Anthropic. status: HTTP status; 0 if the reply has begun."""
+    kind = _TYPES.get(status) or ("api_error" if error["type"] == "server_error" else error["type"])
+    param, message = error["param"], error["message"]
+    message = f"{param}: {message}" if param and param not in message else message
+    return {"type": "error", "error": {"type": kind, "message": message}}

@@ -1,0 +1,159 @@
+"""Replies of Anthropic's interface, whole and as events."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.router.api.anthropic.errors import error_event
+from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.openai import replies
+from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
+from ragbandit.shared.model_servers.anthropic_replies import BLOCKS, call_block, content_of, stop_of
+from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.model_servers.token_usage import count_of
+from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
+
+#: text of a block -> type of the events with its pieces
+_DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
+
+
+def _head(decision: Decision) -> dict[str, Any]:
+    name = replies.model_name(decision)
+    return {"id": f"{MESSAGE_PREFIX}{decision.id}", "type": "message", "role": "assistant", "model": name}
+
+
+def _end(
+    decision: Decision, outcome: Outcome, *, base: str, saved: float | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns (why the answer ended, usage and the facts about the decision)."""
+    cost, choice = outcome.cost, replies.more_of(outcome, "choice")
+    reason, sequence = stop_of(choice, finish=replies.finish_of(outcome))
+    details = {"stop_details": choice["stop_details"]} if "stop_details" in choice else {}
+    usage = replies.more_of(outcome, "usage") | {
+        "input_tokens": cost.prompt_tokens - cost.cached_tokens - cost.cache_write_tokens,
+        "cache_creation_input_tokens": cost.cache_write_tokens,
+        "cache_read_input_tokens": cost.cached_tokens,
+        "output_tokens": cost.completion_tokens,
+        **({} if saved is None else {"saved": saved}),
+    }
+    facts = replies.facts_of(decision, outcome, base=base)
+    return {"stop_reason": reason, "stop_sequence": sequence, **details}, {"usage": usage, "ragbandit": facts}
+
+
+def message_reply(decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+    """The whole reply. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
+    stop, facts = _end(decision, outcome, base=base, saved=saved)
+    content = content_of(replies.message_of(outcome), text=outcome.answer or "")
+    return {**replies.more_of(outcome), **_head(decision), "content": content, **stop, **facts}
+
+
+class MessageStream:
+    """Makes the events of one streamed reply, as bytes. It has the methods of ChatStream.
+
+    Blocks follow each other, but the pieces of a chat's calls may be mixed, so calls come at the end.
+    """
+
+    def __init__(self, decision: Decision, *, base: str) -> None:
+        self.decision, self._base = decision, base
+        #: number of blocks so far, and type of the block that has not ended; "" if there is none
+        self._blocks, self._kind, self._is_started = 0, "", False
+        #: blocks of BLOCKS whose text before them has not come yet, and number of characters of text so far
+        self._pending, self._shown = list[Mapping[str, Any]](), 0
+
+    @property
+    def has_begun(self) -> bool:
+        return self._blocks > 0
+
+    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+        """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
+        if event is None:
+            return [_event("ping")] if self._is_started else [PING]
+        if isinstance(event, StatusNote):
+            return []
+        if isinstance(event, TextPiece):
+            return self._flow(event.text)
+        delta, blocks = event.delta, listed(event.delta.get(BLOCKS) or [])
+        thoughts = words_of(delta.get("reasoning_content") or delta.get("reasoning"))
+        if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
+            thoughts = ""  # a whole reply has them in its blocks, too
+        self._pending += blocks
+        return [*self._piece("thinking", thoughts), *self._flow(), *self._flow(words_of(delta.get("refusal")))]
+
+    def _flow(self, text: str = "", *, is_end: bool = False) -> list[bytes]:
+        """The events for text, and for the blocks between its parts."""
+        events = list[bytes]()
+        while self._pending:
+            size = max(0, (count_of(self._pending[0].get("at")) or 0) - self._shown)
+            if size > len(text) and not is_end:
+                break
+            events += [*self._piece("text", text[:size]), *self._block(self._pending.pop(0))]
+            self._shown, text = self._shown + len(text[:size]), text[size:]
+        self._shown += len(text)
+        return events + self._piece("text", text)
+
+    def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
+        calls = map(call_block, listed(replies.message_of(outcome).get("tool_calls") or []))
+        events = [
+            *self._start(),
+            *self._flow(is_end=True),
+            *(event for call in calls for event in self._whole(call)),
+            *self._close(),
+        ]
+        stop, facts = _end(self.decision, outcome, base=self._base, saved=saved)
+        return [*events, _event("message_delta", delta=stop, **facts), _event("message_stop")]
+
+    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
+        return [event_of(error_event(error), name="error")]
+
+    def _start(self) -> list[bytes]:
+        if self._is_started:
+            return []
+        self._is_started, usage = True, {"input_tokens": 0, "output_tokens": 0}
+        message = {**_head(self.decision), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return [_event("message_start", message=message)]
+
+    def _begin(self, block: Mapping[str, Any]) -> list[bytes]:
+        events = [*self._start(), *self._close()]
+        self._blocks, self._kind = self._blocks + 1, str(block.get("type"))
+        return [*events, _event("content_block_start", index=self._blocks - 1, content_block=block)]
+
+    def _close(self) -> list[bytes]:
+        kind, self._kind = self._kind, ""
+        return [_event("content_block_stop", index=self._blocks - 1)] if kind else []
+
+    def _delta(self, kind: str, **fields: Any) -> list[bytes]:
+        return [_event("content_block_delta", index=self._blocks - 1, delta={"type": kind, **fields})]
+
+    def _piece(self, kind: str, text: str) -> list[bytes]:
+        if not text:
+            return []
+        more = {"signature": ""} if kind == "thinking" else {}
+        events = [] if self._kind == kind else self._begin({"type": kind, kind: "", **more})
+        return events + self._delta(_DELTAS[kind], **{kind: text})
+
+    def _whole(self, block: Mapping[str, Any]) -> list[bytes]:
+        """The events of a block whose content comes at once."""
+        empty: dict[str, Any] = {name: "" for name in _DELTAS if name in block}
+        events = self._begin({**block, **empty, **({"input": {}} if "input" in block else {})})
+        for name, kind in _DELTAS.items():
+            events += self._delta(kind, **{name: block[name]}) if block.get(name) else []
+        if block.get("input"):
+            events += self._delta("input_json_delta", partial_json=json.dumps(block["input"]))
+        return events + self._close()
+
+    def _block(self, sent: Mapping[str, Any]) -> list[bytes]:
+        """The events for a block of BLOCKS, which ends the open block if its text came in pieces."""
+        block = {name: value for name, value in sent.items() if name not in ("at", "index")}
+        kind, events = block.get("type"), list[bytes]()
+        if kind == "citations":
+            for citation in block.get("citations") or () if self._kind == "text" else ():
+                events += self._delta("citations_delta", citation=citation)
+        elif kind == "thinking" == self._kind:
+            events = self._delta("signature_delta", signature=block.get("signature"))
+        else:
+            return self._whole(block)
+        return events + self._close()
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return event_of({"type": kind, **fields}, name=kind)

@@ -1,0 +1,74 @@
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
+from ragbandit.shared.model_servers.anthropic_requests import CONVERTED, MESSAGES, messages_of, without_thoughts
+from ragbandit.shared.model_servers.message_parts import object_in
+from ragbandit.shared.model_servers.openai_client import ModelServer, reply_values
+from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
+from ragbandit.strategies.base import Request
+from ragbandit.strategies.generators.openai_generator import (
+    OpenAiGenerator,
+    ignored_fields,
+    is_streamed,
+    request_fields,
+)
+
+_URL: Final = "https://api.anthropic.com"
+_HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identity"}
+
+
+class AnthropicGenerator(OpenAiGenerator):
+    """Calls a model behind Anthropic's Messages; only the form of requests and replies differs from OpenAiGenerator.
+
+    A request that came in this form is sent as it came, with the client's headers for versions and betas, but without
+    thoughts that no model of Anthropic has signed.
+    """
+
+    provider = AnthropicOptions.provider
+    options_type = AnthropicOptions
+    _options: AnthropicOptions
+
+    def _fields(self, request: Request) -> dict[str, Any]:
+        chat, options = request.chat or {}, self._options
+        if MESSAGES in chat:
+            ignored = {MESSAGES, *self._ignored(chat)}
+            sent = {name: value for name, value in chat.items() if name not in ignored}
+            body = {"max_tokens": options.max_tokens, **without_thoughts(sent, keep_signed=True)}
+            if "reasoning_effort" in body:  # the effort of an arm
+                config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
+                body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
+        else:
+            fields = request_fields(request, model=self.name, options=options)
+            body = messages_of(fields, max_tokens=options.max_tokens)
+        body |= {"model": self.name, "stream": is_streamed(request, options=options), **options.fields}
+        return {name: value for name, value in body.items() if options.fields.get(name, value) is not None}
+
+    def _ignored(self, chat: Mapping[str, Any]) -> list[str]:
+        sent = {name: value for name, value in chat.items() if name != MESSAGES}
+        unread = {} if MESSAGES in chat else sent.keys() - CONVERTED
+        return sorted({*unread, *ignored_fields(sent, options=self._options)})
+
+    async def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:
+        headers: Any = (request.chat or {}).get(MESSAGES) or {}
+        chunks = ChatChunks()
+        async with aclosing(reply_values(self._connected(), fields, headers=headers)) as values:  # type: ignore[type-var] # a generator
+            async for value in values:
+                for chunk in chunks.of(value):
+                    yield chunk
+
+    def _connected(self) -> ModelServer:
+        if self._server is None:
+            options = self._options
+            base, mark, query = (base_url_of(options) or _URL).partition("?")
+            base = base.rstrip("/").removesuffix("/v1")
+            headers = {
+                "x-api-key": self._key or "none",
+                "content-type": "application/json",
+                **_HEADERS,
+                **options.headers,
+            }
+            times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
+            self._server = ModelServer(f"{base}/v1/messages{mark}{query}", headers=headers, **times)
+        return self._server

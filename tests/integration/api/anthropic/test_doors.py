@@ -1,0 +1,64 @@
+"""Keys and dollar budgets at the doors of messages and embeddings."""
+
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.integration.api.security.conftest import Keyed
+from tests.support.servers.http_service import Service
+from tests.support.servers.scripted_http import ScriptedHttp, json_reply
+
+BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi?"}]}
+VECTORS = {"object": "list", "data": [{"index": 0, "embedding": "AAAAPw=="}], "usage": {"prompt_tokens": 10}}
+TEXTS = {"model": "small", "input": ["a"], "encoding_format": "base64", "dimensions": 1}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A service with keys, a model at a dollar a token, and a server of embeddings."""
+    refusal = json_reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=400)
+    with ScriptedServer(lambda _: Reply(text="Yes")) as chats, ScriptedHttp(json_reply(VECTORS), refusal) as vectors:
+        prices = {"input": 1e6, "output": 1e6}
+        generator = {"name": "openai", "model": "m", "openai": {"base_url": chats.url}, "token_prices": prices}
+        tenants = {name: {"dollars_per_day": 1.0, "budget_stop": True} for name in ("chats", "vectors")}
+        settings = {
+            "data_dir": str(tmp_path_factory.mktemp("doors")),
+            "encoder": {"model": "hashing", "dimension": 8},
+            "generator": generator,
+            "arms": {"model": {}},
+            "tenants": tenants,
+        }
+        keyed = Keyed(Service(Settings.model_validate(settings), inline=True))
+        keyed.key("admin")
+        yield keyed, vectors
+        keyed.close()
+        keyed.service.close()
+
+
+def test_a_spent_budget_stops_messages(world):
+    """The cost of messages counts in dollars_per_day, and a spent budget is a 429 in Anthropic's shape."""
+    keyed, _ = world
+    client = keyed.client(tenant="chats")
+    for body in (BODY, BODY | {"stream": True}):
+        keyed.service.app.state.budgets._cached.clear()
+        reply = client.post("/v1/messages", json=body)
+        statuses = reply.status_code, reply.json()["error"]["type"] if reply.status_code == 429 else None
+        if body is BODY:
+            assert statuses == (200, None)
+    assert statuses == (429, "rate_limit_error")
+    assert "tenants.chats.dollars_per_day" in reply.json()["error"]["message"]
+
+
+def test_a_key_in_x_api_key(world):
+    """A key may come as x-api-key, and a wrong one is a 401 in Anthropic's shape."""
+    keyed, _ = world
+    client = keyed.client(tenant="other")
+    key = client.headers.pop("authorization").removeprefix("Bearer ")
+    for sent, status in ((key, 200), ("rb_wrong", 401), (None, 401)):
+        headers = {} if sent is None else {"x-api-key": sent}
+        reply = client.post("/v1/messages", json=BODY, headers=headers)
+        assert reply.status_code == status, reply.text
+        if status == 401:
+            assert reply.json()["error"]["type"] == "authentication_error"
+    assert client.get("/v1/models/auto", headers={"x-api-key": key}).status_code == 200

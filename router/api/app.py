@@ -20,6 +20,7 @@ from ragbandit.router.api.edge import Edge, cors
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
+from ragbandit.router.api.openai.embeddings import embeddings_server
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -131,9 +132,12 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
+    state.embeddings = embeddings_server(router.settings.embeddings)
     try:
         yield
     finally:
+        if state.embeddings is not None:
+            await state.embeddings.close()
         await state.rate_limiter.close()
         state.gate.ring.close()
         state.reads.close()

@@ -11,14 +11,15 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
+from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.api.security.rules import APP, CHAT
+from ragbandit.router.api.schemas.responses import JsonReply, an_object, described
+from ragbandit.router.api.security.rules import APP, CHAT, Rule, roles
 from ragbandit.shared.errors import NotFound
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
@@ -44,6 +45,17 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
+
+
+@endpoints.post(
+    "/v1/embeddings",
+    rule=Rule(roles("app"), size_limit="max_chat_bytes"),
+    summary="Pass embeddings on",
+    responses={200: an_object("The reply of the configured server.")},
+)
+async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+    """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
+    return await embedded(request, body)
 
 
 @endpoints.post("/v1/completions", rule=APP, include_in_schema=False)

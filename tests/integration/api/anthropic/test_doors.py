@@ -1,5 +1,6 @@
 """Keys and dollar budgets at the doors of messages and embeddings."""
 
+import json
 
 import pytest
 
@@ -27,6 +28,7 @@ def world(tmp_path_factory):
             "encoder": {"model": "hashing", "dimension": 8},
             "generator": generator,
             "arms": {"model": {}},
+            "embeddings": {"base_url": f"{vectors.url}/v1", "token_prices": {"small": [1e5, 0.0]}},
             "tenants": tenants,
         }
         keyed = Keyed(Service(Settings.model_validate(settings), inline=True))
@@ -62,3 +64,25 @@ def test_a_key_in_x_api_key(world):
         if status == 401:
             assert reply.json()["error"]["type"] == "authentication_error"
     assert client.get("/v1/models/auto", headers={"x-api-key": key}).status_code == 200
+
+
+def test_embeddings(world):
+    """Embeddings go to the configured server as they came; their cost counts, and its refusal has the same status."""
+    keyed, vectors = world
+    client = keyed.client(tenant="vectors")
+    reply = client.post("/v1/embeddings", json=TEXTS)
+    assert (reply.status_code, reply.json()) == (200, VECTORS)
+    assert vectors.seen[-1][0] == "/v1/embeddings"
+    assert vectors.seen[-1][2] == TEXTS
+    keyed.service.app.state.budgets._cached.clear()
+    assert client.post("/v1/embeddings", json=TEXTS).status_code == 429
+    assert len(vectors.seen) == 1
+    refused = keyed.client(tenant="other").post("/v1/embeddings", json=TEXTS)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_found")
+
+
+def test_no_server_of_embeddings(service):
+    """Without a configured server the reply is a 404 with the remedy."""
+    reply = service.http.post("/v1/embeddings", json=TEXTS)
+    assert reply.status_code == 404
+    assert "embeddings.base_url" in json.dumps(reply.json())

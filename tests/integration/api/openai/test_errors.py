@@ -75,7 +75,7 @@ def test_what_is_refused(unmoved, sent, param):
 def test_paths_and_methods(unmoved):
     """What is not served is in OpenAI's shape; unknown query parameters are passed over; a limit is named."""
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
-    assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
+    assert error_of(unmoved.post("/v1/embeddings", json={"model": "m", "input": "a"}))["code"] == "not_found"
     assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
     listed = unmoved.get("/v1/models?limit=5&api-version=2024-10-21")
     assert (listed.status_code, unmoved.get("/v1/models/").json()) == (200, listed.json())
@@ -88,7 +88,7 @@ def test_paths_and_methods(unmoved):
 @pytest.mark.parametrize(
     "path",
     [
-        *("/chat/completions", "/models", "/v1/v1/chat/completions", "/v1/embeddings", "/responses/"),
+        *("/chat/completions", "/models", "/v1/v1/chat/completions", "/v1/v1/embeddings", "/responses/"),
         *("/openai/deployments/auto/chat/completions?api-version=2024-10-21", "/api/v1/responses", "/api/chat"),
     ],
 )

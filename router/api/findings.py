@@ -274,8 +274,7 @@ def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Find
     models.read()
     for arm, facts in models.retired.items():
         what = f"its model {facts.get('model')} is gone (HTTP {facts.get('status')}), so the arm is not offered"
-        remedy = f"name a successor in its generator's `model`; if the model is back, `ragbandit policy restart {arm}`"
-        yield Finding("problem", f"arms.{arm}", what, f"{remedy} (docs/drift.md)")
+        yield Finding("problem", f"arms.{arm}", what, "name another model in its generator (docs/drift.md)")
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ log = logging.getLogger("ragbandit.worker")
 
 #: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"
+_KEPT_RUNS: Final = 30
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
@@ -351,7 +352,7 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
     are used again. Raises StoreError, InvalidInput, ConfigError and NotReady.
     """
     options, number = settings.learning, int(clock() // settings.learning.golden_s)
-    done = Path(settings.data_dir) / "evaluations" / f"golden-{number}.outcomes.jsonl"
+    done = Path(settings.data_dir) / "golden" / f"{number}.outcomes.jsonl"
     is_free = partial(Lease(database=ledger.database, name="golden").acquire, holder=holder, lease_s=options.golden_s)
     if done.exists() or not is_free():
         return
@@ -362,13 +363,15 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
     arms = {name: replace(arm, version=f"{arm.version} {number}") for name, arm in loaded}
     extra = {"action": "golden", "questions": len(rows), "arms": len(arms), "dollars": options.golden_dollars}
     log.info("golden questions are asked, for these dollars at most", extra=extra)
-    with runs.Answers(done.with_name(f"golden-{number}.jsonl"), resume=True) as stored:
+    with runs.Answers(done.with_name(f"{number}.jsonl"), resume=True) as stored:
         run = PairedRun(rows=rows, arms=arms, answers=stored, settings=settings, family="ours", progress=no_progress)
         run.budget, run.warn = options.golden_dollars, log.warning
         run.finish(concurrency=1)
-    rows_file = done.with_name(f"golden-{number}.rows.jsonl")
+    rows_file = done.with_name(f"{number}.rows.jsonl")
     write_records(rows_file, run.records)
     if run.records:
         enter(sources.of_log(rows_file, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
     rows_file.rename(done)
+    for old in sorted(done.parent.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -2 * _KEPT_RUNS]:
+        old.unlink()
     log.info("golden questions were asked", extra={"action": "golden", **run.facts()})

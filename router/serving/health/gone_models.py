@@ -64,8 +64,7 @@ class GoneModels:
                 model, settings = self._known[arm]
                 if made_by.get("generator") != model or row.decided_at < self._began:
                     continue  # an earlier configuration of the arm
-                requests = self._requests.setdefault(arm, set())
-                requests.add(row.body_hash)
+                self._requests[arm] = requests = self._requests.get(arm, set()) | {row.body_hash}
                 if failure.status == 410 or len(requests) > 1:
                     facts = {"model": model, "status": failure.status, "settings": settings}
                     with self._database.write() as connection:

@@ -1,6 +1,7 @@
 """Golden questions: all arms are asked once in each period, and the policy learns the outcomes."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +61,16 @@ def test_only_one_process_asks(asked, monkeypatch):
     seq, lines = ask(1000.0)
     assert seq == 2
     assert lines[1].ended == "the budget of 1e-09 dollars is spent"
+
+
+def test_old_answers_are_deleted(asked, monkeypatch):
+    """The folder has the files of the newest runs only."""
+    monkeypatch.setattr("ragbandit.workers.evaluation.advise._KEPT_RUNS", 2)
+    ask = asked(questions=1)
+    for number in range(4):
+        ask(10_000.0 - 2_500.0 * number)
+    files = {file.name for file in (Path(ask.world.settings.data_dir) / "golden").iterdir()}
+    assert files == {"50.jsonl", "50.outcomes.jsonl", "25.jsonl", "25.outcomes.jsonl"}
 
 
 def test_a_fall_raises_the_alarm_of_the_arm(asked):

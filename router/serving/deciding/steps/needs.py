@@ -143,8 +143,7 @@ def _forbidden_efforts(query: Query) -> set[str]:
             raise InvalidInput(f"{bound!r:.40} is not an effort", field=name, remedy=remedy)
     names = list[Json](EFFORTS)
     low, high = (names.index(bound or end) for bound, end in zip(bounds, (names[0], names[-1]), strict=True))
-    allowed = names[low : high + 1]
-    return {f"{_EFFORT}:{effort}" for effort in EFFORTS if effort not in allowed or sent not in (None, effort)}
+    return {f"{_EFFORT}:{one}" for one in EFFORTS if one not in names[low : high + 1] or sent not in (None, one)}
 
 
 def _names(query: Query, key: str) -> set[str]:

@@ -85,7 +85,9 @@ class RatingPoller:
             raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
         check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
         credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
-        headers, rows, cursor = {"Authorization": credentials, "Accept-Encoding": "identity"}, list[Any](), ""
+        headers, cursor = {"Authorization": credentials, "Accept-Encoding": "identity"}, ""
+        reply: Any = None
+        rows: Any = None
         with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
             for page in range(1, MOST_PAGES + 1):
                 url = httpx.URL(source.url).copy_merge_params({"cursor": cursor} if cursor else {"page": page})

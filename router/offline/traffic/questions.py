@@ -9,8 +9,9 @@ import math
 import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,21 +63,25 @@ class QuestionLog:
         if not self.form:
             remedy = "name the columns question and answer, or see docs/logs.md"
             raise InvalidInput("this log has no known form", field=str(self.path), remedy=remedy)
-        without = [first[2] for first in firsts.values() if first[3] < 0]
-        self.left_out = {self.form.get("missing", "no message of a user"): without} if without else {}
+        if without := [first[2] for first in firsts.values() if first[3] < 0]:
+            self.left_out[self.form.get("missing", "no message of a user")] = without
         written = [*_PATHS][: -3 if self.personal else -5]
-        for key, row, number, place in self._parsed():  # unreadable records are counted in this pass
-            if firsts.get(key, ())[2:] == (number, place):
+        for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
+            if [*firsts.get(key, ())[2:]] == at:
                 row |= {**(sums[key, False] or sums[key, True]), "id": key, "model": " + ".join(models[key])}
                 facts, _ = clean(plain_tree({**row, "time": iso_time(row.get("time"))}))
                 yield {name: facts[name] for name in written if facts.get(name) not in (None, "", [], {})}
 
-    def _parsed(self) -> Iterator[tuple[str, dict[str, Any], int, int]]:
-        """Yield (key of the trace, our fields, number of the record, place in it) of each record of the known form."""
+    def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
+        """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
         for number, parse in records(self.path, keys=FORMS["keys"].split()):
+            if only is not None and number not in only:
+                continue
             try:
                 parts = [*map(_named, _expanded(parse()))]
-                self.form = self.form or next(filter(None, map(_form_of, parts)), {})
+                for form, names in product(FORMS["forms"] if not self.form else (), parts):
+                    is_this = all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"])
+                    self.form = self.form or (form if is_this else {})
                 rows = [*map(self._row, parts if self.form else ())]
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
@@ -108,33 +113,23 @@ class QuestionLog:
         return row
 
 
-def _form_of(names: Record) -> Record | None:
-    forms = FORMS["forms"]
-    return next((f for f in forms if all(any(re.fullmatch(mark, name) for name in names) for mark in f["marks"])), None)
-
-
 def _expanded(entry: Record) -> Iterator[Record]:
     """The records in a record: spans, observations and runs, questions of a chat of Open WebUI, and itself."""
     chat = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
     history = chat["history"] if isinstance(chat.get("history"), dict) else {}
     if isinstance(history.get("messages"), dict):
-        shown, key = list[Record](), history.get("currentId")
-        while isinstance(key, str) and isinstance(history["messages"].get(key), dict):
-            shown.append(
-                {"id": key, **history["messages"].pop(key)}
-            )  # taken out, since a damaged tree may have a circle
+        messages, shown = dict(history["messages"]), list[Record]()
+        key: Any = next((key for key in (history.get("currentId"), *reversed(messages)) if isinstance(key, str)), None)
+        while isinstance(key, str) and isinstance(messages.get(key), dict):
+            shown.append({"id": key, **messages.pop(key)})  # taken out, since a damaged tree may have a circle
             key = shown[-1].get("parentId")
-        asked = [at for at, message in enumerate(shown) if message.get("role") == "user"]
-        for turn, at in enumerate(reversed(asked), start=1):
-            about = {"id": shown[at]["id"], "asked": shown[at].get("content"), "turn_of_chat": turn}
+        asked = [at for at, message in enumerate(shown) if message.get("role") == "user"][::-1]
+        for turn, at in enumerate(asked, start=1):
+            about = {"id": shown[at]["id"], "session": entry.get("id"), "user": entry.get("user_id")}
             answer = shown[at - 1] if at and shown[at - 1].get("role") == "assistant" else {}
-            yield {
-                **answer,
-                **about,
-                "answered": answer.get("content"),
-                "session": entry.get("id"),
-                "user": entry.get("user_id"),
-            }
+            texts = {"asked": shown[at].get("content"), "answered": answer.get("content")}
+            yield {**answer, **about, **texts, "turn_of_chat": turn}
+        yield from () if asked else [{"id": entry.get("id"), "turn_of_chat": 0}]
         return
     if not any(isinstance(entry.get(name), list) for name in FORMS["envelopes"]):
         yield _with_messages(entry) if entry.get("attributes") else entry
@@ -223,18 +218,16 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
         message = {**parsed, **next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})}
         path = message.get("id")
         kinds = (message.get("role"), message.get("type"), words_of(path) if isinstance(path, list) else None)
-        role = next(
-            filter(None, (re.fullmatch(FORMS["role"], kind.lower()) for kind in kinds if isinstance(kind, str))), None
-        )
+        roles = (re.fullmatch(FORMS["role"], kind.lower()) for kind in kinds if isinstance(kind, str))
+        role = next(filter(None, roles), None)
         if role is None:
             held = filter(None, map(parsed.get, f"{FORMS[names]} {FORMS['around']}".split()))
             yield from _turns(next(held, None), names)
             return
         content = next(filter(None, map(message.get, ("content", "parts", "text"))), None)
         parts = content if isinstance(content, list) else [content]
-        said = [
-            part for part in parts if not re.match(FORMS["not_said"], words_of(listed(part)[:1] and part.get("type")))
-        ]
+        types = [str(isinstance(part, dict) and part.get("type")) for part in parts]
+        said = [part for part, kind in zip(parts, types, strict=True) if not re.match(FORMS["not_said"], kind)]
         yield FORMS["roles"].get(role[1], role[1]), words_of(said).strip()
     elif isinstance(parsed, list) and (parsed is value or any(isinstance(item, dict | list) for item in parsed)):
         for item in parsed:

@@ -338,10 +338,7 @@ class _Reading:
 
 
 def questions(
-    file: Annotated[
-        Path,
-        typer.Argument(help="of Langfuse, LangSmith, Phoenix, OpenTelemetry, LiteLLM, OpenAI, Open WebUI; a table"),
-    ],
+    file: Annotated[Path, typer.Argument(help="a log of another tool, or a table with the column question")],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="file to write")] = Path("questions.jsonl"),
     keep_personal: Annotated[bool, typer.Option("--keep-personal", help="also write users and metadata")] = False,
@@ -350,7 +347,8 @@ def questions(
 ) -> None:
     """Write the questions of another tool's log as `advise` reads them, and print facts about the log's models.
 
-    The content decides which tool's log it is. docs/logs.md lists how each tool exports.
+    Reads logs of Langfuse, LangSmith, Phoenix, OpenTelemetry, LiteLLM, OpenAI and Open WebUI, and tables. The content
+    decides which tool's log it is. docs/logs.md lists how each tool exports.
     """
     generators = configuration.load(config).settings.named_generators.values()
     prices = {model: price for each in generators for model, price in each.prices_by_model.items()}
@@ -367,9 +365,7 @@ def questions(
         if not facts:
             raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
     result = {"questions": sum(map(len, facts.values())), "of": log.form["name"], "with right answers": labelled}
-    next_step = f"next: ragbandit advise {out} --budget 5" + (
-        "" if labelled else " (judge.generator scores the answers)"
-    )
-    said = [*sentences(facts, prices=prices), next_step]
+    unlabelled = "" if labelled else " (judge.generator scores the answers)"
+    said = [*sentences(facts, prices=prices), f"next: ragbandit advise {out} --budget 5{unlabelled}"]
     result |= {"file": str(out), "left out": left_out, "models": model_facts(facts), "what this log shows": said}
     show(result, as_json=as_json)

@@ -200,25 +200,20 @@ class FeedbackImporter:
         rewards, ratings = self._settings.reward, extremes.get("rating")
         if are_thumbs and ratings is not None and ratings[0][0] == -1:
             self._scale = "-1-1"
-        self._check_bounds(ratings, "rating", bounds=bounds_of(self._scale), file=file)
-        self._check_bounds(extremes.get("reward"), "reward", bounds=(rewards.minimum, rewards.maximum), file=file)
-
-    def _check_bounds(
-        self, found: Sequence[tuple[float, int]] | None, name: str, *, bounds: tuple[float, float], file: Path
-    ) -> None:
-        """Refuse the file if its smallest or largest number of a field is out of bounds. found: (number, line)."""
-        off = [(amount, line) for amount, line in found or () if not bounds[0] <= amount <= bounds[1]]
-        if found is None or not off:
-            return
-        (low, _), (high, _) = found
-        remedy, of_scale = "set reward.minimum and reward.maximum, or convert the rewards", ""
-        if name == "rating":
-            scales = ((scale, bounds_of(scale)) for scale in USUAL_SCALES)
-            fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "LOW-HIGH")
-            remedy, of_scale = f"give --scale={fitting}", f", and --scale is {self._scale}"
-        message = f"the number {off[0][0]:g} is off the scale: the file has {low:g} to {high:g}{of_scale}"
-        field = f"{file}:{off[0][1]} {self._fields[name]}"
-        raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
+        bounds = {"rating": bounds_of(self._scale), "reward": (rewards.minimum, rewards.maximum)}
+        for name, ends in extremes.items():
+            off = [(amount, line) for amount, line in ends if not bounds[name][0] <= amount <= bounds[name][1]]
+            if not off:
+                continue
+            (low, _), (high, _) = ends
+            remedy, of_scale = "set reward.minimum and reward.maximum, or convert the rewards", ""
+            if name == "rating":
+                scales = ((scale, bounds_of(scale)) for scale in USUAL_SCALES)
+                fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "LOW-HIGH")
+                remedy, of_scale = f"give --scale={fitting}", f", and --scale is {self._scale}"
+            message = f"the number {off[0][0]:g} is off the scale: the file has {low:g} to {high:g}{of_scale}"
+            field = f"{file}:{off[0][1]} {self._fields[name]}"
+            raise InvalidInput(message, field=field, remedy=f"{remedy}; nothing of the file was imported")
 
     def store_lines(self, page: Sequence[tuple[int, Parse]]) -> None:
         self.read += len(page)

@@ -132,7 +132,7 @@ def numbers(value: Any) -> list[float]:
 
 
 def _items(value: Any) -> Sequence[Any]:
-    value = _parsed(plain(value))
+    value = from_text(plain(value))
     if not isinstance(value, list | tuple):
         raise ValueError("Give a list, or its JSON as text")
     return value
@@ -157,7 +157,7 @@ def members(value: Any) -> dict[str, Any]:
 
 def gold(value: Any) -> Any:
     """Right answers as a list, also from its JSON. Numbers become text, and missing or blank ones are left out."""
-    value = _parsed(value) if isinstance(value, str) and value.lstrip().startswith(('["', "['")) else value
+    value = from_text(value) if isinstance(value, str) and value.lstrip().startswith(('["', "['")) else value
     answers = [value] if isinstance(value, str | int | float) else value
     if not isinstance(answers, list):
         return value
@@ -166,7 +166,8 @@ def gold(value: Any) -> Any:
     ]
 
 
-def _parsed(value: Any) -> Any:
+def from_text(value: Any) -> Any:
+    """The value of JSON in a text, or of a list or an object as pandas writes it. Returns other values unchanged."""
     if not isinstance(value, str):
         return value
     with contextlib.suppress(ValueError, RecursionError):
@@ -179,7 +180,7 @@ def _parsed(value: Any) -> Any:
 
 def unpacked(value: Any) -> Any:
     """Parse JSON in text, or a list of pairs (a map of Arrow), into an object. Other values are returned unchanged."""
-    value = _parsed(plain(value))
+    value = from_text(plain(value))
     if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
         return value
     items = [tuple(pair.values()) if isinstance(pair, Mapping) else pair for pair in value]

@@ -8,8 +8,6 @@ import numpy as np
 
 from ragbandit.shared.texts.formats import counted, money
 
-#: standard errors between the questions of two models from which they count as different
-_APART: Final = 4.0
 _NO_COMPARISON: Final = (
     "without the probabilities with which models were chosen, this log cannot show which model answers better: its "
     "means are no comparison"
@@ -43,8 +41,9 @@ def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Se
     """Yield what the log shows and cannot show. prices: model -> dollars per million tokens, input and output first."""
     numbers = [np.array([fact[:5] for fact in facts]) for facts in sorted(by_model.values(), key=len)]
     if len(numbers) > 1 and len(numbers[-2]) >= 10:
+        # different: at least four standard errors between the means
         gap = np.abs(np.subtract(*(part[:, :2].mean(0) for part in numbers[-2:])))
-        if (gap > _APART * np.sqrt(sum(part[:, :2].var(0) / len(part) for part in numbers[-2:])) + 1e-9).any():
+        if (gap > 4.0 * np.sqrt(sum(part[:, :2].var(0) / len(part) for part in numbers[-2:])) + 1e-9).any():
             yield "the two most frequent models got different questions: see their length and later turns"
     tokens = np.concatenate(numbers)[:, 3:]
     tokens = tokens[~np.isnan(tokens).any(axis=1)]

@@ -19,7 +19,6 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name, records
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.json_lines import DECODER
 from ragbandit.shared.model_servers.message_parts import clean, listed, words_of
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
@@ -101,10 +100,10 @@ class QuestionLog:
             with contextlib.suppress(ValueError):
                 row[name] = _seconds(value) if name == "time" else max(0.0, cells.number(value, most=1e12))
         row |= {name: words_of(row[name])[:200] for name in ("model", "session") if name in row}
-        gold = _unpacked(row.get("answers"))
+        gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(_answer_of, texts))], "answer": _answer_of(row.get("answer"))}
-        row["scores"] = _scores(_unpacked(row.get("scores")))
+        row["scores"] = _scores(cells.from_text(row.get("scores")))
         asked, turn = _question_of(row.pop("question", None))
         is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
         row |= {"question": "", "turn": int(row.get("turn", turn))}
@@ -143,7 +142,7 @@ def _expanded(entry: Record) -> Iterator[Record]:
 def _with_messages(span: Record) -> Record:
     """The span with its attributes as an object, and with the messages of its events."""
     attributes, messages = _attributes(span["attributes"]), list[Record]()
-    for event in listed(_unpacked(span.get("events")) or []):
+    for event in listed(cells.from_text(span.get("events")) or []):
         body, kind = _attributes(event.get("attributes")), re.fullmatch(FORMS["event"], words_of(event.get("name")))
         if kind is None:
             attributes = {key: value for key, value in body.items() if key.startswith("gen_ai.")} | attributes
@@ -154,7 +153,7 @@ def _with_messages(span: Record) -> Record:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
-    value = _unpacked(value)
+    value = cells.from_text(value)
     if isinstance(value, list):
         pairs = ((words_of(pair.get("key")), pair.get("value")) for pair in listed(value))
         value = {key: next(iter(held.values()), None) if isinstance(held, dict) else held for key, held in pairs}
@@ -165,7 +164,7 @@ def _named(record: Record, *, before: str = "", levels: int = 5) -> dict[str, An
     """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
     names: dict[str, Any] = {}
     for key, value in record.items():
-        part = _unpacked(value) if isinstance(value, str) and value[:1] == "{" else value
+        part = cells.from_text(value) if isinstance(value, str) and value[:1] == "{" else value
         name = before + plain_name(str(key))
         is_empty = is_missing(part) or (isinstance(part, str | list | dict) and not part)
         names[name] = names.get(name) or (None if is_empty else part)
@@ -213,7 +212,7 @@ def _answer_of(value: Any) -> str | None:
 
 def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
     """Yield (role, text) of each message. The role of a text without one is empty. names: a list in forms.toml."""
-    parsed = _unpacked(value)
+    parsed = cells.from_text(value)
     if isinstance(parsed, dict):
         message = {**parsed, **next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})}
         path = message.get("id")
@@ -234,11 +233,3 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
             yield from _turns(item, names)
     elif isinstance(value, str):
         yield "", value.strip()
-
-
-def _unpacked(value: Any) -> Any:
-    """The value of JSON in a text; other values unchanged."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        with contextlib.suppress(ValueError):
-            return DECODER.decode(value)
-    return value

@@ -41,7 +41,7 @@ USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40
 CHATS, BLOCKS, CALLERS, PRINTED, CROWD = 40, 5, (1, 2, 4, 8, 16, 32, 64), (1, 16, 32, 64), 256
 #: limits of the p99 that a server adds, milliseconds: the highest rate below each of them is printed
 LIMITS_MS: Final = (10, 50, 100)
-#: of every request; `servers` adds Portkey's target
+#: headers of every request; `servers` adds Portkey's target
 HEADERS: Final = {"authorization": "Bearer any", "x-portkey-provider": "openai"}
 #: servers whose streams are measured; Portkey's fail on Node 20
 STREAMED: Final = ("upstream", "relay", "ragbandit", "litellm")

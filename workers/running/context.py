@@ -62,7 +62,7 @@ class Context:
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
-    #: arms that workers run, and those of them that pass chats on -> their abilities
+    #: arms that workers run -> their params; arms that pass chats on -> their abilities
     worker_arms: Mapping[str, Mapping[str, Json]] = field(init=False)
     passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)

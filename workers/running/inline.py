@@ -167,7 +167,7 @@ class InlineAnswers:
             raise
         if not await job.run.is_stored():
             self._router.process.answers.answered([job.decision.id])
-            log.warning("an answer is thrown away, since its decision could not be stored", extra=job.log_extra)
+            log.warning("an answer is lost, since its decision could not be stored", extra=job.log_extra)
             return None
         job.has_content = writer is not None and writer.has_content
         if outcome.status == "failed":

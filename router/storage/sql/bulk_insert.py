@@ -24,8 +24,8 @@ def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, 
 def send(connection: Connection, statement: str, *values: Any) -> Rows:
     """Like `run`, but returns a function that returns the rows.
 
-    PostgreSQL gets the statement when rows of it or of a later statement are read, or with the commit. Then it gets all
-    statements that wait in one round trip. SQLite runs it now.
+    PostgreSQL gets the statement with the commit, or before, when the rows of this or a later statement are read. All
+    waiting statements are sent in one round trip. SQLite runs the statement at once.
     """
     driver, dialect = _driver(connection), connection.dialect.name
     list_text = json.dumps if dialect == "sqlite" else _array

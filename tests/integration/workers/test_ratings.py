@@ -129,13 +129,13 @@ def test_wrong_rows_do_not_keep_out_the_others(world, row):
     ],
 )
 def test_a_service_that_fails_is_an_error_of_the_poll(world, reply):
-    """Other statuses, redirects and replies that are no list raise an error that the log of the outage names."""
+    """Other statuses, redirects and replies without a list raise an error that the log of the outage names."""
     with ScriptedHttp(reply) as server, pytest.raises((ValueError, httpx.HTTPError)):
         poller_of(world, server.url).poll()
 
 
 def test_wrong_settings_name_the_setting(world, monkeypatch):
-    """An address that is none and a variable that is not set are errors with the name of the setting."""
+    """A broken address and a variable that is not set are errors with the name of the setting."""
     assert Settings(ratings={"chat": {"url": "http://x", "key_env": KEY}}).ratings["chat"].every_s == 60.0
     with pytest.raises(ConfigError, match=r"ratings\.chat\.url"):
         poller_of(world, "chat.example.org").poll()

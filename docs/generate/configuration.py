@@ -89,11 +89,11 @@ def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str
 
 
 def comments(model: type[Any]) -> dict[str, str]:
-    """Field -> the comment above it, its lines that begin with `#:`."""
+    """Field -> the comment above it, its lines that begin with `#:`; also for fields of a base class in its module."""
     lines = inspect.getsource(sys.modules[model.__module__]).splitlines()
     tree = ast.parse("\n".join(lines))
     (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
-    meanings = {}
+    meanings = comments(model.__base__) if model.__base__.__module__ == model.__module__ else {}
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             at, above = node.lineno - 2, list[str]()

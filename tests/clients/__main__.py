@@ -22,6 +22,8 @@ from pathlib import Path
 
 from benchmarks.service_process import free_port
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.anthropic_events import events_of, sse_of
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -52,8 +54,9 @@ def main() -> int:
         tempfile.TemporaryDirectory() as place,
         tempfile.TemporaryDirectory() as beside,
         ScriptedServer(model_reply) as models,
+        ScriptedHttp(answer=claude_reply) as claude,
         live_service(Path(place), arms=PIPELINES) as (url, key),
-        live_service(Path(beside), **gateway(models.url, proxy=f"http://127.0.0.1:{proxy}/v1")) as (passing, other_key),
+        live_service(Path(beside), **gateway(models.url, proxy=proxy, claude=claude.url)) as (passing, other_key),
     ):
         more = {"URL": url, "KEY": key, "GATEWAY_URL": passing, "GATEWAY_KEY": other_key}
         more |= {"MODELS_URL": models.url, "PROXY_PORT": str(proxy)}
@@ -99,8 +102,8 @@ PIPELINES = {arm: {} for arm in ("no_retrieval", "single_step", "multi_step")} |
 }
 
 
-def gateway(models: str, *, proxy: str) -> dict:
-    """The settings of a service in front of models: two at this address, and one behind LiteLLM's proxy."""
+def gateway(models: str, *, proxy: int, claude: str) -> dict:
+    """The settings of a service in front of models: two, one behind LiteLLM's proxy, one that speaks Messages."""
     chosen = {"name": "openai", "context_tokens": 8000}
     arms = {"small": {"class": "model"}, "large": {"class": "model", "generator": "large"}, "recall": {}}
     return {
@@ -111,18 +114,27 @@ def gateway(models: str, *, proxy: str) -> dict:
             "proxied": chosen
             | {
                 "model": "behind",
-                "openai": {"base_url": proxy, "api_key_env": "LITELLM_MASTER_KEY"},
+                "openai": {"base_url": f"http://127.0.0.1:{proxy}/v1", "api_key_env": "LITELLM_MASTER_KEY"},
                 "supports": ["audio"],
             },
+            "claude": {
+                "name": "anthropic",
+                "model": "claude",
+                "anthropic": {"base_url": claude},
+                "supports": ["tools"],
+            },
         },
-        "arms": arms | {"recall": {"class": "no_retrieval"}, "proxied": {"class": "model", "generator": "proxied"}},
+        "server": {"port": free_port(), "model_aliases": {"claude-*": "arm/small"}},
+        "arms": arms
+        | {"recall": {"class": "no_retrieval"}, "proxied": {"class": "model", "generator": "proxied"}}
+        | {"claude": {"class": "model", "generator": "claude"}},
     }
 
 
 def model_reply(sent):
     """What the models reply: calls of tools until their results are there, JSON where it is asked for, else a text."""
     last = sent["messages"][-1]
-    if sent.get("tools") and last["role"] != "tool":
+    if sent.get("tools") and last["role"] != "tool" and "<system-reminder>B" not in json.dumps(last):
         name = sent["tools"][0]["function"]["name"]
         call = {"id": f"call_{os.urandom(6).hex()}", "type": "function"}
         function = {"name": name, "arguments": json.dumps({"city": "Paris"})}
@@ -131,18 +143,34 @@ def model_reply(sent):
     return Reply(text='{"name": "Paris", "people": 2100000}' if form == "json_schema" else ANSWER)
 
 
+def claude_reply(sent):
+    """What the model behind Messages replies, as `model_reply`; with thoughts if they are asked for."""
+    thoughts = {"type": "thinking", "thinking": "Let me see.", "signature": "EqQBCg=="}
+    content = [thoughts] if (sent.get("thinking") or {}).get("type") in ("enabled", "adaptive") else []
+    is_answered = "tool_result" in json.dumps(sent["messages"])
+    call = {"type": "tool_use", "id": f"toolu_{os.urandom(6).hex()}", "name": "weather", "input": {"city": "Paris"}}
+    is_call = bool(sent.get("tools")) and not is_answered
+    content.append(call if is_call else {"type": "text", "text": ANSWER})
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "model": sent["model"], "content": content}
+    message |= {"stop_reason": "tool_use" if is_call else "end_turn", "stop_sequence": None}
+    if sent.get("stream"):
+        return Scripted(body=sse_of(events_of(message)), headers={"content-type": "text/event-stream"})
+    usage = {"input_tokens": 9, "output_tokens": 5}
+    return Scripted(body=json.dumps(message | {"usage": usage}).encode())
+
+
 @contextmanager
 def live_service(place: Path, **more):
     """A whole service with scripted answers; its address, and a key that may ask and judge. more: of its settings."""
-    port = free_port()
     settings = {
         "data_dir": str(place / "data"),
         "encoder": {"model": "hashing"},
         "generator": {"name": "scripted", "script": {"": f"So the answer is: {ANSWER}"}, "script_s": 0.02},
-        "server": {"port": port},
+        "server": {"port": free_port()},
         "reward": {"cost": {"seconds_total": 1.0}, "weight": 0.02},  # what the clients measure
         **more,
     }
+    port = settings["server"]["port"]
     (place / "config.yaml").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
     (place / "corpus.jsonl").write_text("\n".join(map(json.dumps, CORPUS)))
     command = [sys.executable, "-m", "ragbandit"]

@@ -35,6 +35,8 @@ _MODULES: Final = (
     "ragbandit.router.api.openai.errors",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
+    "ragbandit.router.api.openai.embeddings",
+    "ragbandit.router.api.anthropic.endpoints",
     "ragbandit.router.api.openai.responses",
     "ragbandit.router.api.schemas.replies",
     "ragbandit.router.api.schemas.requests",

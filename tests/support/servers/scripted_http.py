@@ -27,15 +27,15 @@ def json_reply(value, *, status=200, **headers):
 
 
 class ScriptedHttp:
-    """Replies in order, the last again and again.
+    """Replies in order, the last again and again; or what `answer` gives for the JSON body.
 
     `seen` has (path, headers, JSON body) of every request, `bodies` the bytes.
     """
 
-    def __init__(self, *replies: Scripted) -> None:
+    def __init__(self, *replies: Scripted, answer=None) -> None:
         self.seen: list[tuple[str, dict[str, str], object]] = []
         self.bodies: list[bytes] = []
-        self._replies = list(replies)
+        self._replies, self._answer = list(replies), answer
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -54,6 +54,8 @@ class ScriptedHttp:
         self._thread.join(10)
 
     def _next(self):
+        if self._answer is not None:
+            return self._answer(self.seen[-1][2])
         with self._lock:
             return self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
 

@@ -68,8 +68,8 @@ class QuestionLog:
         for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
             if [*firsts.get(key, ())[2:]] == at:
                 row |= {**(sums[key, False] or sums[key, True]), "id": key, "model": " + ".join(models[key])}
-                facts, _ = clean(plain_tree({**row, "time": iso_time(row.get("time"))}))
-                yield {name: facts[name] for name in written if facts.get(name) not in (None, "", [], {})}
+                row["time"] = iso_time(row.get("time"))
+                yield {name: row[name] for name in written if row.get(name) not in (None, "", [], {})}
 
     def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
         """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
@@ -109,7 +109,7 @@ class QuestionLog:
         row |= {"question": "", "turn": int(row.get("turn", turn))}
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
-        return row
+        return dict(clean(plain_tree(row))[0])
 
 
 def _expanded(entry: Record) -> Iterator[Record]:
@@ -145,7 +145,8 @@ def _with_messages(span: Record) -> Record:
     for event in listed(cells.from_text(span.get("events")) or []):
         body, kind = _attributes(event.get("attributes")), re.fullmatch(FORMS["event"], words_of(event.get("name")))
         if kind is None:
-            attributes = {key: value for key, value in body.items() if key.startswith("gen_ai.")} | attributes
+            for name, value in body.items():
+                attributes.setdefault(name, value)
         else:
             messages.append({"role": kind[1].replace("choice", "assistant"), "content": _answer_of(body)})
     return {**span, "attributes": attributes, "messages_of_events": messages}
@@ -160,16 +161,16 @@ def _attributes(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _named(record: Record, *, before: str = "", levels: int = 5) -> dict[str, Any]:
+def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
     """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
-    names: dict[str, Any] = {}
+    names = {} if names is None else names
     for key, value in record.items():
         part = cells.from_text(value) if isinstance(value, str) and value[:1] == "{" else value
         name = before + plain_name(str(key))
         is_empty = is_missing(part) or (isinstance(part, str | list | dict) and not part)
         names[name] = names.get(name) or (None if is_empty else part)
         if isinstance(part, dict) and levels:
-            names = _named(part, before=name, levels=levels - 1) | names
+            _named(part, before=name, levels=levels - 1, names=names)
     return names
 
 

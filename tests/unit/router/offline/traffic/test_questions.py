@@ -177,3 +177,13 @@ def test_a_log_without_questions_writes_nothing(tmp_path, monkeypatch):
     done = command.run("data", "questions", "log.jsonl", code=2)
     assert "2: an empty question (first: record 1)" in done.stderr.replace("\n", " ")
     assert not (tmp_path / "questions.jsonl").exists()
+
+
+def test_deep_and_wide_records_are_read_in_linear_time(log_of):
+    """A value that is nested too deeply leaves out its record, and many objects and events in one take no minutes."""
+    deep = '{"question": "a?", "metadata": ' + '{"m": ' * 900 + "1" + "}" * 900 + "}"
+    wide = json.dumps({"question": "b?", **{f"k{n}": {} for n in range(100_000)}})
+    events = [{"name": "x", "attributes": {f"e{n}": n}} for n in range(30_000)]
+    span = json.dumps({"question": "c?", "attributes": {f"a{n}": n for n in range(30_000)}, "events": events})
+    rows = log_of(f"{deep}\n{wide}\n{span}\n", personal=True).rows()
+    assert [row["question"] for row in rows][-2:] == ["b?", "c?"]

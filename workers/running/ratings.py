@@ -1,8 +1,7 @@
 """Ratings in other services: fetched by one process of all, and stored as feedback exactly once.
 
-The feedback's id is a hash of the rating's id, last change and value: a page that is read again adds nothing, and a
-changed rating replaces the rater's earlier one. A process reads the whole list once, and after a complete read only up
-to the first page with a known rating, since lists begin with the newest one.
+The feedback's id is a hash of the rating's id, last change and value, so a page that is read again adds nothing. Lists
+begin with the newest rating: after a complete read, a process reads up to the first page with a known rating.
 """
 
 import json
@@ -33,8 +32,7 @@ from ragbandit.workers.running.context import Context
 #: time limits of the lease and of one reply, seconds
 LEASE_S, REPLY_S = 600.0, 30.0
 MOST_BYTES, MOST_PAGES = 64 << 20, 1000
-#: ratings that are stored in one transaction
-_GROUP: Final = 500
+_GROUP: Final = 500  #: ratings that are stored in one transaction
 _PATHS: Final = {name: paths.split() for name, paths in FORMS["fetched"].items()}
 
 
@@ -86,7 +84,6 @@ class RatingPoller:
         check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
         credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
         headers, cursor = {"Authorization": credentials, "Accept-Encoding": "identity"}, ""
-        reply: Any = None
         rows: Any = None
         with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
             for page in range(1, MOST_PAGES + 1):
@@ -97,12 +94,10 @@ class RatingPoller:
                         body += piece
                         if len(body) > MOST_BYTES or time.monotonic() > deadline:
                             raise ValueError(f"a reply has more than {MOST_BYTES} bytes, or took over {REPLY_S:g} s")
-                reply = json.loads(body) if response.status_code == 200 else None
+                reply: Any = json.loads(body) if response.status_code == 200 else None
                 former, rows = rows, reply.get("items", reply.get("data")) if isinstance(reply, dict) else reply
                 if not isinstance(rows, list):
-                    raise ValueError(
-                        f"no list of ratings at {shown_address(source.url)}: status {response.status_code}"
-                    )
+                    raise ValueError(f"{shown_address(source.url)}: status {response.status_code}, no list of ratings")
                 yield from (listed(rows[start : start + _GROUP]) for start in range(0, len(rows), _GROUP))
                 is_by_cursor, cursor = bool(cursor), words_of(cell(reply, "meta.cursor")) if rows is not reply else ""
                 if rows is reply or rows in (former, []) or (is_by_cursor and not cursor):

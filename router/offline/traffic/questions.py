@@ -92,8 +92,7 @@ class QuestionLog:
 
     def _row(self, names: Record) -> dict[str, Any]:
         """Our fields of a record. The question is empty if it asks nothing."""
-        used = {name: value for name, value in names.items() if value is not None}
-        used.pop(self.form.get("unused", ""), None)
+        used = {name: value for name, value in names.items() if value is not None and name != self.form.get("unused")}
         row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
         for name in (*NUMBERS, "turn", "time"):
             value = row.pop(name, None)
@@ -163,7 +162,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
     """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
-    names = {} if names is None else names
+    names = {} if names is None else names  # one object for all levels, so that the time is linear
     for key, value in record.items():
         part = cells.from_text(value) if isinstance(value, str) and value[:1] == "{" else value
         name = before + plain_name(str(key))
@@ -196,10 +195,7 @@ def _scores(value: Any) -> dict[str, float]:
 
 
 def _question_of(value: Any) -> tuple[str, int]:
-    """The last text of the user, and its number among the user's texts; 0 if it asks nothing.
-
-    A call with the results of tools at its end is a step of the answer to an earlier question.
-    """
+    """The last text of the user, and its number among the user's texts; 0 if results of tools follow it."""
     turns = [turn for turn in _turns(value, "asked") if turn[0] != "system"]
     texts = [text for role, text in turns if role in ("user", "") and text]
     is_step = bool(turns) and (turns[-1][0] == "tool" or turns[-1] == ("user", ""))

@@ -4,6 +4,7 @@ SQLAlchemy takes several times as long for such a statement as SQLite itself, so
 """
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
@@ -24,18 +25,23 @@ def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, 
 def send(connection: Connection, statement: str, *values: Any) -> Rows:
     """Like `run`, but returns a function that returns the rows.
 
-    PostgreSQL gets the statement with the commit, or before, when the rows of this or a later statement are read. All
-    waiting statements are sent in one round trip. SQLite runs the statement at once.
+    PostgreSQL gets the statement when its rows or those of a later statement are read, or with the commit. All
+    statements that wait are sent in one round trip. SQLite runs the statement now.
     """
     driver, dialect = _driver(connection), connection.dialect.name
     list_text = json.dumps if dialect == "sqlite" else _array
     values = tuple([list_text(value) if isinstance(value, list) else value for value in values])
     if dialect != "sqlite":
         return cast(Rows, driver.send(_adapt(statement, dialect=dialect), values))
-    cursor = driver.execute(_adapt(statement, dialect=dialect), values)
-    names = [column[0] for column in cursor.description or ()]
-    rows = [dict(zip(names, row, strict=True)) for row in cursor]
+    rows = _rows(driver.execute(_adapt(statement, dialect=dialect), values))
     return lambda: rows
+
+
+def _rows(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    if cursor.description is None:
+        return []
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _array(values: list[Any]) -> str:
@@ -94,10 +100,15 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Row], *, end: s
     """PostgreSQL gets one JSON text, which takes its driver less time than a value or an array for each column."""
     statement, names = _insertion(table, tuple(rows[0]), dialect=connection.dialect.name)
     if connection.dialect.name == "sqlite":
-        sent = [send(connection, statement + end, *[row[name] for name in names]) for row in rows]
-        return lambda: [row for returned in sent for row in returned()]
-    values = [{name: row[name] for name in names} for row in rows]
-    text = json.dumps(values, ensure_ascii=False, default=lambda value: f"\\x{value.hex()}")
+        driver, statement = _driver(connection), statement + end
+        values = [[row[name] for name in names] for row in rows]
+        if "RETURNING" not in end:
+            driver.executemany(statement, values)
+            return list
+        inserted = [new for row in values for new in _rows(driver.execute(statement, row))]
+        return lambda: inserted
+    objects = [{name: row[name] for name in names} for row in rows]
+    text = json.dumps(objects, ensure_ascii=False, default=lambda value: f"\\x{value.hex()}")
     return send(connection, statement + end, text)
 
 

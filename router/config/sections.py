@@ -81,8 +81,7 @@ class RetrieverSettings(Section):
     first: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "bm25"
     #: "hybrid": the second backend
     second: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "dense"
-    #: reranker of the hits: a cross-encoder's folder or hub name, or your class "package.module:Class"; None: no
-    #: reranking
+    #: reranker of the hits: your class "package.module:Class" (docs/generators.md); None: no reranking
     rerank: Annotated[str, Field(min_length=1)] | None = None
     #: hits passed to the reranker per search; Elasticsearch returns at most 10,000
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50

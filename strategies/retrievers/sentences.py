@@ -1,12 +1,9 @@
-"""Models of sentence-transformers: a text encoder, an index of vectors in a folder, and a reranker."""
+"""Models of sentence-transformers: a text encoder, and an index of vectors in a folder."""
 
-import asyncio
 import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, encodable
+from ragbandit.shared.errors import ConfigError, encodable
 from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.shared.types import Json
-from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
-from ragbandit.strategies.retrievers.reranking import Reranker
 
 
 class SentenceEncoder:
@@ -108,95 +104,6 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
-
-
-_PAIRS = 16  #: number of passages that the model scores in one forward pass
-
-
-class CrossEncoder(Reranker):
-    """Scores each passage together with the question, with the model in a folder.
-
-    The folder has a Hugging Face model with one output for a pair of texts, in safetensors, and a tokenizer. The score
-    is this output without an activation: any real number, higher is better. If a pair is too long, the longer text is
-    cut. Source: Nogueira and Cho 2019, "Passage Re-ranking with BERT". Raises ConfigError if there is no such model.
-    """
-
-    def __init__(self, folder: Path | str, *, name: str | None = None) -> None:
-        path = Path(folder)
-        self._device = device_of("auto", field="device")
-        try:
-            self._tokenizer, model = _loaded(path)
-            self._model: Any = model.float().eval().to(self._device)
-            self._tokens = _longest(self._tokenizer, model)
-            self._lock = threading.Lock()
-            # The reranker has its own thread, because the event loop's threads also have to resolve host names.
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-rerank")
-            self.score("a", ["b", "b b"])  # this trial fails if the model has no padding token, or not one output
-        except ConfigError:
-            raise
-        except Exception as error:  # errors of tokenizers and safetensors have no more specific base class
-            raise _unusable(f"{path} cannot be used: {error}") from error
-        self.name = f"{name or path.name}:{weights_sha256(path)[:12]}"
-
-    async def __call__(self, query: str, hits: tuple[Hit, ...], /) -> tuple[Hit, ...]:
-        texts = [model_text(hit.passage.text, title=hit.passage.title) for hit in hits]
-        abandoned = threading.Event()
-        score = partial(self.score, query, texts, abandoned=abandoned)
-        try:
-            scores = await asyncio.get_running_loop().run_in_executor(self._thread, score)
-        except (OSError, ValueError, LookupError, RuntimeError) as error:
-            raise ArmFailed(f"{self.name} cannot score: {error}") from error
-        finally:
-            abandoned.set()
-        order = sorted(range(len(hits)), key=lambda index: -float(scores[index]))
-        return tuple(Hit(passage=hits[index].passage, score=float(scores[index])) for index in order)
-
-    def score(
-        self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Scores of the texts, shape (texts,). Thread-safe. abandoned: set it to stop; texts without a score get 0."""
-        scores = np.zeros(len(texts), dtype=np.float32)
-        with self._lock, torch.inference_mode():
-            for indices in _by_length(texts, batch=_PAIRS):
-                if abandoned is not None and abandoned.is_set():
-                    break
-                scores[indices] = self._forward(query, [texts[index] for index in indices])
-        return scores
-
-    def _forward(self, query: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        size = self._tokens * 32  # texts are cut to so many characters, which saves time in the tokenizer
-        # The longer text is cut. If only the passage were cut, a long question would leave nothing of the passage.
-        queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
-        options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
-        inputs = self._tokenizer(queries, passages, **options).to(self._device)
-        outputs: npt.NDArray[np.float32] = self._model(**inputs).logits.view(len(texts)).cpu().numpy()
-        return outputs
-
-
-def _loaded(folder: Path) -> tuple[Any, Any]:
-    kind = "AutoModelForSequenceClassification"
-    model, loading = load_model(kind, folder, field="retriever.rerank", output_loading_info=True)
-    if model.config.num_labels != 1:
-        raise _unusable(f"{folder} has {model.config.num_labels} outputs, and a cross-encoder that ranks has one")
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        raise _unusable(f"{folder} has no weights for {missing[0]}, which would be random")
-    return load_model("AutoTokenizer", folder, field="retriever.rerank"), model
-
-
-def _longest(tokenizer: Any, model: Any) -> int:
-    """Maximum tokens of a pair. RoBERTa's positions begin after the id of the padding token: 512 of 514 are usable."""
-    limits = [tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None) or 0]
-    for name, layer in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(layer, torch.nn.Embedding):
-            limits.append(layer.num_embeddings - (0 if layer.padding_idx is None else layer.padding_idx + 1))
-    # A tokenizer without a limit has the limit 10^30, which does not count.
-    return min((int(limit) for limit in limits if 0 < limit < 1_000_000), default=512)
-
-
-def _unusable(fault: str) -> ConfigError:
-    remedy = "give a cross-encoder with one output, for example cross-encoder/ms-marco-MiniLM-L-6-v2"
-    return ConfigError(fault, field="retriever.rerank", remedy=remedy)
 
 
 FORMAT = "dense-1"

@@ -1,7 +1,6 @@
 """Opens, builds and describes retrievers by their settings, with their rerankers."""
 
 import asyncio
-import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.weights import at_hand, resolve
+from ragbandit.router.encoders.weights import resolve
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.plugins import import_class
@@ -59,8 +58,7 @@ def make_retriever(settings: Settings) -> Retriever:
     chosen = settings.retriever
     if chosen.rerank is None:
         return retriever
-    rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
-    return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
+    return RerankedRetriever(retriever, rerank=_reranker(chosen.rerank), depth=chosen.rerank_depth)
 
 
 def open_retriever(settings: Settings, name: str) -> Retriever:
@@ -70,14 +68,9 @@ def open_retriever(settings: Settings, name: str) -> Retriever:
 
 
 def check_reranker(settings: Settings) -> None:
-    """Raise ConfigError if the reranker cannot be imported, or its weights are missing. Loads and fetches nothing."""
-    rerank = settings.retriever.rerank
-    if rerank is None:
-        return
-    if ":" in rerank:
-        import_class(rerank, where=_RERANK)
-    elif importlib.util.find_spec("transformers") is not None:
-        at_hand(rerank, setting=_RERANK)
+    """Raise ConfigError if the reranker cannot be imported. Makes none."""
+    if settings.retriever.rerank is not None:
+        import_class(settings.retriever.rerank, where=_RERANK)
 
 
 def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
@@ -99,20 +92,13 @@ def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) ->
     return part
 
 
-def _own_reranker(path: str) -> Reranker:
+def _reranker(path: str) -> Reranker:
     remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
     reranker = _user_part(path, where=_RERANK, methods=["__call__"], remedy=remedy)
     close = getattr(reranker, "close", None)
     if close is not None and not inspect.iscoroutinefunction(close):
         raise ConfigError(f"{path!r} has a close that is not async", field=_RERANK, remedy=remedy)
     return cast(Reranker, reranker)
-
-
-def _cross_encoder(model: str) -> Reranker:
-    required_module("torch", extra="models", field=_RERANK)  # before the import below, which needs torch
-    from ragbandit.strategies.retrievers.sentences import CrossEncoder
-
-    return CrossEncoder(resolve(model, setting=_RERANK).folder, name=_short(model))
 
 
 def _short(model: str) -> str:

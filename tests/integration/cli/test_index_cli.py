@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
 from tests.support import command
-from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
+from tests.support.tiny_models import tiny_encoder
 
 ROWS = [
     {"id": "vistula", "title": "Vistula", "text": "The longest river in Poland."},
@@ -55,8 +55,8 @@ def test_bm25_is_built_described_and_searched(run):
 
 
 def test_both_halves_of_a_hybrid_are_built_and_searched(run):
-    """Words and vectors: both are built, described and searched, and their hits reranked, by one name."""
-    configure(name="hybrid", model=tiny_encoder(), rerank=tiny_cross_encoder())
+    """Words and vectors: both are built, described and searched by one name."""
+    configure(name="hybrid", model=tiny_encoder())
     facts = built(run)
     assert facts["dense"]["sha256"] == facts["bm25"]["sha256"]
     assert json.loads(run("search", "--json")[1]) == facts

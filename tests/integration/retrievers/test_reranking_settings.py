@@ -1,4 +1,4 @@
-"""Which reranker a setting gives, and a cross-encoder behind an index, on tiny models."""
+"""Which reranker a setting gives."""
 
 import re
 import textwrap
@@ -10,27 +10,21 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
-from ragbandit.strategies.retrievers.sentences import CrossEncoder, SentenceEncoder, build_index as build_dense
+from ragbandit.strategies.retrievers.sentences import SentenceEncoder, build_index as build_dense
 from ragbandit.workers.setup.retrievers import make_retriever
-from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
+from tests.support.arms.rerankers import ROWS, Shortest, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
-from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    return CrossEncoder(tiny_cross_encoder(), name="tiny")
+from tests.support.tiny_models import tiny_encoder
 
 
 @pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("kind", ["own", "cross-encoder"])
-def test_contract(check, kind, encoder, tmp_path_factory):
+def test_contract(check, tmp_path_factory):
     """An index with a reranker behind it keeps the contract of retrievers."""
 
     def make(passages):
         folder = tmp_path_factory.mktemp("indexes") / "words"
         build_index(passages, folder)
-        return RerankedRetriever(Bm25Retriever(folder), rerank=Shortest() if kind == "own" else encoder)
+        return RerankedRetriever(Bm25Retriever(folder), rerank=Shortest())
 
     check(make)
 
@@ -73,20 +67,6 @@ def test_a_class_of_ones_own_reranks(settings):
     assert ids(found(retriever, "river sea", k=2)[0]) == ["p8", "p7"]
 
 
-def test_a_cross_encoder_in_a_folder_reranks(settings, encoder):
-    """Scores are the model's, and the name has the folder's last part and the start of the weights' hash."""
-    retriever = make_retriever(settings(rerank=tiny_cross_encoder()))
-    hits = found(retriever, "river sea", k=9)[0]
-    scores = encoder.score("river sea", [row.text for row in ROWS])
-    assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(
-        {row.id: float(score) for row, score in zip(ROWS, scores, strict=True)}, abs=1e-5
-    )
-    assert ids(hits) == ids(best_first(hits))
-    digest = encoder.name.rpartition(":")[2]
-    folder = Path(tiny_cross_encoder()).name
-    assert retriever.name.endswith(f":reranked:{folder}:{digest}:50")
-
-
 def test_a_hybrid_is_reranked_once_and_outside(settings, monkeypatch):
     """The joined hits are reranked, and not those of the halves."""
     asked = []
@@ -116,13 +96,11 @@ def test_a_hybrid_is_reranked_once_and_outside(settings, monkeypatch):
         (here("Sync"), ["has no `async def __call__`", "reranking.Reranker"]),
         (here("SyncClose"), ["has a close that is not async"]),
         (here("Nameless"), ["has no name"]),
-        ("nobody/no-such-model", ["found no weights for 'nobody/no-such-model'", "HF_HUB_OFFLINE"]),
-        ("./no/such/folder", ["no file or folder './no/such/folder'"]),
+        ("cross-encoder/ms-marco-MiniLM-L-6-v2", ["is not an import path", "package.module:Class"]),
     ],
 )
-def test_a_wrong_reranker_names_the_setting(settings, monkeypatch, rerank, words):
+def test_a_wrong_reranker_names_the_setting(settings, rerank, words):
     """Whatever is wrong with it is a ConfigError of retriever.rerank, with a remedy."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConfigError) as caught:
         make_retriever(settings(rerank=rerank))
     assert caught.value.field == "retriever.rerank"

@@ -21,7 +21,6 @@ from ragbandit.router.config.sections import (
     RolloutSettings,
     Seconds,
     Section,
-    one_of,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
@@ -65,10 +64,6 @@ class HoldbackSettings(Section):
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
 
 
-#: criteria of the judge, each scored from 0 to 1; see docs/judge.md
-CRITERIA: Final = ("supported", "answers", "right")
-
-
 class JudgeSettings(Section):
     """The judge: a language model that scores answers that have no other judgement. See docs/judge.md."""
 
@@ -102,26 +97,12 @@ class JudgeSettings(Section):
     passages: Annotated[int, Field(ge=0, le=50)] = 8
     #: maximum number of words per passage
     passage_words: Annotated[int, Field(ge=10)] = 200
-    #: maximum number of characters of the question, of the answer and of the reference
+    #: maximum number of characters of the question and of the answer
     text_chars: Annotated[int, Field(ge=100)] = 6000
     #: true: if an arm returned no passages, passages for the judge are searched with `retriever`
     search: bool = True
-    #: true: the judge's prompt contains the gold answers if the decision has a label already. Such scores are more
-    #: accurate, so they do not show how accurate the judge's other scores are
-    reference: bool = False
-    #: weight of each criterion in the score: supported, answers, right; the default of each is 1
-    weights: dict[Annotated[str, one_of(CRITERIA)], Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    #: answers that contain instructions to the judge: "withhold" does not judge them, "post" judges and flags them
-    suspicious: Literal["withhold", "post"] = "withhold"
     #: name of a prompt -> your own prompt, as a text or a file path. Only name: rubric
     templates: dict[str, str] = Field(default_factory=dict)
-
-    @field_validator("weights")
-    @classmethod
-    def _without_reference(cls, weights: dict[str, float]) -> dict[str, float]:
-        if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
-            raise ValueError("supported or answers must be above 0: right needs a reference, which most answers lack")
-        return weights
 
     @model_validator(mode="after")
     def _priced(self) -> "JudgeSettings":
@@ -132,10 +113,6 @@ class JudgeSettings(Section):
                 "judge.generator.token_prices, or cap judge.tokens_per_day"
             )
         return self
-
-    @property
-    def criterion_weights(self) -> dict[str, float]:
-        return {name: self.weights.get(name, 1.0) for name in CRITERIA}
 
 
 class PolicySettings(Section):

@@ -1,10 +1,10 @@
 """Judge: a model that scores one answer, with the passages that it is shown."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Literal
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
@@ -16,8 +16,6 @@ from ragbandit.strategies.failures import CallBroke, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.reranking import NoRetriever
 from ragbandit.workers.judge import rubric
-
-_MOST_REFERENCES: Final = 5
 
 
 class NoVerdict(Exception):
@@ -33,7 +31,7 @@ class ServerFailed(NoVerdict):
 
 
 class Suspicious(Exception):
-    """Raised if the answer or a passage seems to address the judge, and `judge.suspicious` is "withhold"."""
+    """Raised if the answer or a passage seems to address the judge."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +60,12 @@ class Judge:
         self.name = f"judge {model}"
         self.generator = generator
         self.rater = model
-        self.rubric = rubric.rubric_hash(template, weights=settings.criterion_weights)
+        self.rubric = rubric.rubric_hash(template)
         self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
         self._retriever = retriever
         self._mark = partial(rubric.mark_of, secret=secret)
 
-    async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
+    async def verdict(self, decision: Decision, *, outcome: Outcome, attempt: int) -> Verdict:
         """Score an answer. attempt: from 1. Raises NoVerdict or ServerFailed, both with the cost, or Suspicious."""
         began = time.monotonic()
         passages, passages_from = await self._passages(decision, outcome=outcome)
@@ -75,13 +73,12 @@ class Judge:
             question=decision.query.text,
             answer=outcome.answer or "",
             passages=passages,
-            reference=tuple(reference[: _MOST_REFERENCES if self.settings.reference else 0]),
         )
         try:
             prompt = self._maker.prompt(material, mark=self._mark(decision.id, attempt=attempt), again=attempt > 1)
         except PromptTooLong as error:
             raise NoVerdict(str(error), spent=Spent()) from error
-        if prompt.suspicious and self.settings.suspicious == "withhold":
+        if prompt.suspicious:
             raise Suspicious
         completion = await self._complete(prompt)
         spent = _spent(completion)
@@ -96,13 +93,10 @@ class Judge:
             "reasons": {name: score.reason for name, score in scores.items()},
             "passages": prompt.passages,
             "passages_from": passages_from if prompt.passages else None,
-            "reference": "right" in prompt.criteria,
-            "suspicious": prompt.suspicious,
             **asdict(spent),
             "seconds": round(time.monotonic() - began, 3),
         }
-        value = rubric.weighted_score(scores, weights=self.settings.criterion_weights)
-        return Verdict(value=value, facts=stored, spent=spent)
+        return Verdict(value=rubric.mean_score(scores), facts=stored, spent=spent)
 
     async def close(self) -> None:
         await self._retriever.close()

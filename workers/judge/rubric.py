@@ -7,12 +7,12 @@ the structure of the prompt, but cannot make a judge ignore instructions. `addre
 
 import hmac
 import json
-import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from statistics import fmean
 from typing import Final
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -26,8 +26,6 @@ CRITERIA: Final[Mapping[str, str]] = {
     "rest. 0: the main point is not in them, or they contradict it.",
     "answers": "the ANSWER gives what the QUESTION asks for. 1: fully and to the point. 0.5: in part. 0: it is about "
     "something else, says nothing, or declines to answer.",
-    "right": "the ANSWER agrees with the REFERENCE. 1: it says the same, in whatever words. 0.5: in part. 0: it does "
-    "not, or contradicts it.",
 }
 #: maximum number of characters of a reply
 _LONGEST_REPLY: Final = 20_000
@@ -101,8 +99,6 @@ class JudgedAnswer:
     answer: str
     #: passages for the criterion `supported`; empty if this criterion should not be judged
     passages: tuple[Passage, ...] = ()
-    #: right answers for the criterion `right`; empty if this criterion should not be judged
-    reference: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,16 +144,15 @@ class PromptMaker:
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
     def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
-        """A copy with other limits. text_chars: most characters of the question, of the answer and of the reference."""
+        """A copy with other limits. text_chars: most characters of the question and of the answer."""
         update = {"passage_words": passage_words, "text_chars": text_chars}
         return replace(self, settings=self.settings.model_copy(update=update))
 
 
 def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
-    applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
-    criteria = tuple(name for name in CRITERIA if applies[name])
+    criteria = tuple(name for name in CRITERIA if name != "supported" or material.passages)
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
-    texts = {"question": material.question, "answer": material.answer, "reference": "\n".join(material.reference)}
+    texts = {"question": material.question, "answer": material.answer}
     texts = {name: text[: maker.settings.text_chars] for name, text in texts.items()}
     shown = [
         Passage(
@@ -182,7 +177,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
         passages=shown,
         passage_words=maker.settings.passage_words,
     )
-    shown_texts = [texts["question"], texts["answer"]]
+    shown_texts = [*texts.values()]
     shown_texts += [f"{passage.title}\n{passage.text}" for passage in material.passages[: len(fitted.passages)]]
     return RubricPrompt(
         prompt=fitted.prompt,
@@ -239,17 +234,12 @@ def _score(value: object, *, name: str) -> Score:
     return Score(score=float(score), reason=short[:300])
 
 
-def weighted_score(scores: Mapping[str, Score], *, weights: Mapping[str, float]) -> float:
-    """The weighted mean over the judged criteria; the plain mean if all their weights are 0."""
-    used = {name: weights[name] for name in scores}
-    if not any(used.values()):
-        used = dict.fromkeys(scores, 1.0)
-    total = math.fsum(used.values())
-    mean = math.fsum(weight * scores[name].score for name, weight in used.items()) / total
-    return min(1.0, max(0.0, round(mean, 6)))
+def mean_score(scores: Mapping[str, Score]) -> float:
+    """The mean over the judged criteria."""
+    return round(fmean(score.score for score in scores.values()), 6)
 
 
-def rubric_hash(template: Template, *, weights: Mapping[str, float]) -> str:
-    """A hash, 12 hexadecimal digits, of all that defines the meaning of a score: prompt, criteria, weights."""
-    parts = {"template": asdict(template), "criteria": dict(CRITERIA), "weights": dict(weights)}
+def rubric_hash(template: Template) -> str:
+    """A hash, 12 hexadecimal digits, of all that defines the meaning of a score: prompt and criteria."""
+    parts = {"template": asdict(template), "criteria": dict(CRITERIA)}
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

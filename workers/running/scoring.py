@@ -112,9 +112,8 @@ def _judged(
         queue.put_back(job, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
         return None
     assert context.loop is not None
-    reference = next((item.value for item in record.feedback if isinstance(item.value, tuple)), ())
     retry_s = judging.judge.settings.retry_s
-    work = judging.judge.verdict(record.decision, outcome=outcome, reference=reference, attempt=job.attempt)
+    work = judging.judge.verdict(record.decision, outcome=outcome, attempt=job.attempt)
     verdict, spent = None, Spent()
     try:
         verdict = context.loop.run(work, timeout_s=judging.longest_s)

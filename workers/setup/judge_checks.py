@@ -27,7 +27,7 @@ def judge_template(overrides: Mapping[str, str]) -> Template:
 
 
 class JudgeOfArm:
-    """The judge's prompt and model for answers without a reference, in a cascade or in `advise`."""
+    """The judge's prompt and model for the answers of a cascade or of `advise`."""
 
     def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         self.generator, self.max_tokens = generator, settings.max_tokens
@@ -44,7 +44,7 @@ class JudgeOfArm:
                 scores = rubric.parsed_scores(reply, criteria=request.criteria)
             except rubric.UnreadableReply as error:
                 raise ArmFailed(f"the judge gave no usable scores: {error}") from error
-            return rubric.weighted_score(scores, weights=settings.criterion_weights)
+            return rubric.mean_score(scores)
 
         return request.prompt, score
 

@@ -80,7 +80,6 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
         for text, field, words in (
             ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),
             ("server: {rate_limits: {raeder: 5/minute}}", "server.rate_limits", "did you mean reader?"),
-            ("judge: {weights: {suported: 1}}", "judge.weights", "did you mean supported?"),
             (
                 "{cost_weights: {economy: 1}, tenants: {a: {cost_weight: econmy}}}",
                 "tenants.a.cost_weight",

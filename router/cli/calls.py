@@ -17,11 +17,7 @@ from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.texts.formats import number_or_name, one_line
 from ragbandit.shared.texts.redaction import shown_variable
 
-ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
 PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
-AimOption = Annotated[
-    str | None, typer.Option("--aim", help="in place of --cost-weight: quality=0.9, steps=1.8 or dollars=0.004")
-]
 
 
 #: fields of an answer that are printed after its text and sources; --json prints all
@@ -47,16 +43,14 @@ def route(
     url: UrlOption = None,
     key_env: KeyOption = None,
     decision_id: IdOption = None,
-    arms: ArmOption = None,
     cost_weight: PriceOption = None,
-    aim: AimOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question. Your own pipeline then runs the arm."""
-    price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
+    price = None if cost_weight is None else number_or_name(cost_weight)
     with client_of(url, config=config, key_env=key_env) as client:
-        reply = client.route(question, decision_id=decision_id, arms=arms or None, cost_weight=price, aim=aims)
+        reply = client.route(question, decision_id=decision_id, cost_weight=price)
         show(reply, as_json=as_json)
 
 
@@ -67,15 +61,13 @@ def answer(
     decision_id: IdOption = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
     cost_weight: PriceOption = None,
-    aim: AimOption = None,
-    texts: Annotated[bool, typer.Option("--sources", help="print the texts of the sources too")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question, have a worker run it, and print the answer and its sources."""
-    price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
+    price = None if cost_weight is None else number_or_name(cost_weight)
     with client_of(url, config=config, key_env=key_env) as client:
-        reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price, aim=aims)
+        reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price)
     if as_json:
         print_json(reply)
         return
@@ -83,8 +75,6 @@ def answer(
     for number, source in enumerate([] if reply["status"] == "pending" else reply["sources"], start=1):
         score = "" if source["score"] is None else f" (score {source['score']:.3g})"
         console.say(f"{number}. {one_line(source['title'] or source['id'])}{score}")
-        if texts:
-            console.say(f"{source['text']}\n")
     console.print()
     shown: dict[str, Any] = {key: value for key, value in reply.items() if key in _SHOWN and value}
     shown["cost"] = {name: amount for name, amount in shown.get("cost", {}).items() if amount}
@@ -102,16 +92,6 @@ def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption =
 
     with client_of(url, config=config, key_env=key_env) as client:
         asyncio.run(serve_pipes(client.connection))
-
-
-def _aim(text: str | None) -> dict[str, float] | None:
-    if text is None:
-        return None
-    name, _, number = text.partition("=")
-    try:
-        return {name.strip(): float(number)}
-    except ValueError as error:
-        raise InvalidInput(f"{text!r:.80} is not NAME=NUMBER", field="aim", remedy="for example quality=0.9") from error
 
 
 def _answer_text(reply: AnswerReply | PendingReply) -> str:

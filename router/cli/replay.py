@@ -62,7 +62,6 @@ def replay_verb(
             "cost_weights; default: as logged"
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="confidence of every interval")] = 0.95,
     segment: Annotated[list[str] | None, typer.Option(help="tenant, version, context fields [,...]; repeat it")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page FILE.html with pictures")] = None,
     as_json: JsonOption = False,
@@ -93,7 +92,6 @@ def replay_verb(
     plan = Plan(
         weight=_weight(price, prices=settings.cost_weights),
         baseline=baseline,
-        confidence=confidence,
         segments=tuple(split_commas(segment or [])),
         folds=folds,
         floor=floor,

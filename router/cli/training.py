@@ -22,19 +22,17 @@ def train_verb(
     out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
     questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,
     param: Annotated[
-        list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.seed=1; repeat it")
+        list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.epochs=5; repeat it")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a policy on a full-information table, and write a folder for the policy's param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-    chosen = {**named, **({} if epochs is None else {"epochs": epochs})}
     rows = list(read_table(table).rows)
     if questions is not None:
         rows += read_questions(questions, known=rows)
     with bars(errors) as progress:
-        report = train(policy, params=chosen, rows=rows, out=out, progress=partial(progress, "batches"))
+        report = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
     show(report, as_json=as_json)
     if not as_json:
         console.say(f"set policy.params.trained to {report['folder']}")

@@ -52,8 +52,7 @@ def run(tmp_path, monkeypatch):
 def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
     """`train --json` prints the report; the folder it wrote makes a policy that routes by what the table taught."""
     out = tmp_path / "out"
-    params = fitting(name, **FAST | {"epochs": 1})
-    done = run("--policy", name, "--table", table, "--out", out, *params, "--epochs", 8, "--json")
+    done = run("--policy", name, "--table", table, "--out", out, *fitting(name, **FAST), "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert (report["rows"], report["used"], report["folder"]) == (24, 24, str(out))

@@ -6,7 +6,7 @@ from typing import Any
 from ragbandit.router.comparison import NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.monitoring.price import in_words
+from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
@@ -36,7 +36,7 @@ def assessment(
         frontier=advice.frontier,
         kinds=advice.kinds,
         tables=(_table(advice, unit=unit),),
-        notes=(*_method(advice), *in_words(reward.model_copy(update={"weight": reward.weight})), *notes),
+        notes=(*_method(advice), price_words(reward) or FREE, *notes),
         cost_unit=best.unit,
         facts=dict(_cards(advice, details)),
         **common,

@@ -19,7 +19,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
-from ragbandit.router.learning.monitoring.price import in_words
+from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
@@ -53,8 +53,8 @@ def validate(
     else:
         for key, value, source in changed:
             console.say(f"{key}: {json.dumps(value, ensure_ascii=False)} ({source})")
-        for line in in_words(loaded.settings.reward):
-            console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
+        line = price_words(loaded.settings.reward) or FREE
+        console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
     findings, names = (_of_settings(loaded.settings), []) if settings_only else _findings(loaded.settings)

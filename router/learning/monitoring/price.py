@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.shared.texts.formats import number, worth
+from ragbandit.shared.texts.formats import worth
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings
 
-#: price of a step, in dollars, above which the dollars of an answer hardly affect the reward
-DEAR_STEP: Final = 0.05
-_ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
+#: `price_words` without a price
+FREE: Final = "cost counts for nothing, and the better of two arms is taken, however expensive it is"
 
 
 def price_words(reward: "RewardSettings") -> str | None:
@@ -41,30 +40,3 @@ def budget_warnings(settings: "Settings") -> list[str]:
     if len(settings.worker_arms) < len(settings.arms):
         notes.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
     return notes
-
-
-def in_words(reward: "RewardSettings") -> list[str]:
-    prices = {term: price for term, price in reward.cost.items() if price > 0.0}
-    right = price_words(reward)
-    if right is None:
-        reason = "reward.weight is 0" if prices else "reward.cost prices nothing"
-        return [f"{reason}: cost counts for nothing, and the better of two arms is taken, however expensive it is"]
-    sentences = [right]
-    if "dollars" in prices:
-        cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
-        sentences.append(f"an answer that costs one cent more must be right on {cent} more of 100 questions")
-    if {"steps", "dollars"} <= prices.keys():
-        rate = prices["steps"] / prices["dollars"]
-        sentences.append(
-            f"one step counts as much as {number(rate)} dollars: is that what it costs you besides its dollars?"
-            if rate <= DEAR_STEP
-            else f"warning: one step counts as much as {number(rate)} dollars, so the dollars of an answer decide "
-            "nothing: price only dollars (reward.cost: {dollars: 1}), or only steps"
-        )
-    if "weight" not in reward.model_fields_set:
-        sentences.append(
-            f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}"
-            if "steps" not in prices
-            else "the weight is the default, which the papers use: `ragbandit advise` draws what others would buy"
-        )
-    return sentences

@@ -75,7 +75,6 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
     assert "nothing to route" in out
     assert "Missing: documents (--documents DIR), a model server (--url)" in out
-    assert "the weight is the default" not in run("--settings-only", verb="validate")[1]
     before = (tmp_path / "config.yaml").read_bytes()
     code, _, err = run("--yes")
     assert (code, (tmp_path / "config.yaml").read_bytes()) == (2, before)

@@ -81,10 +81,6 @@ class RetrieverSettings(Section):
     first: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "bm25"
     #: "hybrid": the second backend
     second: Literal["bm25", "elasticsearch", "dense"] | OwnRetriever = "dense"
-    #: reranker of the hits: your class "package.module:Class" (docs/generators.md); None: no reranking
-    rerank: Annotated[str, Field(min_length=1)] | None = None
-    #: hits passed to the reranker per search; Elasticsearch returns at most 10,000
-    rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
 class TokenPrices(Section):

@@ -16,7 +16,7 @@ from ragbandit.shared.types import ArmName, Cost
 from ragbandit.strategies.arms.callable import CallableArm, asked_by, text_of
 from ragbandit.strategies.arms.http import accounted, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.setup.loading import LoadedArm

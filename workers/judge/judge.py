@@ -14,7 +14,7 @@ from ragbandit.shared.types import Cost, Decision, Json, Outcome
 from ragbandit.strategies.base import Completion, Generator, Passage, Request, Retriever
 from ragbandit.strategies.failures import CallBroke, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge import rubric
 
 

@@ -2,20 +2,19 @@
 
 import time
 
-from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.storage.access.shared_secrets import shared_secret
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Retriever
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
 from ragbandit.workers.running.scorers import Judging
 from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
 from ragbandit.workers.setup.judge_checks import check_room, judge_template
-from ragbandit.workers.setup.retrievers import kind_of, with_retriever
+from ragbandit.workers.setup.retrievers import open_retriever
 
 
 def load_judge(context: Context) -> int:
@@ -48,9 +47,8 @@ def load_judge(context: Context) -> int:
 
 
 def _judge_retriever(settings: Settings) -> Retriever:
-    """A retriever that arms use, without its reranker: the default one if an arm uses it, else the first by name."""
+    """A retriever that arms use: the default one if an arm uses it, else the first by name."""
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
-    with errors_of(section_of("retriever", name), kind="retriever"):
-        return kind_of(with_retriever(settings, name)).open()
+    return open_retriever(settings, name)

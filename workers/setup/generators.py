@@ -37,7 +37,6 @@ from ragbandit.strategies.registry import (
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.setup.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
 
@@ -230,7 +229,7 @@ def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bo
     generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
     if generates(strategy) and generator.server is None:
         return False
-    is_server = retriever.name == "elasticsearch" and retriever.search == "words" and retriever.rerank is None
+    is_server = retriever.name == "elasticsearch" and retriever.search == "words"
     return is_server or not retrieves(strategy)
 
 
@@ -268,7 +267,7 @@ def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
 
 
 def check_arms(settings: Settings) -> None:
-    """Raise ConfigError if an arm or its reranker cannot be used, without loading models. Logs probable mistakes."""
+    """Raise ConfigError if an arm cannot be used, without loading models. Logs probable mistakes."""
     for name, params in settings.arms.items():
         run_by = params.get("run_by", "worker")
         if run_by not in ("worker", "caller"):
@@ -277,10 +276,7 @@ def check_arms(settings: Settings) -> None:
             remedy = f"{suggestion}worker: our workers run this arm; caller: your own pipeline does"
             raise ConfigError(message, field=f"arms.{name}.run_by", remedy=remedy)
     if settings.worker_arms:
-        strategies = make_strategies(settings, worker_arms(settings)).values()
-        for name in sorted({arm.retriever for arm, _ in strategies}):
-            with errors_of(section_of("retriever", name), kind="retriever"):
-                check_reranker(with_retriever(settings, name))
+        make_strategies(settings, worker_arms(settings))
     for hint in hints(settings):
         log.warning("%s", hint)
 

@@ -16,7 +16,7 @@ from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.registry import generates, retrieves
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators

@@ -1,4 +1,4 @@
-"""Opens, builds and describes retrievers by their settings, with their rerankers."""
+"""Opens, builds and describes retrievers by their settings."""
 
 import asyncio
 import inspect
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
@@ -20,12 +20,10 @@ from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.folders import CurrentIndex
-from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-
-_RERANK = "retriever.rerank"
 
 #: reads all passages; every call begins with the first one
 Rows = Callable[[], Iterable[Passage]]
@@ -52,53 +50,10 @@ class Kind:
         return {**self.location, **self.read()}
 
 
-def make_retriever(settings: Settings) -> Retriever:
-    """Open the configured retriever with its reranker. Raises ConfigError, for example if the index is missing."""
-    retriever = kind_of(settings).open()
-    chosen = settings.retriever
-    if chosen.rerank is None:
-        return retriever
-    return RerankedRetriever(retriever, rerank=_reranker(chosen.rerank), depth=chosen.rerank_depth)
-
-
 def open_retriever(settings: Settings, name: str) -> Retriever:
-    """Call `make_retriever` for the retriever with this name. Errors name its section of the settings."""
+    """Open the retriever with this name. Raises ConfigError with its section, for example if the index is missing."""
     with errors_of(section_of("retriever", name), kind="retriever"):
-        return make_retriever(with_retriever(settings, name))
-
-
-def check_reranker(settings: Settings) -> None:
-    """Raise ConfigError if the reranker cannot be imported. Makes none."""
-    if settings.retriever.rerank is not None:
-        import_class(settings.retriever.rerank, where=_RERANK)
-
-
-def _user_part(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
-    """Make an object by the user's class or function. Raises ConfigError if a name or method is missing."""
-    factory = import_class(path, where=where)
-    try:
-        part = factory()
-    except ConfigError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(fault, field=where, remedy="let it work without arguments") from error
-    missing = [method for method in methods if not inspect.iscoroutinefunction(getattr(part, method, None))]
-    faults = [f"has no `async def {method}`" for method in missing]
-    if not isinstance(getattr(part, "name", None), str) or not part.name:
-        faults.insert(0, "has no name")
-    if faults:
-        raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
-    return part
-
-
-def _reranker(path: str) -> Reranker:
-    remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
-    reranker = _user_part(path, where=_RERANK, methods=["__call__"], remedy=remedy)
-    close = getattr(reranker, "close", None)
-    if close is not None and not inspect.iscoroutinefunction(close):
-        raise ConfigError(f"{path!r} has a close that is not async", field=_RERANK, remedy=remedy)
-    return cast(Reranker, reranker)
+        return kind_of(with_retriever(settings, name)).open()
 
 
 def _short(model: str) -> str:
@@ -119,8 +74,21 @@ def _user_kind(settings: Settings) -> Kind:
     path = settings.retriever.name
 
     def opened() -> Retriever:
-        remedy = "follow ragbandit.strategies.base.Retriever"
-        retriever = _user_part(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
+        factory = import_class(path, where="retriever.name")
+        try:
+            retriever = factory()
+        except ConfigError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
+            raise ConfigError(fault, field="retriever.name", remedy="let it work without arguments") from error
+        missing = [m for m in ("search", "close") if not inspect.iscoroutinefunction(getattr(retriever, m, None))]
+        faults = [f"has no `async def {method}`" for method in missing]
+        if not isinstance(getattr(retriever, "name", None), str) or not retriever.name:
+            faults.insert(0, "has no name")
+        if faults:
+            remedy = "follow ragbandit.strategies.base.Retriever"
+            raise ConfigError(f"{path!r} {', '.join(faults)}", field="retriever.name", remedy=remedy)
         return cast(Retriever, retriever)
 
     def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - signature of Kind.build

@@ -13,7 +13,7 @@ from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
-from ragbandit.workers.setup.retrievers import Facts, kind_of, make_retriever, search_once, with_choice
+from ragbandit.workers.setup.retrievers import Facts, kind_of, search_once, with_choice
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
@@ -66,7 +66,7 @@ def search(
     if query is None:
         show(kind_of(settings).info(), as_json=as_json)
         return
-    hits = search_once(make_retriever(settings), query=query, k=k)
+    hits = search_once(kind_of(settings).open(), query=query, k=k)
     rows = [{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits]
     show_list(rows, none="nothing was found", as_json=as_json)
 

@@ -18,7 +18,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Cost
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.evaluation.pipelines import load_pipelines, question_file
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command

@@ -16,7 +16,7 @@ from ragbandit.strategies.base import Request
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, wait_until

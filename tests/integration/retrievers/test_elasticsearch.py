@@ -19,7 +19,7 @@ pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 from ragbandit.strategies.retrievers import elasticsearch as es
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.strategies.retrievers.reranking import HybridRetriever
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 BESIDE = Path(__file__).parents[4] / "shared"

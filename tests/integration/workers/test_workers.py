@@ -16,7 +16,7 @@ from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.workers.running import housekeeping
 from ragbandit.workers.running.consumers import LOOK_S, REPLY_S
 from ragbandit.workers.running.context import Context

@@ -94,3 +94,7 @@ RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
     *(check_protocol, check_order_and_size, check_whole_passages, check_nothing_to_search_for),
     *(check_strange_queries, check_very_long_passage, check_same_again),
 )
+
+
+def ids(hits):
+    return [hit.passage.id for hit in hits]

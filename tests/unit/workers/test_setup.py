@@ -1,15 +1,20 @@
 """Which generator and retriever the settings give, and what a worker knows of its runs, its signals and its log."""
 
 import logging
+import re
 import signal
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.running.consumers import Signals
 from ragbandit.workers.setup.generators import (
     check_arms,
@@ -20,7 +25,7 @@ from ragbandit.workers.setup.generators import (
     worker_arms,
 )
 from ragbandit.workers.setup.loading import ArmLoader
-from ragbandit.workers.setup.retrievers import kind_of, make_retriever
+from ragbandit.workers.setup.retrievers import kind_of, search_once
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
@@ -47,10 +52,10 @@ def test_the_retriever_is_made_by_its_name(tmp_path):
     """retriever.name picks the maker: bm25 looks for its index; an unknown name lists the known ones."""
     settings = Settings(data_dir=str(tmp_path))
     with pytest.raises(ConfigError, match="has no index"):
-        make_retriever(settings)
+        kind_of(settings).open()
     other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
     with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid\)"):
-        make_retriever(other)
+        kind_of(other).open()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,7 @@ def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
 def own_retriever(tmp_path, monkeypatch):
     """A module of a user with retrievers, good and bad."""
     (tmp_path / "my_search.py").write_text(
-        "from ragbandit.strategies.retrievers.reranking import NoRetriever\n"
+        "from ragbandit.strategies.retrievers.hybrid import NoRetriever\n"
         "class Library(NoRetriever):\n"
         "    name = 'library'\n"
         "def library(): return Library()\n"
@@ -114,17 +119,31 @@ def own_retriever(tmp_path, monkeypatch):
 def test_a_retriever_of_your_own(own_retriever):
     """retriever.name names a function that makes one; it has no index of ours to build, and says what it is."""
     chosen = Settings(retriever={"name": "my_search:library"})
-    assert make_retriever(chosen).name == "library"
+    assert kind_of(chosen).open().name == "library"
     assert kind_of(chosen).info() == {"retriever": "my_search:library", "name": "library"}
     with pytest.raises(ConfigError, match="index of its own"):
         kind_of(chosen).built(list, lambda done: None)
+
+
+def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):
+    """The class in docs/generators.md puts short texts first."""
+    page = (Path(__file__).parents[3] / "docs" / "generators.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"\n(    from ragbandit.strategies import Hit\n.*?)\n\n\S", page, flags=re.DOTALL)
+    (tmp_path / "search_of_the_page.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    rows = [Passage(id=f"p{n}", title="", text="river " + "sea " * (3 - n)) for n in range(3)]
+    build_index(rows, ".ragbandit/indexes/default")
+    retriever = kind_of(Settings(retriever={"name": "search_of_the_page:Shortest"})).open()
+    assert retriever.name.endswith(":shortest")
+    assert [hit.passage.id for hit in search_once(retriever, query="river", k=2)] == ["p2", "p1"]
 
 
 @pytest.mark.parametrize("name", ["my_search:nothing", "my_search:broken", "my_search:gone", "nowhere:library"])
 def test_a_retriever_that_cannot_be_made(own_retriever, name):
     """It is a ConfigError of the setting when it is opened."""
     with pytest.raises(ConfigError) as caught:
-        make_retriever(Settings(retriever={"name": name}))
+        kind_of(Settings(retriever={"name": name})).open()
     assert caught.value.field == "retriever.name"
 
 

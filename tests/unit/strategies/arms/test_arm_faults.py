@@ -14,7 +14,7 @@ from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever
+from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.testing.arms import generator, run
 from ragbandit.testing.doubles import LateGenerator, with_details
 from tests.support.arms.arm_runs import ARMS_HERE, example, made, outcomes

@@ -13,7 +13,7 @@ from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.reranking import NoRetriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
 
 QUESTION = "Who wrote Dracula?"
 

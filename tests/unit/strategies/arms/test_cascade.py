@@ -13,7 +13,7 @@ from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.reranking import MemoryRetriever, NoRetriever
+from ragbandit.strategies.retrievers.hybrid import MemoryRetriever, NoRetriever
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN
 
 QUESTION = "Where is the maker of Jaws from?"

@@ -6,9 +6,8 @@ from hypothesis import given, strategies as st
 from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
-from ragbandit.strategies.retrievers.reranking import HybridRetriever, MemoryRetriever, fuse
-from tests.support.arms.rerankers import ids
-from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from ragbandit.strategies.retrievers.hybrid import HybridRetriever, MemoryRetriever, fuse
+from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found, ids
 
 
 def hits(letters):

@@ -27,8 +27,6 @@ class OpenAiOptions:
 
     provider: ClassVar[str] = "openai"
     base_url_env: ClassVar[str] = "OPENAI_BASE_URL"
-    packages: ClassVar[tuple[str, ...]] = ("openai", "aiohttp")
-    section: ClassVar[str] = "generator.openai"
 
     #: address of the server; by default $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent every time
     base_url: str | None = None
@@ -89,8 +87,6 @@ class AnthropicOptions(OpenAiOptions):
 
     provider: ClassVar[str] = "anthropic"
     base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
-    packages: ClassVar[tuple[str, ...]] = ("aiohttp",)
-    section: ClassVar[str] = "generator.anthropic"
 
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "ANTHROPIC_API_KEY"
@@ -105,10 +101,10 @@ def base_url_of(options: OpenAiOptions) -> str:
 
 def checked_key(options: OpenAiOptions) -> str | None:
     """The API key; None if the server is not the provider's and the variable is not set. Raises ConfigError."""
-    key, where = os.environ.get(options.api_key_env) or None, f"{options.section}.api_key_env"
+    key, where = os.environ.get(options.api_key_env) or None, f"generator.{options.provider}.api_key_env"
     if key is None and not base_url_of(options):
         message = f"{options.provider} needs a key, and {shown_variable(options.api_key_env)} is not set"
-        remedy = f"set that variable, or {options.section}.base_url for a server of your own"
+        remedy = f"set that variable, or generator.{options.provider}.base_url for a server of your own"
         raise ConfigError(message, field=where, remedy=remedy)
     if key is not None:
         name, remedy = shown_variable(options.api_key_env), "set that variable to the key and nothing else"
@@ -118,8 +114,8 @@ def checked_key(options: OpenAiOptions) -> str | None:
 
 def check_options(options: OpenAiOptions, *, model: str) -> None:
     """Raises ConfigError for options that cannot be used, or if a package is missing."""
-    section = options.section
-    for package in options.packages:
+    section = f"generator.{options.provider}"
+    for package in ("openai", "aiohttp") if options.provider == "openai" else ("aiohttp",):
         required_module(package, extra="openai", field="generator.name")
     values = {option.name: getattr(options, option.name) for option in fields(options)}
     check_values(type(options), given=values, where=section)

@@ -1,11 +1,12 @@
 """Replies of Anthropic's interface, whole and as events."""
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.router.api.anthropic.errors import error_event
-from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
 from ragbandit.shared.model_servers.anthropic_replies import BLOCKS, call_block, content_of, stop_of
@@ -57,6 +58,7 @@ class MessageStream:
         self.decision, self._base = decision, base
         #: number of blocks so far, and type of the block that has not ended; "" if there is none
         self._blocks, self._kind, self._is_started = 0, "", False
+        self._ping_at = time.monotonic() + PING_S
         #: blocks of BLOCKS whose text before them has not come yet, and number of characters of text so far
         self._pending, self._shown = list[Mapping[str, Any]](), 0
 
@@ -77,7 +79,11 @@ class MessageStream:
         if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
             thoughts = ""  # a whole reply has them in its blocks, too
         self._pending += blocks
-        return [*self._piece("thinking", thoughts), *self._flow(), *self._flow(words_of(delta.get("refusal")))]
+        events = [*self._piece("thinking", thoughts), *self._flow(), *self._flow(words_of(delta.get("refusal")))]
+        if not events and time.monotonic() > self._ping_at:  # a long call, whose events come at the end
+            self._ping_at = time.monotonic() + PING_S
+            return [*self._start(), _event("ping")]
+        return events
 
     def _flow(self, text: str = "", *, is_end: bool = False) -> list[bytes]:
         """The events for text, and for the blocks between its parts."""

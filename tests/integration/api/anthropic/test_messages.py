@@ -8,7 +8,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.anthropic_events import events_of, joined, sse_of
 from tests.support.servers.http_service import Service
-from tests.support.servers.scripted_http import Scripted, ScriptedHttp
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 TOOL = {"name": "weather", "description": "Now", "input_schema": {"type": "object", "properties": {}}}
 QUESTION = [{"role": "user", "content": "The weather?"}]
@@ -229,6 +229,36 @@ def test_refused_thoughts_are_left_out_at_every_door(door, models, path):
     assert len(models[0].requests) == before + 2
     assert models[0].requests[-1].body["messages"][1] == {"role": "assistant", "content": "Hm."}
     assert reply.json()["ragbandit"]["ignored"] == ["thoughts"]
+
+
+def test_an_overloaded_server_is_replaced(tmp_path, models):
+    """After a 529 another arm answers, which gets the message as a chat completion."""
+    busy = json_reply({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, status=529)
+    with ScriptedHttp(busy) as server:
+        settings = {
+            "data_dir": str(tmp_path),
+            "encoder": {"model": "hashing", "dimension": 8},
+            "generator": {
+                "name": "anthropic",
+                "model": "c",
+                "anthropic": {"base_url": f"{server.url}/v1", "retries": 0},
+            },
+            "generators": {"gpt": {"name": "openai", "model": "gpt", "openai": {"base_url": models[0].url}}},
+            "arms": {"claude": {"class": "model"}, "gpt": {"class": "model", "generator": "gpt"}},
+            "policy": {"name": "uniform"},
+            "health": {"failures": 0},
+        }
+        service = Service(Settings.model_validate(settings), inline=True)
+        for stream in (False, True):
+            replies = [message(service.http, model="auto", stream=stream) for _ in range(12)]
+            facts = [one["ragbandit"]["failover"] for one in replies if one["ragbandit"]["failover"]]
+            assert {one["model"] for one in replies} == {"ragbandit/gpt"}
+            assert {fact["arm"] for fact in facts} == {"claude"}
+        refused = asked(service.http, model="arm/claude")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (502, "api_error")
+        assert "Overloaded" in refused.json()["error"]["message"]
+        service.close()
+    assert models[0].requests[-1].body["messages"] == QUESTION
 
 
 def test_errors_have_anthropics_shape(door):

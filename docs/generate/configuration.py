@@ -93,8 +93,8 @@ def comments(model: type[Any]) -> dict[str, str]:
     lines = inspect.getsource(sys.modules[model.__module__]).splitlines()
     tree = ast.parse("\n".join(lines))
     (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
-    base = model.__base__
-    meanings = comments(base) if base is not None and base.__module__ == model.__module__ else {}
+    base: Any = model.__base__
+    meanings = comments(base) if base.__module__ == model.__module__ else {}
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             at, above = node.lineno - 2, list[str]()

@@ -16,6 +16,7 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, Rule, roles
+from ragbandit.router.serving.checks.questions import MAX_SESSION
 from ragbandit.router.serving.deciding.steps.needs import ANTHROPIC, NEEDS, TOKENS, Needs
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of
@@ -55,21 +56,24 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
     if passed:
         others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
         facts[CHAT_HASH] = body_hash([chat.sent["messages"], others])
-    chat = replace(chat, sent={**chat.sent, "metadata": body.metadata})
+    chat = replace(chat, sent={**chat.sent, "metadata": fields.get("metadata")})
     decision_id, session = id_in_header(key), session_of(body.user or "")
     question = chat_question(request, body, chat=chat, decision_id=decision_id, session=session, facts=facts)
-    metadata = question.query.chat.get("metadata")  # without the keys that are for this service
-    fields = {name: value for name, value in {**fields, "metadata": metadata}.items() if name != "metadata" or value}
     headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
-    return replace(question, query=replace(question.query, chat={**fields, MESSAGES: headers}))
+    fields[MESSAGES] = headers
+    for name in ("metadata", "max_tokens"):  # without this service's keys; as a whole number
+        fields.pop(name, None)
+        value = question.query.chat.get(name)
+        fields |= {} if value is None else {name: value}
+    return replace(question, query=replace(question.query, chat=fields))
 
 
 def session_of(user: str) -> str | None:
     """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; else the user."""
     try:
-        return str(json.loads(user)["session_id"])[:200] or None
+        return str.strip(json.loads(user)["session_id"])[:MAX_SESSION] or None
     except (ValueError, TypeError, KeyError, RecursionError):
-        return user.rpartition("_session_")[2].strip()[:200] or None
+        return user.rpartition("_session_")[2].strip()[:MAX_SESSION] or None
 
 
 @endpoints.post(

@@ -261,6 +261,24 @@ def test_an_overloaded_server_is_replaced(tmp_path, models):
     assert models[0].requests[-1].body["messages"] == QUESTION
 
 
+@pytest.mark.parametrize(
+    ("user", "session"),
+    [
+        ("user_ab_account__session_0f4c", "0f4c"),
+        ('{"device_id": "d", "session_id": "s1"}', "s1"),
+        ('{"session_id": null}', '{"session_id": null}'),
+        ("ü" * 300, "ü" * 128),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_sessions_and_limits(door, user, session):
+    """The session is the one in user_id, whatever its form, and a limit of -1 is no limit."""
+    reply = message(door, metadata={"user_id": user}, max_tokens=-1)
+    assert reply["content"] == [{"type": "text", "text": "It is sunny"}]
+    assert door.get(f"/v1/decisions/{reply['id']}").json().get("session_id") == session
+
+
 def test_errors_have_anthropics_shape(door):
     """Errors of every layer on these paths have Anthropic's shape, with the field, the remedy and the request's id."""
     cases = [

@@ -17,7 +17,7 @@ MAX_NAME: Final = 32
 #: settings that accept a section like `generator`, or the name of a generator
 BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
 
-Kind = Literal["generator", "retriever"]
+Kind = Literal["generator", "retriever", "generator.openai"]
 
 
 def section_of(kind: Kind, name: str) -> str:

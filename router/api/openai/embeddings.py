@@ -15,6 +15,7 @@ from ragbandit.router.api.openai.chats import storable
 from ragbandit.router.api.openai.errors import ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.shared.errors import NotFound, StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
@@ -39,9 +40,10 @@ def embeddings_server(options: OpenAiOptions | None) -> ModelServer | None:
     """The server of the setting `embeddings`; None without one. Raises ConfigError."""
     if options is None:
         return None
-    check_options(options, model=next(iter(options.token_prices), ""))
+    with errors_of("embeddings", kind="generator.openai"):
+        check_options(options, model=next(iter(options.token_prices), ""))
+        key, headers = checked_key(options), options.headers
     times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
-    key, headers = checked_key(options), options.headers
     return connect(base_url=options.base_url, key=key, headers=headers, path="/embeddings", **times)
 
 

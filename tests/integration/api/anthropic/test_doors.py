@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from ragbandit.router.api.openai.embeddings import embeddings_server
 from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import Service
@@ -79,6 +82,15 @@ def test_embeddings(world):
     assert len(vectors.seen) == 1
     refused = keyed.client(tenant="other").post("/v1/embeddings", json=TEXTS)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_not_found")
+
+
+def test_wrong_settings_of_embeddings(monkeypatch):
+    """An error in the setting names it, not the generator whose options it shares."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for options, field in ((OpenAiOptions(base_url="x"), "base_url"), (OpenAiOptions(), "api_key_env")):
+        with pytest.raises(ConfigError) as caught:
+            embeddings_server(options)
+        assert caught.value.field == f"embeddings.{field}"
 
 
 def test_no_server_of_embeddings(service):

@@ -211,7 +211,8 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
     """Yield (role, text) of each message. The role of a text without one is empty. names: a list in forms.toml."""
     parsed = cells.from_text(value)
     if isinstance(parsed, dict):
-        message = {**parsed, **next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})}
+        message = {str(key).removeprefix("message."): part for key, part in parsed.items()}  # as Phoenix writes it
+        message |= next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})
         path = message.get("id")
         kinds = (message.get("role"), message.get("type"), words_of(path) if isinstance(path, list) else None)
         roles = (re.fullmatch(FORMS["role"], kind.lower()) for kind in kinds if isinstance(kind, str))

@@ -174,6 +174,12 @@ _PHOENIX = (
     f"search,RETRIEVER,a,2026-01-01T00:00:01Z,b,t1,{ASKED},,,,\n"
     'llm,LLM,a,2026-01-01T00:00:02Z,c,t1,"{""messages"": []}",,mini,12,3\n'
 )
+#: a data frame in CSV: lists as pandas writes them
+_PHOENIX_FRAME = (
+    "context.trace_id,span_kind,attributes.llm.input_messages,attributes.llm.output_messages,attributes.llm.model_name\n"
+    f"t1,LLM,\"[{{'message.role': 'user', 'message.content': '{ASKED}'}}]\","
+    f"\"[{{'message.role': 'assistant', 'message.content': '{ANSWERED}'}}]\",mini\n"
+)
 _PHOENIX_SPAN = {
     "context": {"trace_id": "t1", "span_id": "a"},
     "span_kind": "LLM",
@@ -193,6 +199,7 @@ LOGS = {
     "otlp.json": ("OpenTelemetry GenAI spans", otlp(_HTTP_SPAN, _CALL, _TOOL, _AGENT)),
     "otlp_events.jsonl": ("OpenTelemetry GenAI spans", otlp(_EVENTS)),
     "phoenix.csv": ("Phoenix spans", _PHOENIX),
+    "phoenix_frame.csv": ("Phoenix spans", _PHOENIX_FRAME),
     "phoenix.jsonl": ("Phoenix spans", lines(_PHOENIX_SPAN)),
     "litellm.json": ("LiteLLM spend logs", json.dumps([_SPEND])),
     "langsmith.jsonl": ("LangSmith runs", lines(_RUN_CALL, _RUN)),

@@ -106,6 +106,8 @@ class QuestionLog:
         asked, turn = _question_of(row.pop("question", None))
         is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
         row |= {"question": "", "turn": int(row.get("turn", turn))}
+        if is_inner:
+            row.pop("model", None)  # the model of an embedding did not answer
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
         return dict(clean(plain_tree(row))[0])

@@ -51,8 +51,10 @@ def test_costs_of_a_trace_count_once(log_of):
     }
     root = {"id": "r", "traceId": "t", "type": "SPAN", "input": "Why?"}
     tool = {"id": "x", "traceId": "t", "type": "TOOL", "input": "y", "parentObservationId": "r"}
-    (row,) = log_of(lines({"id": "a", **call}, tool, {"id": "b", **call}, root)).rows()
-    assert (row["question"], row["dollars"]) == ("Why?", 0.5)
+    embedding = {"id": "y", "traceId": "t", "type": "EMBEDDING", "model": "vectors", "parentObservationId": "r"}
+    call["model"] = "mini"
+    (row,) = log_of(lines({"id": "a", **call}, tool, embedding, {"id": "b", **call}, root)).rows()
+    assert (row["question"], row["dollars"], row["model"]) == ("Why?", 0.5, "mini")
 
 
 def test_turns_of_a_chat_know_the_shown_answer(log_of):

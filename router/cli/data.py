@@ -367,5 +367,5 @@ def questions(
     result = {"questions": sum(map(len, facts.values())), "of": log.form["name"], "with right answers": labelled}
     unlabelled = "" if labelled else " (judge.generator scores the answers)"
     said = [*sentences(facts, prices=prices), f"next: ragbandit advise {out} --budget 5{unlabelled}"]
-    result |= {"file": str(out), "left out": left_out, "models": model_facts(facts), "what this log shows": said}
+    result |= {"file": str(out), "left out": left_out, "models": [*model_facts(facts)], "what this log shows": said}
     show(result, as_json=as_json)

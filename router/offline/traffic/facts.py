@@ -2,16 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ragbandit.shared.texts.formats import counted, money
 
-_NO_COMPARISON: Final = (
-    "without the probabilities with which models were chosen, this log cannot show which model answers better: its "
-    "means are no comparison"
-)
 #: characters of the question, whether it is a later turn, dollars, prompt tokens, completion tokens, scores by name
 Fact = tuple[float, float, float, float, float, Mapping[str, float]]
 
@@ -21,9 +17,9 @@ def fact_of(row: Mapping[str, Any]) -> Fact:
     return len(row["question"]), row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {})
 
 
-def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
-    """A row for each model, the most frequent first. Costs are None if the log has none."""
-    total, rows = sum(map(len, by_model.values())), list[dict[str, Any]]()
+def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model, the most frequent first. Costs are None if the log has none."""
+    total = sum(map(len, by_model.values()))
     for model, facts in sorted(by_model.items(), key=lambda item: -len(item[1])):
         numbers, scores = np.array([fact[:5] for fact in facts]), defaultdict[str, list[float]](list)
         for name, score in (pair for fact in facts for pair in fact[5].items()):
@@ -32,9 +28,7 @@ def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> list[dict[str, Any]]:
         costs = numbers[~np.isnan(numbers[:, 2]), 2]
         row = {"model": model or "(not named)", "questions": len(facts), "share": len(facts) / total}
         row |= {"dollars": float(costs.mean()) if costs.size else None, "in all": float(costs.sum()) or None}
-        row |= {"length": float(numbers[:, 0].mean()), "later turns": float(numbers[:, 1].mean()), "scores": means}
-        rows.append(row)
-    return rows
+        yield row | {"length": numbers[:, 0].mean().item(), "later turns": numbers[:, 1].mean().item(), "scores": means}
 
 
 def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -54,4 +48,5 @@ def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Se
         )
         span = f"{money(low, 'dollars')} to {money(high, 'dollars')} with answers of {short:.0f} to {long:.0f} tokens"
         yield f"{model} would have cost {span}, for {counted(len(tokens), 'question')} whose tokens are known"
-    yield _NO_COMPARISON
+    reason = "without the probabilities with which models were chosen, this log cannot show which model answers better"
+    yield f"{reason}: its means are no comparison"

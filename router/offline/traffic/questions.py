@@ -29,8 +29,7 @@ FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("forms.tom
 #: our field -> plain names of it, the last one counts
 _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
-#: maximum number of traces in a file
-_MOST: Final = 500_000
+_MOST: Final = 500_000  #: maximum number of traces in a file
 
 
 @dataclass(kw_only=True)
@@ -57,8 +56,7 @@ class QuestionLog:
             if row["question"] and (first[3] < 0 or candidate < first):
                 firsts[key] = candidate
             if len(firsts) > _MOST:
-                remedy = "split the file, and read each part"
-                raise InvalidInput(f"it has more than {_MOST:,} questions", field=str(self.path), remedy=remedy)
+                raise InvalidInput(f"it has over {_MOST:,} questions", field=str(self.path), remedy="split the file")
         if not self.form:
             remedy = "name the columns question and answer, or see docs/logs.md"
             raise InvalidInput("this log has no known form", field=str(self.path), remedy=remedy)
@@ -215,10 +213,8 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
     if isinstance(parsed, dict):
         message = {str(key).removeprefix("message."): part for key, part in parsed.items()}  # as Phoenix writes it
         message |= next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})
-        path = message.get("id")
-        kinds = (message.get("role"), message.get("type"), words_of(path) if isinstance(path, list) else None)
-        roles = (re.fullmatch(FORMS["role"], kind.lower()) for kind in kinds if isinstance(kind, str))
-        role = next(filter(None, roles), None)
+        kinds = (words_of(message.get(name)).lower() for name in ("role", "type", "id"))
+        role = next(filter(None, (re.fullmatch(FORMS["role"], kind) for kind in kinds)), None)
         if role is None:
             held = filter(None, map(parsed.get, f"{FORMS[names]} {FORMS['around']}".split()))
             yield from _turns(next(held, None), names)

@@ -23,6 +23,7 @@ from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import (
     LINKED,
+    RATED_MESSAGE,
     Row,
     canonical,
     decision_row,
@@ -92,7 +93,9 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    request = without_messages(row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID))
+    request = without_messages(
+        row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE)
+    )
     return {"text": "", "context": canonical(values), "request": request}
 
 

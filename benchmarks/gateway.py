@@ -4,9 +4,8 @@
 
 VENV has litellm[proxy], FOLDER the npm package @portkey-ai/gateway. The relay commits a row to SQLite before and after
 the call (WAL, synchronous=FULL): the least that a gateway costs that loses nothing. LiteLLM and Portkey store nothing.
-All servers run at once, and take turns in blocks, so that a busy machine
-slows each of them alike. Rates are of callers that each wait for their reply before they ask again. `upstream` and
-`relay` are also run as processes of their own.
+All servers run at once, and take turns in blocks, so that a busy machine slows each of them alike. Rates are of callers
+that each wait for their reply before they ask again. `upstream` and `relay` are also run as processes of their own.
 """
 
 import argparse
@@ -34,6 +33,7 @@ from starlette.routing import Route
 
 from benchmarks.figures import machine, percentiles
 from benchmarks.service_process import environment, free_port
+from benchmarks.slow_network import delayed
 
 WORDS: Final = [f"word{number} " for number in range(20)]
 USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40}
@@ -345,6 +345,9 @@ def main() -> None:
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway, to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
+    parser.add_argument(
+        "--network-ms", type=float, default=0.0, help="with --postgres: milliseconds to it and back, each"
+    )
     parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
     asked = parser.parse_args()
     with ExitStack() as stack:
@@ -356,6 +359,10 @@ def main() -> None:
             stack.callback(server.stop)
             server.start()
             database = server.url(server.new_database())
+            if asked.network_ms:
+                port = stack.enter_context(delayed(server.folder / ".s.PGSQL.5432", ms=asked.network_ms))
+                database = f"{database.partition('?')[0]}?host=127.0.0.1&port={port}&sslmode=disable&gssencmode=disable"
+                print(f"PostgreSQL is {asked.network_ms:g} ms away, each way")
         streams = not asked.stream_as_caller
         run(asked.beside, portkey=asked.portkey, encoder=asked.encoder, database=database, streams=streams)
 

@@ -93,9 +93,8 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    request = without_messages(
-        row["request"], keep=(tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE)
-    )
+    kept = (tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE)
+    request = without_messages(row["request"], keep=kept)
     return {"text": "", "context": canonical(values), "request": request}
 
 

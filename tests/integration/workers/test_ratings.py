@@ -159,3 +159,14 @@ def test_a_process_that_learns_fetches_again_after_an_outage(world, caplog):
             routine.close()
     assert sum("cannot fetch ratings.chat" in record.message for record in caplog.records) == 1
     assert poller.lease.acquire(holder="another", lease_s=1.0)  # released at the end
+
+
+def test_a_message_finds_its_decision_without_stored_texts(make_world, monkeypatch):
+    """The id of the message is stored even if texts are not."""
+    monkeypatch.setenv(KEY, "sk")
+    by_caller = {"run_by": "caller"}
+    world = make_world(log={"text": "none"}, arms={"fast": by_caller, "deep": by_caller})
+    first, second = asked_in(world, "c1", "m1"), asked_in(world, "c1", "m2")
+    with ScriptedHttp(json_reply([thumb("m2", 1, chat="c1")])) as server:
+        poller_of(world, server.url).poll()
+    assert values(world, first, second) == [[], [1.0]]

@@ -105,7 +105,7 @@ class QuestionLog:
         is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
         row |= {"question": "", "turn": int(row.get("turn", turn))}
         if is_inner:
-            row.pop("model", None)  # the model of an embedding did not answer
+            row.pop("model", None)  # for example an embedding model
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
         return dict(clean(plain_tree(row))[0])
@@ -162,7 +162,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
     """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
-    names = {} if names is None else names  # one object for all levels, so that the time is linear
+    names = {} if names is None else names  # shared by all levels: copies would take quadratic time
     for key, value in record.items():
         part = cells.from_text(value) if isinstance(value, str) and value[:1] == "{" else value
         name = before + plain_name(str(key))

@@ -32,8 +32,6 @@ log = logging.getLogger("ragbandit.worker")
 
 #: time without a response after which the event loop of the service counts as blocked, seconds
 HELD_S = 15.0
-#: seconds from the delivery of an outcome to its log line, which is written while no caller waits for the reply
-LOG_S: Final = 0.005
 #: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
 
@@ -189,8 +187,7 @@ class InlineAnswers:
             is_new = False
         if is_new:
             self._router.process.answers.deliver({outcome.decision_id: outcome})
-            note = partial(log.info, "answered", extra=job.log_extra | {"status": outcome.status})
-            asyncio.get_running_loop().call_later(LOG_S, note)
+            log.info("answered", extra=job.log_extra | {"status": outcome.status})
         else:
             await self._deliver_stored(outcome.decision_id)
 

@@ -29,8 +29,9 @@ class ActiveRun:
         """Whether the decision is stored; waits until that is known."""
         if self.committed is None:
             return True
-        with suppress(Exception):  # the caller gets the error
-            await asyncio.wrap_future(self.committed)
+        if not self.committed.done():
+            with suppress(Exception):  # the caller gets the error
+                await asyncio.wrap_future(self.committed)
         return self.committed.exception() is None
 
 

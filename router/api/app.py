@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api import mcp as mcp, models
+from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.anthropic import endpoints as anthropic
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.edge import Edge, cors
@@ -206,7 +206,7 @@ async def _docs() -> Response:
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(
         route
-        for module in (decisions, models, openai, anthropic, feedback, policies, operations)
+        for module in (decisions, openai, anthropic, feedback, policies, operations)
         for route in module.endpoints.routes
     ),
     *mcp.endpoints.routes,

@@ -30,25 +30,23 @@ class AnthropicGenerator(OpenAiGenerator):
     options_type = AnthropicOptions
     _options: AnthropicOptions
 
-    def _fields(self, request: Request) -> dict[str, Any]:
+    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
         chat, options = request.chat or {}, self._options
+        own = {name: value for name, value in chat.items() if name != MESSAGES}
+        ignored = ignored_fields(own, options=options)
         if MESSAGES in chat:
-            ignored = {MESSAGES, *self._ignored(chat)}
-            sent = {name: value for name, value in chat.items() if name not in ignored}
+            sent = {name: value for name, value in own.items() if name not in ignored}
             body = {"max_tokens": options.max_tokens, **without_thoughts(sent, keep_signed=True)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
+            ignored += [name for name in own if name not in (*CONVERTED, *ignored)]
             fields = request_fields(request, model=self.name, options=options)
             body = messages_of(fields, max_tokens=options.max_tokens)
         body |= {"model": self.name, "stream": is_streamed(request, options=options), **options.fields}
-        return {name: value for name, value in body.items() if options.fields.get(name, value) is not None}
-
-    def _ignored(self, chat: Mapping[str, Any]) -> list[str]:
-        sent = {name: value for name, value in chat.items() if name != MESSAGES}
-        unread = {} if MESSAGES in chat else sent.keys() - CONVERTED
-        return sorted({*unread, *ignored_fields(sent, options=self._options)})
+        removed = {name for name, value in options.fields.items() if value is None}
+        return {name: value for name, value in body.items() if name not in removed}, ignored
 
     async def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:
         headers: Any = (request.chat or {}).get(MESSAGES) or {}

@@ -120,7 +120,7 @@ class OpenAiGenerator(Generator):
         """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        fields = self._fields(reply.request)
+        fields, reply.ignored = self._fields(reply.request)
         has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
         while True:
             reply.attempts += 1
@@ -153,13 +153,10 @@ class OpenAiGenerator(Generator):
                     raise
             await asyncio.sleep(pause)
 
-    def _fields(self, request: Request) -> dict[str, Any]:
-        """The body of the request."""
-        return request_fields(request, model=self.name, options=self._options)
-
-    def _ignored(self, chat: Mapping[str, Any]) -> list[str]:
-        """The fields of a chat that the server does not get."""
-        return ignored_fields(chat, options=self._options)
+    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
+        """Returns (body of the request, fields of the chat that it lacks)."""
+        ignored = ignored_fields(request.chat or {}, options=self._options)
+        return request_fields(request, model=self.name, options=self._options), ignored
 
     def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:  # noqa: ARG002 - for others
         """Send a request and yield the values of its reply, in the form of chat completions."""
@@ -220,7 +217,7 @@ class OpenAiGenerator(Generator):
 
     def _details(self, reply: "PartialReply") -> dict[str, Any]:
         if reply.request.chat is not None:
-            ignored = self._ignored(reply.request.chat) + ["thoughts"] * reply.is_bare
+            ignored = reply.ignored + ["thoughts"] * reply.is_bare
             names = {"omitted": sorted(reply.omitted), "ignored": ignored}
             more = {name: value for name, value in {**reply.more, **names}.items() if value}
             return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
@@ -300,6 +297,7 @@ class PartialReply(ModelReply):
         super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
         self.request, self.dropped = request, dropped
         self.was_sent = False
+        self.ignored: list[str] = []  #: fields of the chat that the server did not get
         self.is_bare = False  #: True if the thoughts of earlier turns were left out
         #: attempts: number of requests sent. parts: number of values with text
         self.attempts = self.parts = 0

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.event_reader import MAX_EVENT, BrokenReply
-from ragbandit.shared.model_servers.message_parts import clean, listed, object_in, words_of
+from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 
 #: type of an error -> HTTP status
@@ -22,9 +22,6 @@ STATUSES: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-#: field of a chat's answer with the signed thoughts, and with all blocks that a chat cannot have. `at` of a block: the
-#: number of characters of text before it. The block "citations" belongs to the text that ends there
-BLOCKS: Final = "thinking_blocks"
 THINKING: Final = ("thinking", "redacted_thinking")
 #: finish reason of a chat completion -> stop reason of Messages
 _STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}

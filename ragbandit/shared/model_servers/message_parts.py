@@ -10,6 +10,11 @@ CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
 #: fields of a message with images, audio or video
 MEDIA: Final = ("images", "image", "audio", "video", "videos")
+#: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` of
+#: a block: the number of characters of text before it. The block "citations" belongs to the text that ends there
+BLOCKS: Final = "thinking_blocks"
+#: fields that may be larger than texts, with a limit of their own
+LARGE: Final = (*MEDIA, BLOCKS)
 #: fields of an object with its text
 TEXTS: Final = ("text", "content", "value", "summary", "parts")
 #: maximum number of levels of nesting in an unknown field. Deeper values become null

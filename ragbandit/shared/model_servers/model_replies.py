@@ -16,8 +16,8 @@ from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message
 from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
+    LARGE,
     LOGPROBS,
-    MEDIA,
     TEXTS,
     MessageParts,
     clean,
@@ -322,7 +322,7 @@ class ModelReply:
             # Clients join lists by the index of each object.
             value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
         cleaned, size = clean(value)
-        if name not in (*MEDIA, "thinking_blocks"):
+        if name not in LARGE:
             self.size += size
         elif self._media_size + size > self._max_media:
             message = f"the reply has more than {self._max_media} characters of images, audio or video"

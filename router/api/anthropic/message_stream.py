@@ -9,8 +9,8 @@ from ragbandit.router.api.anthropic.errors import error_event
 from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
-from ragbandit.shared.model_servers.anthropic_replies import BLOCKS, call_block, content_of, stop_of
-from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.model_servers.anthropic_replies import call_block, content_of, stop_of
+from ragbandit.shared.model_servers.message_parts import BLOCKS, listed, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 

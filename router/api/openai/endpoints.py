@@ -4,11 +4,7 @@ from typing import Annotated, Final
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import (
-    IdempotencyKey,
-    reads_of,
-    router_of,
-)
+from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, reads_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
@@ -22,7 +18,39 @@ from ragbandit.router.api.schemas.responses import JsonReply, an_object, describ
 from ragbandit.router.api.security.rules import APP, CHAT, Rule, roles
 from ragbandit.shared.errors import NotFound
 
+#: header of clients that expect models in Anthropic's shape
+ANTHROPIC: Final = "anthropic-version"
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
+
+
+@endpoints.get(
+    "/v1/models",
+    rule=APP,
+    summary="List the models",
+    responses={200: described("All models.", replies.ModelList)},
+)
+async def models(request: Request) -> Response:
+    """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
+    `cost_weights`, and `arm/<name>` is an arm that our workers run.
+    """
+    models = requests.model_list(router_of(request), caller=caller_of(request))
+    return JsonReply(replies.model_page(models) if ANTHROPIC in request.headers else models)
+
+
+@endpoints.get(
+    "/v1/models/{model:path}",
+    rule=APP,
+    summary="Read one model",
+    responses={200: described("The model.", replies.Model)},
+)
+async def model(
+    model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
+    request: Request,
+) -> Response:
+    """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
+    requests.choice_of(model, router=router_of(request), field=None)
+    named = requests.named_model(model)
+    return JsonReply(replies.model_info(named) if ANTHROPIC in request.headers else named)
 
 
 @endpoints.post(

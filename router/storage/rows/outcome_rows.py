@@ -19,7 +19,7 @@ from ragbandit.router.storage.rows.conversion import (
     of_known,
 )
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.model_servers.message_parts import MEDIA
+from ragbandit.shared.model_servers.message_parts import LARGE
 from ragbandit.shared.types import (
     Branch,
     CallFailed,
@@ -149,7 +149,7 @@ def _sources_json(sources: tuple[Source, ...]) -> str | None:
 def _reply_json(reply: Mapping[str, Json]) -> str | None:
     """The reply without its media if they have more than MAX_STORED_MEDIA characters; "omitted" names them."""
     message = reply.get("message")
-    media = {name: message[name] for name in MEDIA if name in message} if isinstance(message, dict) else {}
+    media = {name: message[name] for name in LARGE if name in message} if isinstance(message, dict) else {}
     if isinstance(message, dict) and media and len(canonical(media)) > MAX_STORED_MEDIA:
         kept = {name: value for name, value in message.items() if name not in media}
         reply = {**reply, "message": kept, "omitted": list[Json](media)}

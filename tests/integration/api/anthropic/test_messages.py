@@ -164,6 +164,7 @@ def test_nothing_is_lost_to_an_arm_of_anthropic(door, models, stream):
     body = {"messages": before, "tools": tools, "thinking": {"type": "enabled", "budget_tokens": 2000}}
     body |= {
         "unknown": {"a": None},
+        "null": None,
         "metadata": {"user_id": "u"},
         "system": [{"type": "text", "text": "S", "cache_control": {}}],
     }

@@ -137,11 +137,17 @@ def input_of(arguments: Any) -> dict[str, Any]:
     return {"arguments": arguments} if arguments else {}
 
 
+def whole_blocks(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The blocks in a message or delta, without pieces of thoughts, which have no signature (LiteLLM)."""
+    blocks = listed(fields.get(BLOCKS) or [])
+    return [block for block in blocks if block.get("type") != "thinking" or block.get("signature")]
+
+
 def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]:
     """The blocks of an answer in the form of a chat. message: its fields except the text."""
     content, shown = list[dict[str, Any]](), 0
     thoughts = words_of(message.get("reasoning_content") or message.get("reasoning"))
-    blocks = listed(message.get(BLOCKS) or [])
+    blocks = whole_blocks(message)
     if thoughts and not any(block.get("type") in THINKING for block in blocks):
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     for block in blocks:

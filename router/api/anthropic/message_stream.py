@@ -9,8 +9,8 @@ from ragbandit.router.api.anthropic.errors import error_event
 from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
-from ragbandit.shared.model_servers.anthropic_replies import call_block, content_of, stop_of
-from ragbandit.shared.model_servers.message_parts import BLOCKS, listed, words_of
+from ragbandit.shared.model_servers.anthropic_replies import call_block, content_of, stop_of, whole_blocks
+from ragbandit.shared.model_servers.message_parts import listed, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
@@ -59,7 +59,7 @@ class MessageStream:
         #: number of blocks so far, and type of the block that has not ended; "" if there is none
         self._blocks, self._kind, self._is_started = 0, "", False
         self._ping_at = time.monotonic() + PING_S
-        #: blocks of BLOCKS whose text before them has not come yet, and number of characters of text so far
+        #: blocks whose text before them has not come yet, and number of characters of text so far
         self._pending, self._shown = list[Mapping[str, Any]](), 0
 
     @property
@@ -74,7 +74,7 @@ class MessageStream:
             return []
         if isinstance(event, TextPiece):
             return self._flow(event.text)
-        delta, blocks = event.delta, listed(event.delta.get(BLOCKS) or [])
+        delta, blocks = event.delta, whole_blocks(event.delta)
         thoughts = words_of(delta.get("reasoning_content") or delta.get("reasoning"))
         if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
             thoughts = ""  # a whole reply has them in its blocks, too
@@ -148,7 +148,7 @@ class MessageStream:
         return events + self._close()
 
     def _block(self, sent: Mapping[str, Any]) -> list[bytes]:
-        """The events for a block of BLOCKS, which ends the open block if its text came in pieces."""
+        """The events for a whole block, which ends the open block if its text came in pieces."""
         block = {name: value for name, value in sent.items() if name not in ("at", "index")}
         kind, events = block.get("type"), list[bytes]()
         if kind == "citations":

@@ -146,6 +146,16 @@ def test_mixed_pieces_of_a_chat_become_blocks():
     assert whole["content"] == content
 
 
+def test_thoughts_in_pieces_of_a_proxy():
+    """Pieces of thoughts without a signature, as LiteLLM sends them, become one block."""
+    pieces = [{"type": "thinking", "thinking": text} for text in ("Let ", "me.")]
+    values = [delta(reasoning_content=one["thinking"], thinking_blocks=[one]) for one in pieces]
+    values += [delta(thinking_blocks=[{"type": "thinking", "thinking": "", "signature": "Eq"}]), delta(content="Hi")]
+    reply, pieces = read([*values, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}])
+    thoughts, text = streamed(pieces, outcome_of(reply))["content"]
+    assert (thoughts, text["text"]) == ({"type": "thinking", "thinking": "Let me.", "signature": "Eq"}, "Hi")
+
+
 @pytest.mark.parametrize(("kind", "status"), [("overloaded_error", 529), ("rate_limit_error", 429), ("new", 500)])
 def test_an_error_event_has_its_status(kind, status):
     """An error inside a stream is classified as the same error with its HTTP status."""

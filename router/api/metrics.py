@@ -60,8 +60,6 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     progress, versions = earned.progress, earned.versions
     text = "Seconds from the last decision in the totals of the arms to the newest one."
     yield gauge("ragbandit_totals_behind_seconds", text, progress.behind_s)
-    text = "Updates of the ledger that are not in the totals of the arms yet."
-    yield gauge("ragbandit_totals_updates_behind", text, progress.updates_behind)
     text = "1 for the state that a version of the policy is in."
     states = {(version.name, version.state): 1.0 for version in versions}
     yield gauge("ragbandit_policy_version", text, states, labels=["version", "state"])
@@ -130,8 +128,6 @@ def worker_metrics(state: RouterState) -> Iterator[Metric]:
         yield gauge("ragbandit_workers", text, {key: counts[key] for key in keys}, labels=["queue", "state"])
     jobs = {(queue, result): getattr(done, result) for queue, done in work.items() for result in ("done", "failed")}
     yield counter("ragbandit_worker_jobs", "Jobs that workers did, or failed at.", jobs, labels=["queue", "result"])
-    busy = {queue: done.seconds for queue, done in work.items()}
-    yield counter("ragbandit_worker_busy_seconds", "Seconds that workers were busy.", busy, labels=["queue"])
 
 
 class Metrics:
@@ -185,8 +181,6 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
     refused: Counts[str] = sum((Counts(limiter.refused) for limiter in limiters), Counts())
     text = "Requests refused with 429: over the rate of their API key."
     yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
-    text = "Requests counted by this process for itself, since Redis could not be reached."
-    yield counter("ragbandit_rate_in_memory", text, sum(limiter.in_memory for limiter in limiters))
 
 
 def _process(router: Router) -> Iterator[Metric]:
@@ -199,7 +193,6 @@ def _process(router: Router) -> Iterator[Metric]:
     if rewriter is not None:
         text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
         yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
-        yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites used.", dict(rewriter.tokens), labels=["kind"])
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge(
         "ragbandit_listener_up", text, router.process.listener is None or router.process.listener.fault() is None
@@ -224,18 +217,14 @@ def _process(router: Router) -> Iterator[Metric]:
 
 def _policy(router: Router) -> Iterator[Metric]:
     service, snapshots = router.service, router.process.versions.snapshots
-    yield counter("ragbandit_policy_swaps", "Snapshots taken over.", snapshots.swaps)
     text = "Snapshots that could not be used (missing, damaged, or of another encoder)."
     yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
-    text = "Notifications of workers and learner that did not reach Redis; they are repeated."
-    yield counter("ragbandit_failed_notifications", text, router.process.notifier.failed_notifications)
     text = "Questions that were offered all arms because no arm was healthy."
     yield counter("ragbandit_decisions_fail_open", text, service.step(Breaker).fail_opens)
     serving = service.serving
     yield gauge("ragbandit_policy_last_seq", "Last update that the policy in use has learned.", serving.last_seq)
     text = "1 while the policy is being learned again from the ledger and another one decides; else 0."
     yield gauge("ragbandit_policy_rebuilding", text, serving.rebuilding)
-    yield gauge("ragbandit_route_queue", "Requests waiting for the next batch.", service.batcher.depth())
 
 
 def _shared(state: RouterState) -> Iterator[Metric]:

@@ -82,9 +82,8 @@ class RateLimiter:
         #: whether Redis cannot be reached, so that this process counts in its memory
         self.is_lost = False
         self._look_at = 0.0
-        #: requests since the start that were refused, by role; `in_memory` counts those that Redis did not count
+        #: requests since the start that were refused, by role
         self.refused: dict[str, int] = {}
-        self.in_memory = 0
 
     async def take(self, caller: Caller) -> Allowance | None:
         """Count a request. Returns the state of the caller's limit, or None without a limit. Raises RateLimited."""
@@ -110,7 +109,6 @@ class RateLimiter:
             else:
                 self._note(lost=False)
                 return counted
-        self.in_memory += 1
         return await _counted(self._memory, item, name)
 
     def _refusal(self, item: RateLimitItem, *, caller: Caller, allowance: Allowance) -> RateLimited:

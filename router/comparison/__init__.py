@@ -59,26 +59,26 @@ class Difference:
         """Whether the interval contains 0 and is as wide as the range of a quality, so that all is possible."""
         return self.low is None or self.high is None or (self.low < 0.0 < self.high and self.high - self.low >= 1.0)
 
-    def verdict(self, *, margin: float = MARGIN) -> Verdict:
-        """Better or worse if the interval excludes 0; as good if it is above -margin (non-inferiority)."""
+    def verdict(self) -> Verdict:
+        """Better or worse if the interval excludes 0; as good if it is above -MARGIN (non-inferiority)."""
         if self.low is None or self.high is None:
             return NOT_KNOWN
         if self.low > 0.0:
             return "better"
         if self.high < 0.0:
             return "worse"
-        return "as good" if self.low >= -margin else NOT_KNOWN
+        return "as good" if self.low >= -MARGIN else NOT_KNOWN
 
-    def times_more(self, *, margin: float = MARGIN) -> float:
+    def times_more(self) -> float:
         """How many times the questions so far a verdict needs; 1 with a verdict, infinite if it is out of reach.
 
         Assumes that the estimate stays, and that the interval narrows like 1 / sqrt(questions).
         """
         if self.low is None or self.high is None or self.estimate is None:
             return math.inf
-        if self.verdict(margin=margin) != NOT_KNOWN:
+        if self.verdict() != NOT_KNOWN:
             return 1.0
-        half, needed = (self.high - self.low) / 2.0, max(self.estimate + margin, -self.estimate)
+        half, needed = (self.high - self.low) / 2.0, max(self.estimate + MARGIN, -self.estimate)
         return max((half / needed) ** 2, 1.0) if needed > 0.0 else math.inf
 
 

@@ -30,12 +30,12 @@ from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged
-from ragbandit.router.offline.replay.plan import instant
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
 #: rows that are checked together while rows are read into memory
@@ -183,7 +183,7 @@ class OpenLog:
             no_rows = "the log has no rows whose arm was drawn"
             message = f"none of {files} files has rows" if self.several else no_rows
             return InvalidInput(message, field="log", remedy="give a log with at least one decision")
-        later = "" if self.since is None else f" decided since {instant(self.since)}"
+        later = "" if self.since is None else f" decided since {moment(self.since)}"
         remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
         return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
 

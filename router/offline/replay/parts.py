@@ -11,8 +11,9 @@ from ragbandit.router.offline.estimation import Flags, Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn, row_named, selected, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf, instant
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.formats import moment
 
 #: the first exploration is searched for in this number of first rows
 EARLIEST: Final = 100_000
@@ -157,5 +158,5 @@ def check_times(*, kept: int, older: int, timeless: int, since: float | None, lo
         message, remedy = f"{timeless} of {kept + older} rows have no made_at", "log the times, or leave out --since"
         raise InvalidInput(message, field=f"{log} since", remedy=remedy)
     if older and not kept and since is not None:
-        message = f"has no rows decided since {instant(since)}: all {older} are older"
+        message = f"has no rows decided since {moment(since)}: all {older} are older"
         raise InvalidInput(message, field=log, remedy="give an earlier --since")

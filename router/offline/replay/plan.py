@@ -20,7 +20,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.formats import iso_time, one_line
+from ragbandit.shared.texts.formats import one_line
 from ragbandit.shared.types import ArmName, Json, Matrix, finite_json
 
 Kind = Literal["fixed", "column", "policy"]
@@ -245,9 +245,3 @@ class ReplayResult:
         for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
         return plain
-
-
-def instant(seconds: float) -> str:
-    """A time as date and hour. A number that is not in the calendar, such as milliseconds, is returned as it is."""
-    text = iso_time(seconds)
-    return f"{seconds:g} s" if text is None else f"{text[:10]} {text[11:16]} UTC"

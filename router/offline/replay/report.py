@@ -5,8 +5,8 @@ from typing import Final, Literal
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
-from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult, instant
-from ragbandit.shared.texts.formats import decimal, number, one_line, percent
+from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult
+from ragbandit.shared.texts.formats import decimal, moment, number, one_line, percent
 
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6
@@ -103,8 +103,8 @@ def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
 def _times(replayed: ReplayResult) -> str:
     if replayed.begin is None or replayed.end is None:
         return "no times"
-    since = "" if replayed.since is None else f"; none before {instant(replayed.since)} was read"
-    return " to ".join(dict.fromkeys(instant(seconds) for seconds in (replayed.begin, replayed.end))) + since
+    since = "" if replayed.since is None else f"; none before {moment(replayed.since)} was read"
+    return " to ".join(dict.fromkeys(moment(seconds) for seconds in (replayed.begin, replayed.end))) + since
 
 
 def _rewards(replayed: ReplayResult) -> NumberTable:

@@ -150,7 +150,7 @@ def test_the_log_is_described():
     )
     notes = "\n".join(shown.notes)
     for part in (
-        "12,000 questions from the ledger main (2026-02-02 02:40 UTC to 2026-02-07 02:40 UTC)",
+        "12,000 questions from the ledger main (2026-02-02 02:40:00 UTC to 2026-02-07 02:40:00 UTC)",
         "95 % confidence; they are valid for one look, fixed in advance, and 4 comparisons share the error",
         "left out: 1,203 rows (line 17: pmf sums to 0.9, not 1)",
         "short log",

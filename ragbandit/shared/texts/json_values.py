@@ -22,7 +22,7 @@ def json_value(data: bytes, *, strict: bool = True) -> Any:
 
 @cache
 def _parser() -> Callable[[bytes], Any]:
-    """pydantic's parser; Python's in a client's environment without pydantic. It is loaded at the first call."""
+    """Pydantic's parser; Python's in a client's environment without pydantic. It is loaded at the first call."""
     try:
         from pydantic_core import from_json
     except ImportError:

@@ -24,8 +24,9 @@ def events_of(message, *, cut=3):
         for citation in block.get("citations", ()):
             yield {"type": "content_block_delta", **place, "delta": {"type": "citations_delta", "citation": citation}}
         yield {"type": "content_block_stop", **place}
-    delta = {"stop_reason": message["stop_reason"], "stop_sequence": message.get("stop_sequence")}
-    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 5}}
+    delta = {name: message.get(name) for name in ("stop_reason", "stop_sequence", "container")}
+    edits = {name: message[name] for name in ("context_management",) if name in message}
+    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 5}, **edits}
     yield {"type": "message_stop"}
 
 
@@ -65,6 +66,6 @@ def joined(events):
             case "message_delta":
                 assert open_at is None
                 message |= event["delta"] | {"usage": {**message["usage"], **event["usage"]}}
-                message |= {"ragbandit": event.get("ragbandit")}
+                message |= {name: event.get(name) for name in ("ragbandit", "context_management")}
     assert events[-1]["type"] == "message_stop"
     return message

@@ -28,6 +28,8 @@ _STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 _REASONS: Final = {*_STOPS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
 #: type of a block whose text is shown while it comes -> field of a chat's answer
 _SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
+#: further fields of a reply, which come at its end
+DETAILS: Final = ("stop_details", "container", "context_management")
 _CALL: Final = ("type", "id", "name", "input")
 
 
@@ -51,7 +53,7 @@ class ChatChunks:
             yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
         elif kind == "message_start":
             message = object_in(value, "message")
-            yield _chunk({}, **{name: message[name] for name in ("model", "usage", "container") if name in message})
+            yield _chunk({}, **{name: message[name] for name in ("model", "usage") if name in message})
         elif kind == "content_block_start":
             yield from self._begin(index, block=object_in(value, "content_block"))
         elif kind == "content_block_delta":
@@ -63,7 +65,7 @@ class ChatChunks:
             for place in list(self._open) if kind == "message_delta" else [index]:
                 yield self._end(*self._open.pop(place, ({}, {})))
             delta = object_in(value, "delta")
-            choice = {name: delta.get(name) for name in ("stop_reason", "stop_sequence", "stop_details")}
+            choice = {name: delta.get(name, value.get(name)) for name in ("stop_reason", "stop_sequence", *DETAILS)}
             choice |= {"index": 0, "delta": {}, "finish_reason": delta.get("stop_reason")}
             yield {"choices": [choice], "usage": value.get("usage")}
         elif kind == "error" and (error := object_in(value, "error")):

@@ -9,7 +9,7 @@ from ragbandit.router.api.anthropic.errors import error_event
 from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
-from ragbandit.shared.model_servers.anthropic_replies import call_block, content_of, stop_of, whole_blocks
+from ragbandit.shared.model_servers.anthropic_replies import DETAILS, call_block, content_of, stop_of, whole_blocks
 from ragbandit.shared.model_servers.message_parts import listed, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
@@ -29,7 +29,7 @@ def _end(
     """Returns (why the answer ended, usage and the facts about the decision)."""
     cost, choice = outcome.cost, replies.more_of(outcome, "choice")
     reason, sequence = stop_of(choice, finish=replies.finish_of(outcome))
-    details = {"stop_details": choice["stop_details"]} if "stop_details" in choice else {}
+    details: dict[str, Any] = {name: choice[name] for name in DETAILS if name in choice}
     usage = replies.more_of(outcome, "usage") | {
         "input_tokens": cost.prompt_tokens - cost.cached_tokens - cost.cache_write_tokens,
         "cache_creation_input_tokens": cost.cache_write_tokens,
@@ -38,7 +38,8 @@ def _end(
         **({} if saved is None else {"saved": saved}),
     }
     facts = replies.facts_of(decision, outcome, base=base)
-    return {"stop_reason": reason, "stop_sequence": sequence, **details}, {"usage": usage, "ragbandit": facts}
+    edits = {"context_management": details.pop("context_management")} if "context_management" in details else {}
+    return {"stop_reason": reason, "stop_sequence": sequence, **details}, {"usage": usage, "ragbandit": facts, **edits}
 
 
 def message_reply(decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def message(content, stop="end_turn", **more):
 )
 def test_a_reply_of_anthropic_comes_back_whole(content, cut, stop):
     """All blocks of a reply come back in their order, from a whole reply and from events."""
-    sent = message(content, stop, stop_sequence="X" if stop == "stop_sequence" else None)
+    details = {"container": {"id": "c1"}, "context_management": {"applied_edits": [1]}}
+    sent = message(content, stop, stop_sequence="X" if stop == "stop_sequence" else None, **details)
     usage = {"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 5}
     for values in (events_of(sent, cut=cut), [{**sent, "usage": usage}]):
         reply, pieces = read(values)
@@ -109,6 +110,7 @@ def test_a_reply_of_anthropic_comes_back_whole(content, cut, stop):
         at_once = [DeltaPiece(delta=thoughts), TextPiece(text=reply.text), DeltaPiece(delta=rest)]
         for seen in (whole, streamed(pieces, outcome), streamed(json_pieces(at_once), outcome)):
             assert seen["content"] == content
+            assert {name: seen[name] for name in details} == details
             assert (seen["stop_reason"], seen["stop_sequence"]) == (stop, sent["stop_sequence"])
             assert (seen["usage"]["input_tokens"], seen["usage"]["cache_read_input_tokens"]) == (5, 4)
 
@@ -144,6 +146,20 @@ def test_mixed_pieces_of_a_chat_become_blocks():
     assert seen["stop_reason"] == "tool_use"
     whole = message_reply(OfAnArm(), outcome_of(reply), base="", saved=None)
     assert whole["content"] == content
+
+
+def test_a_stream_that_fails_ends_with_an_error():
+    """Before the first content a stream is kept alive by comments, then by pings; a failure is an error event."""
+    stream = MessageStream(OfAnArm(), base="")
+    assert stream.of(None) == [b": ping\n\n"]
+    stream.of(TextPiece(text="Hi"))
+    assert stream.of(None) == [b'event: ping\ndata: {"type":"ping"}\n\n']
+    error = {"message": "The server broke off", "type": "server_error", "param": None, "code": "upstream_error"}
+    (event,) = stream.failure(error)
+    name, data = event.decode().removesuffix("\n\n").split("\n")
+    assert name == "event: error"
+    shown = {"type": "api_error", "message": "The server broke off"}
+    assert json.loads(data[6:]) == {"type": "error", "error": shown}
 
 
 def test_thoughts_in_pieces_of_a_proxy():

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete
 
-from ragbandit.router.storage.sql.bulk_insert import Row
+from ragbandit.router.storage.sql.bulk_insert import Row, run
 from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
@@ -24,6 +24,9 @@ _UNIT: Final = 1e-9
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
+_SPENT: Final = (
+    "SELECT label, name, sum(value) AS sum FROM counters WHERE label IN ? AND name BETWEEN ? AND ? GROUP BY 1, 2"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,11 @@ def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: Da
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:
     """Dollars of each spender on the day and in the month of `now`. Reads a range of the primary key per spender."""
     today = day_of(now)
-    month = counters.c.name >= f"{today[:7]}-01", counters.c.name <= today
-    query = select(counters.c.label, counters.c.name, func.sum(counters.c.value)).where(
-        counters.c.label.in_([spender.label for spender in spenders]), *month
-    )
-    days: dict[str, dict[str, float]] = {}
-    for label, day, amount in connection.execute(query.group_by(counters.c.label, counters.c.name)):
-        days.setdefault(label, {})[day] = float(amount) * _UNIT
-    result = {}
-    for spender in spenders:
-        by_day = days.get(spender.label, {})
-        result[spender] = Spent(day=by_day.get(today, 0.0), month=sum(by_day.values()))
-    return result
+    days: dict[str, dict[str, float]] = {spender.label: {} for spender in spenders}
+    for row in run(connection, _SPENT, [*days], f"{today[:7]}-01", today):
+        days[row["label"]][row["name"]] = float(row["sum"]) * _UNIT
+    sums = {label: Spent(day=by_day.get(today, 0.0), month=sum(by_day.values())) for label, by_day in days.items()}
+    return {spender: sums[spender.label] for spender in spenders}
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import feedback_row
-from ragbandit.router.storage.sql.bulk_insert import Row, insert_new
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import decisions, feedback
+from ragbandit.router.storage.sql.tables import feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
 from ragbandit.shared.types import Feedback, Outcome, Receipt
@@ -68,7 +68,7 @@ class _Item:
         if self.waiting_row is not None and self.feedback.value is not None and self.feedback.kind != "reward":
             needs_outcome = self.waiting_row["run_by"] == "caller" and not self.waiting_row["has_outcome"]
             waiting_for = "outcome" if needs_outcome else None
-        duplicate, late = not self.is_new, stored["late"]
+        duplicate, late = not self.is_new, bool(stored["late"])
         return Receipt(feedback_id=self.feedback.id, duplicate=duplicate, late=late, waiting_for=waiting_for)
 
 
@@ -79,8 +79,8 @@ def write_feedback(
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
-    query = select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_({item.decision_id for item in group}))
-    policies = {row.id: row.policy for row in connection.execute(query)}
+    rows = run(connection, "SELECT id, policy FROM decisions WHERE id IN ?", [item.decision_id for item in group])
+    policies = {row["id"]: row["policy"] for row in rows}
     open_rows = {(row["decision_id"], row["policy"]): row for row in lock_waiting(connection, policies)()}
     items = []
     for given in group:
@@ -97,8 +97,8 @@ def write_feedback(
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))
-    query = select(*feedback.c["id", "body_hash", "late"]).where(feedback.c.id.in_([item.row["id"] for item in items]))
-    stored = {row["id"]: row for row in connection.execute(query).mappings()}
+    ids = [item.row["id"] for item in items]
+    stored = {row["id"]: row for row in run(connection, "SELECT id, body_hash, late FROM feedback WHERE id IN ?", ids)}
     return [item.reply(stored.get(item.row["id"])) for item in items]
 
 

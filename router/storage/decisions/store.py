@@ -175,7 +175,8 @@ class DecisionStore:
         new = accept()
         moves.add("decided", len(new))
         if new:
-            rows = [waiting_row(decision, label=label) for decision in new for label in sorted(labels())]
+            in_use = sorted(labels())
+            rows = [waiting_row(decision, label=label) for decision in new for label in in_use]
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
@@ -294,9 +295,9 @@ class DecisionStore:
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """The ids whose decisions have an outcome."""
-        query = select(outcomes.c.decision_id).where(outcomes.c.decision_id.in_(list(ids)))
         with self.database.look() as connection:
-            return list(connection.execute(query).scalars())
+            rows = run(connection, "SELECT decision_id FROM outcomes WHERE decision_id IN ?", list(ids))
+        return [row["decision_id"] for row in rows]
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:
         """Decision id -> stored outcome, or StoreError for an unreadable row."""

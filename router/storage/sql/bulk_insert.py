@@ -28,26 +28,17 @@ def send(connection: Connection, statement: str, *values: Any) -> Rows:
     PostgreSQL gets the statement when its rows or those of a later statement are read, or with the commit. All
     statements that wait are sent in one round trip. SQLite runs the statement now.
     """
-    driver, dialect = _driver(connection), connection.dialect.name
-    list_text = json.dumps if dialect == "sqlite" else _array
-    values = tuple([list_text(value) if isinstance(value, list) else value for value in values])
-    if dialect != "sqlite":
-        return cast(Rows, driver.send(_adapt(statement, dialect=dialect), values))
-    rows = _rows(driver.execute(_adapt(statement, dialect=dialect), values))
+    driver, text = _driver(connection), _adapt(statement, dialect=connection.dialect.name)
+    values = tuple([json.dumps(value) if isinstance(value, list) else value for value in values])
+    if connection.dialect.name != "sqlite":
+        return cast(Rows, driver.send(text, values))
+    rows = _rows(driver.execute(text, values))
     return lambda: rows
 
 
 def _rows(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
-    if cursor.description is None:
-        return []
-    names = [column[0] for column in cursor.description]
+    names = [column[0] for column in cursor.description or ()]
     return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-def _array(values: list[Any]) -> str:
-    """The text of an array of PostgreSQL."""
-    quoted = (str(value).replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
 
 
 def _driver(connection: Connection) -> Any:
@@ -58,7 +49,7 @@ def _driver(connection: Connection) -> Any:
 def _adapt(statement: str, *, dialect: str) -> str:
     if dialect == "sqlite":
         return statement.partition(" FOR ")[0].replace("IN ?", "IN (SELECT value FROM json_each(?))")
-    return statement.replace("IN ?", "= ANY(?)").replace("?", "%s")
+    return statement.replace("IN ?", "= ANY(ARRAY(SELECT json_array_elements_text(?)))").replace("?", "%s")
 
 
 def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
@@ -223,12 +223,11 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    options, driver = connection.get_execution_options(), cast(Any, connection.connection.driver_connection)
-    foreign_keys = options.get("ragbandit_write")
+    foreign_keys = connection.get_execution_options().get("ragbandit_write")
     if foreign_keys is None:
-        if options.get("ragbandit_begin", "") is not None:
-            driver.execute("BEGIN")
+        connection.exec_driver_sql("BEGIN")
         return
+    driver: Any = connection.connection.driver_connection
     if connection.info.get("foreign_keys") != foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
         driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
         connection.info["foreign_keys"] = foreign_keys

@@ -27,7 +27,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import counted, gone, kept
+from ragbandit.router.storage.sql.counters import GONE, counted, kept
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, Decision, SnapshotInfo, StickyTurn, Update
@@ -190,7 +190,7 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
 def _removed_updates(ledger: Ledger) -> int:
     """Number of updates that `retention` deleted."""
     with ledger.database.read() as connection:
-        deleted = gone(connection, label=ledger.label)
+        deleted = kept(connection, label=ledger.label, prefix=GONE)
     return deleted["learned"] + deleted["defaulted"]
 
 

@@ -135,13 +135,8 @@ def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, i
     return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
 
 
-def gone(connection: Connection, *, label: str) -> dict[str, int]:
-    """Like `kept`, but only the counts of deleted rows."""
-    return kept(connection, label=label, prefix=GONE)
-
-
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
-    """The values that `kept` should return, counted from the rows and `gone`; takes time proportional to the rows."""
+    """The values that `kept` should return: counts of rows, and those of GONE. Takes time proportional to the rows."""
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
@@ -161,7 +156,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
-    removed = gone(connection, label=label)
+    removed = kept(connection, label=label, prefix=GONE)
     return {name: value + removed[name] for name, value in counts.items()}
 
 

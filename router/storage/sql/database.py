@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import InternalError, OperationalError, SQLAlchemyError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
@@ -25,8 +25,6 @@ from ragbandit.shared.errors import RESTORE, StoreError, missing_package
 
 #: prefix of the name of a PostgreSQL session (`application_name`); the schema of the session's code follows
 SESSION: Final = "ragbandit schema "
-#: errors raised if the database cannot write, and the driver's; other errors are caused by the written row
-_UNAVAILABLE: Final = OperationalError, InternalError, PoolTimeout
 #: begin of a transaction of PostgreSQL that reads; SQLite needs no mode, since it always sees one state
 _BEGIN_READING: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 #: longest wait of a writer for another writer, seconds
@@ -171,7 +169,8 @@ class Database:
             self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
             cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
             reason = str(cause).strip().partition("\n")[0] or type(error).__name__
-            if writes and isinstance(error, (*_UNAVAILABLE, driver.OperationalError, driver.InternalError)):
+            # Errors of other classes are caused by the written row.
+            if writes and isinstance(cause, (PoolTimeout, driver.OperationalError, driver.InternalError)):
                 self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
             damaged = is_damaged(cause)
             remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
@@ -192,9 +191,8 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
 
     defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     parameters = {**POSTGRES_OPTIONS, **parameters, "options": f"{defaults} {parameters.get('options', '')}".strip()}
-    if "prepare_threshold" in parameters:  # from the URL, as text; some proxies keep no prepared statements
-        text = parameters["prepare_threshold"]
-        parameters["prepare_threshold"] = int(text) if text.isdigit() else None
+    threshold = str(parameters.get("prepare_threshold", 5))  # none: for proxies that keep no prepared statements
+    parameters["prepare_threshold"] = int(threshold) if threshold.isdigit() else None
     return PipelinedConnection.connect(*args, autocommit=True, **parameters)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, event, func, insert, select
 
 from ragbandit.router.storage import retention
 from ragbandit.router.storage.retention import Retention
-from ragbandit.router.storage.sql.counters import Moves, counted, gone, kept, recount
+from ragbandit.router.storage.sql.counters import GONE, Moves, counted, kept, recount
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -90,7 +90,7 @@ def test_by_age(world):
     leave(world, days=4.5)
     with world.database.read() as connection:
         assert (kept(connection, label="main"), totals_ever(connection, policy="main")) == before
-        left = gone(connection, label="main")
+        left = kept(connection, label="main", prefix=GONE)
     old = {one.id for one in made if one.made_at < world.now - 4.5 * DAY}
     young = {one.id for one in made} - old
     waits = stored(world, waiting)

@@ -42,10 +42,6 @@ def replay_verb(
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated")] = None,
     sample: Annotated[int, typer.Option(help="most rows if a policy learns, drawn by id; 0: all")] = SAMPLE,
-    floor: Annotated[
-        float | None,
-        typer.Option(help="least probability of every arm; default as served: policy.floor, policy.cold_start_floor"),
-    ] = None,
     log: Annotated[
         str | None,
         typer.Option(help="a file (JSON Lines, CSV, Parquet) or a folder of Parquet files; default: the store"),
@@ -94,7 +90,6 @@ def replay_verb(
         baseline=baseline,
         segments=tuple(split_commas(segment or [])),
         folds=folds,
-        floor=floor,
         sample=sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)

@@ -90,7 +90,7 @@ class _Adviser:
         outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = log_of(judged, source=source)
-        settings = settings_in_force(self.settings, arms=log.log.arms, floor=None)
+        settings = settings_in_force(self.settings, arms=log.log.arms)
         reward = settings.reward
         pmf, notes = crossfitted(
             log,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -50,9 +49,7 @@ def prepare(
         )
         raise InvalidInput(message, field="pmf", remedy="log the whole pmf, or judge fixed:ARM with --baseline logged")
     in_force = {
-        spec.name: settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
-        for spec in candidates
-        if spec.learns
+        spec.name: settings_in_force(spec.current or settings, arms=log.log.arms) for spec in candidates if spec.learns
     }
     for spec in candidates:
         if spec.learns:
@@ -99,12 +96,11 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 
 
-def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:
-    """The settings with this floor, unless it is None, and without an incumbent that the log lacks."""
-    changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
-    if settings.policy.incumbent not in arms:
-        changes["incumbent"] = None
-    return settings.model_copy(update={"policy": settings.policy.model_copy(update=changes)})
+def settings_in_force(settings: Settings, *, arms: Sequence[ArmName]) -> Settings:
+    """The settings without an incumbent that the log lacks."""
+    if settings.policy.incumbent in arms:
+        return settings
+    return settings.model_copy(update={"policy": settings.policy.model_copy(update={"incumbent": None})})
 
 
 def serving_settings(log: MemoryLog, *, settings: Settings) -> Settings | None:

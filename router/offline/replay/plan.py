@@ -46,8 +46,6 @@ class Plan:
     segments: tuple[str, ...] = ()  #: fields of the rows; results are also given for each value of a field
     #: number of parts of the questions; models and policies are asked about a part after they learned the others
     folds: int = 5
-    #: smallest probability of every arm; it also replaces the cold start. None for the configured floors
-    floor: float | None = None
     sample: int = SAMPLE  #: maximum number of rows to read if a policy learns, drawn by the hash of the id; 0 reads all
 
     def __post_init__(self) -> None:
@@ -58,8 +56,6 @@ class Plan:
             raise InvalidInput(f"{self.folds!r} is too few folds", field="folds", remedy="use 2 or more")
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0.0):
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
-        if self.floor is not None and not 0.0 <= self.floor <= 0.5:
-            raise InvalidInput(f"{self.floor!r} is no floor", field="floor", remedy="use 0 to 0.5")
         if self.sample < 0:
             raise InvalidInput(f"{self.sample!r} is no number of rows", field="sample", remedy="use 0 or more")
 

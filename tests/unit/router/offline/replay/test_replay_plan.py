@@ -16,8 +16,6 @@ from ragbandit.shared.errors import InvalidInput
         ({"weight": -0.1}, "price"),
         ({"weight": float("nan")}, "price"),
         ({"weight": float("inf")}, "price"),
-        ({"floor": 0.6}, "floor"),
-        ({"floor": float("nan")}, "floor"),
     ],
 )
 def test_plan_is_refused(plan, field):

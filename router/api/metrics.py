@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
@@ -185,11 +184,7 @@ def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
 
 def _process(router: Router) -> Iterator[Metric]:
     yield from _policy(router)
-    encoder, rewriter = router.encoder, router.conversations.rewriter
-    if isinstance(encoder, CachingEncoder):
-        yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", encoder.hits)
-        yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", encoder.misses)
-        yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", len(encoder))
+    rewriter = router.conversations.rewriter
     if rewriter is not None:
         text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
         yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])

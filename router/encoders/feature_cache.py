@@ -26,8 +26,6 @@ class CachingEncoder(EncoderAround):
         self._entries = entries
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
-        #: hits: questions whose features were cached, or came earlier in the same batch. misses: questions computed
-        self.hits = self.misses = 0
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:
         """Features of n texts: shape (n, d). If several threads encode the same new text at once, each computes it."""
@@ -42,17 +40,12 @@ class CachingEncoder(EncoderAround):
                 else:
                     self._cached.move_to_end(key)
                     rows[place] = row
-            self.misses += len(new)
-            self.hits += len(texts) - len(new)
         if new:
             computed = self.encoder.encode([texts[places[0]] for places in new.values()])
             for row, places in zip(computed, new.values(), strict=True):
                 rows[places] = row
             self._add(list(new), computed)
         return rows
-
-    def __len__(self) -> int:
-        return len(self._cached)
 
     def _add(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
         first = max(0, len(keys) - self._entries)

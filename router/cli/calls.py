@@ -1,4 +1,4 @@
-"""Verbs `route`, `answer`, `cancel`, `mcp` and `feedback send`: calls to a running service."""
+"""Verbs `route`, `answer`, `mcp` and `feedback send`: calls to a running service."""
 
 import asyncio
 import os

@@ -33,7 +33,6 @@ from starlette.routing import Route
 
 from benchmarks.figures import machine, percentiles
 from benchmarks.service_process import environment, free_port
-from benchmarks.slow_network import delayed
 
 WORDS: Final = [f"word{number} " for number in range(20)]
 USAGE: Final = {"prompt_tokens": 20, "completion_tokens": 20, "total_tokens": 40}
@@ -345,9 +344,7 @@ def main() -> None:
     parser.add_argument("--portkey", type=Path, help="a folder with @portkey-ai/gateway, to measure as well")
     parser.add_argument("--encoder", choices=("hashing", "distilbert"), default="hashing")
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
-    parser.add_argument(
-        "--network-ms", type=float, default=0.0, help="with --postgres: milliseconds to it and back, each"
-    )
+    parser.add_argument("--network-ms", type=float, default=0.0, help="milliseconds to that PostgreSQL, each way")
     parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
     asked = parser.parse_args()
     with ExitStack() as stack:
@@ -360,7 +357,10 @@ def main() -> None:
             server.start()
             database = server.url(server.new_database())
             if asked.network_ms:
-                port = stack.enter_context(delayed(server.folder / ".s.PGSQL.5432", ms=asked.network_ms))
+                port, socket = free_port(), str(server.folder / ".s.PGSQL.5432")
+                command = [sys.executable, "-m", "benchmarks.slow_network", str(port), socket, str(asked.network_ms)]
+                stack.callback(stack.enter_context(subprocess.Popen(command)).terminate)
+                time.sleep(1.0)
                 database = f"{database.partition('?')[0]}?host=127.0.0.1&port={port}&sslmode=disable&gssencmode=disable"
                 print(f"PostgreSQL is {asked.network_ms:g} ms away, each way")
         streams = not asked.stream_as_caller

@@ -55,7 +55,7 @@ class OpenAiGenerator(Generator):
             self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
         address = base_url_of(self._options)
         self._key = checked_key(self._options)
-        self._address = shown_address(address or self.provider)
+        self._address = shown_address(address or self._options.vendor)
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._server: ModelServer | None = None
         self._closed = self._has_refused = False

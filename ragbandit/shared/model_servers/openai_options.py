@@ -26,6 +26,7 @@ class OpenAiOptions:
     """Options of the generator "openai" for its OpenAI-compatible server."""
 
     provider: ClassVar[str] = "openai"
+    vendor: ClassVar[str] = "OpenAI"
     base_url_env: ClassVar[str] = "OPENAI_BASE_URL"
 
     #: address of the server; by default $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent every time
@@ -86,6 +87,7 @@ class AnthropicOptions(OpenAiOptions):
     """Options of the generator "anthropic" for its server of Anthropic's Messages."""
 
     provider: ClassVar[str] = "anthropic"
+    vendor: ClassVar[str] = "Anthropic"
     base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
 
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
@@ -103,7 +105,7 @@ def checked_key(options: OpenAiOptions) -> str | None:
     """The API key; None if the server is not the provider's and the variable is not set. Raises ConfigError."""
     key, where = os.environ.get(options.api_key_env) or None, f"generator.{options.provider}.api_key_env"
     if key is None and not base_url_of(options):
-        message = f"{options.provider} needs a key, and {shown_variable(options.api_key_env)} is not set"
+        message = f"{options.vendor} needs a key, and {shown_variable(options.api_key_env)} is not set"
         remedy = f"set that variable, or generator.{options.provider}.base_url for a server of your own"
         raise ConfigError(message, field=where, remedy=remedy)
     if key is not None:

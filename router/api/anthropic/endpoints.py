@@ -10,7 +10,7 @@ from ragbandit.router.api.anthropic.message_stream import MessageStream, message
 from ragbandit.router.api.dependencies import IdempotencyKey, router_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
-from ragbandit.router.api.openai.chats import OWN, read_chat, storable
+from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable
 from ragbandit.router.api.openai.requests import ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
@@ -23,6 +23,7 @@ from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of
 from ragbandit.shared.types import Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
+_MESSAGE: Final = message_schema(roles=("user", "assistant"), texts=("text",))
 #: headers of a client that servers of Anthropic get
 _PASSED: Final = (VERSION, "anthropic-beta")
 
@@ -34,7 +35,7 @@ class MessagesBody(OpenAIBody):
         model="auto", max_tokens=1024, messages=[{"role": "user", "content": "Who wrote Dracula?"}]
     )
 
-    messages: Annotated[list[dict[str, Any]], limits(minItems=1)]
+    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
     """The conversation: objects with `role` and `content`. `content` is text or a list of blocks: `text`, `image`,
     `document`, `search_result`, `tool_use`, `tool_result`, `thinking`. Other blocks, and tools that Anthropic runs
     itself, need an arm whose generator is `anthropic`."""

@@ -69,7 +69,8 @@ def excused(failure: Exception, reply) -> bool:
 
     OpenAI's paths take what they do not read: most of what its clients send is ignored, whatever it is.
     """
-    name, chat = type(failure).__name__, reply.request.url.endswith(("/v1/chat/completions", "/v1/responses"))
+    doors = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings")
+    name, chat = type(failure).__name__, reply.request.url.endswith(doors)
     if name == "RejectedPositiveData":
         no_question = chat and any(text in reply.text for text in ("not the user", "no message of a user has text"))
         # 7.0 is an integer of JSON Schema, and none of ours.

@@ -275,6 +275,8 @@ def _generator(model: Model, *, url: str, key_env: str) -> Params:
     generator: Params = {"name": "openai", "model": model.name}
     if model.context_tokens is not None:
         generator["context_tokens"] = model.context_tokens
+    if model.supports is not None:
+        generator["supports"] = list(model.supports)
     return generator | {"openai": options}
 
 

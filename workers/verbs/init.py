@@ -68,6 +68,9 @@ def init(
     if prices and len(prices) != len(models):
         message = f"{len(prices)} prices for {len(models)} models"
         raise ConfigError(message, field="--price", remedy="give one for each model, the small one first")
+    listed_prices = [dict(model.price) for model in models if model.price is not None]
+    if not prices and len(listed_prices) == len(models):
+        prices = listed_prices
     for choice in draft.draft(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
         _print(choice)
     if asks:

@@ -34,6 +34,10 @@ class Model:
     context_tokens: int | None = None
     #: seconds since 1970; 0 or less if unknown
     created: float = 0.0
+    #: supported features besides text, values of _ABILITIES
+    supports: tuple[str, ...] | None = None
+    #: dollars per million tokens
+    price: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +127,8 @@ def _model(row: Mapping[str, Any], *, name: str) -> Model:
         name=name,
         context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
         created=_number(row.get("created")),
+        supports=_supports(row),
+        price=_price(row.get("pricing")),
     )
 
 
@@ -135,3 +141,35 @@ def _number(value: object) -> float:
     except (ValueError, OverflowError):
         return -1.0
     return number if 0.0 <= number < math.inf else -1.0
+
+
+#: name of a feature in OpenRouter's lists -> our name
+_ABILITIES: Final = {
+    "tools": "tools",
+    "response_format": "json",
+    "structured_outputs": "json",
+    "logprobs": "logprobs",
+    "image": "images",
+    "file": "files",
+    "audio": "audio",
+}
+_PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read": "cached_input"}
+
+
+def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    features, architecture = row.get("supported_parameters"), row.get("architecture")
+    if not isinstance(features, list) or not isinstance(architecture, Mapping):
+        return None
+    modalities = architecture.get("input_modalities")
+    if isinstance(modalities, list):
+        features = features + modalities
+    return tuple(sorted({ours for name, ours in _ABILITIES.items() if name in features}))
+
+
+def _price(pricing: object) -> Mapping[str, float] | None:
+    """Dollars per million tokens, from dollars per token; None if the price of input or output is missing."""
+    if not isinstance(pricing, Mapping):
+        return None
+    numbers = {name: _number(pricing.get(key)) * 1e6 for key, name in _PRICES.items()}
+    price = {name: dollars for name, dollars in numbers.items() if dollars >= 0.0}
+    return price if {"input", "output"} <= price.keys() else None

@@ -67,6 +67,24 @@ def test_contexts(listed, row, context):
     assert listed([{"id": "a", **row}]).models[0].context_tokens == context
 
 
+@pytest.mark.parametrize(
+    ("pricing", "price"),
+    [
+        ({"prompt": "1e-6", "completion": 2e-6, "input_cache_read": None}, {"input": 1.0, "output": 2.0}),
+        ({"prompt": "1e-6"}, None),
+        ({"prompt": "-1", "completion": "-1"}, None),
+        ({"prompt": {}, "completion": "free"}, None),
+        ("free", None),
+    ],
+)
+def test_prices(listed, pricing, price):
+    """A price is known if that of input and of output is; others are read if they are numbers."""
+    row = {"id": "a", "pricing": pricing, "created": "1700000000", "supported_parameters": ["tools", None, {}]}
+    model = listed([row | {"architecture": {"input_modalities": "text"}}]).models[0]
+    assert model.price == (price and pytest.approx(price))
+    assert (model.supports, model.created) == (("tools",), 1.7e9)
+
+
 def test_addresses(listed):
     """The path of the list is added before a query, which stays in the address."""
     server = listed(["a"], url="http://host.example/x/?api-version=1")

@@ -79,10 +79,7 @@ def send_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: 
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, end: str = "") -> None:
-    """Insert new rows, all with the same columns; a missing column is NULL. They are sent as by `send`.
-
-    end: end of the statement, such as ON CONFLICT ...
-    """
+    """Insert rows with the same columns, as by `send`; a missing column is NULL. end: last clause of the statement."""
     if rows:
         _insert(connection, table, rows, end=end)
 

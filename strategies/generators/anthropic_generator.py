@@ -42,6 +42,8 @@ class AnthropicGenerator(OpenAiGenerator):
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
             ignored += [name for name in own if name not in (*CONVERTED, *ignored)]
+            if object_in(own, "response_format").get("type") == "json_object":  # Messages have only schemas
+                ignored.append("response_format")
             fields = request_fields(request, model=self.name, options=options)
             body = messages_of(fields, max_tokens=options.max_tokens)
         body |= {"model": self.name, "stream": is_streamed(request, options=options), **options.fields}

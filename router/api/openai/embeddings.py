@@ -1,8 +1,8 @@
 """Embeddings: passed on to one configured server. Nothing is chosen; the cost counts in the budgets."""
 
 import asyncio
+import logging
 import time
-from contextlib import suppress
 from typing import Any
 
 from fastapi import Request
@@ -23,6 +23,8 @@ from ragbandit.shared.model_servers.openai_client import ModelServer, cause_of, 
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, check_options, checked_key
 from ragbandit.shared.model_servers.token_usage import add_usage, dollars_of, tokens_of
 from ragbandit.shared.types import Query
+
+log = logging.getLogger("ragbandit.api")
 
 
 class EmbeddingsBody(BaseModel):
@@ -68,6 +70,9 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     if dollars is None and tokens is not None and body.model in prices:
         dollars = tokens.dollars(prices[body.model])
     spenders = spenders_of(tenant, key=caller.key)
-    with suppress(StoreError):  # the reply is not lost to a count
+    try:
         await asyncio.to_thread(book, router.database, spenders, dollars=dollars or 0.0, now=time.time())
+    except StoreError as error:  # the reply is not lost to a count
+        extra = {"action": "embeddings", "dollars": dollars, "reason": error.message}
+        log.warning("the cost of embeddings could not be counted in the budgets", extra=extra)
     return JsonReply(reply)

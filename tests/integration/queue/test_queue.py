@@ -103,9 +103,9 @@ def test_router_without_redis(own_redis, settings):
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         receipt = router.feedback(decision.id, rating=True)
         assert (receipt.duplicate, receipt.late) == (False, False)
-        assert (
-            router.process.notifier.failed_notifications == 3
-        )  # one found Redis gone; it was left alone by the others
+        # The answer's, and one or two of the learner for the outcome and the feedback.
+        until(lambda: router.process.notifier.failed_notifications >= 2)
+        assert router.process.notifier.failed_notifications <= 3
         server.start()
         assert recover(router.database, jobs=router.process.jobs, settings=router.settings.judge, now=time.time()) == 1
         assert waiting_ids(router.database, limit=9) == [asked.id]

@@ -190,6 +190,7 @@ def test_a_chat_to_an_arm_of_anthropic(door, models):
         "model": "arm/claude",
         "messages": QUESTION,
         "seed": 1,
+        "response_format": {"type": "json_object"},
         "temperature": 1.4,
         "tools": [{"type": "function", "function": {"name": "f"}}],
     }
@@ -202,7 +203,7 @@ def test_a_chat_to_an_arm_of_anthropic(door, models):
     assert choice["message"]["reasoning_content"] == "Let me see."
     assert choice["message"]["thinking_blocks"][0] == SIGNED
     assert choice["finish_reason"] == "tool_calls"
-    assert reply["ragbandit"]["ignored"] == ["seed"]
+    assert reply["ragbandit"]["ignored"] == ["seed", "response_format"]
     assert reply["ragbandit"]["cost"]["dollars"] > 0
     again = [*QUESTION, choice["message"], {"role": "tool", "tool_call_id": "toolu_1", "content": "sun"}]
     door.post("/v1/chat/completions", json=body | {"messages": again})

@@ -123,12 +123,15 @@ class RouteService:
         if self.inline is None:
             return self.store.add_decisions(decisions)
         claims = self.inline.claim(decisions)
-        for question, decision in zip(questions, decisions, strict=True):
-            if question.drawn is not None and decision.id in claims:
-                question.drawn(decision)
+
+        def begin() -> None:
+            for question, decision in zip(questions, decisions, strict=True):
+                if question.drawn is not None and decision.id in claims:
+                    question.drawn(decision)
+
         committed: list[Decision | RagBanditError] = []
         try:
-            committed = self.store.add_decisions(decisions, claims=claims)
+            committed = self.store.add_decisions(decisions, claims=claims, committing=begin)
         finally:
             new = {id(decision) for decision in committed}
             self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])

@@ -125,15 +125,19 @@ class DecisionStore:
         return shared_secret(self.database, name=DRAWS, now=time.time())
 
     def add_decisions(
-        self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str] = MappingProxyType({})
+        self,
+        group: Sequence[Decision],
+        *,
+        claims: Mapping[DecisionId, str] = MappingProxyType({}),
+        committing: Callable[[], object] = lambda: None,
     ) -> list[Decision | RagBanditError]:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        turn has brought the same tool results. claims: see `answers.enqueue`.
+        turn has brought the same tool results. claims: see `answers.enqueue`. committing: see `counting`.
         """
         rows = [self._row(decision) for decision in group]
-        with counting(self.database) as (connection, moves):
+        with counting(self.database, committing=committing) as (connection, moves):
             are_new = send_new(connection, decisions, rows, key="id")
             refused = dict[DecisionId, RagBanditError]()
 

@@ -14,18 +14,21 @@ from tests.support.waiting import until
 
 
 class HeldCommit:
-    """Holds `add_decisions` until `release`; then it fails with `error`, if there is one."""
+    """Holds the commit of `add_decisions` until `release`; then it fails with `error`, if there is one."""
 
     def __init__(self, store, *, error=None):
         self.held, self.released, self.error = threading.Event(), threading.Event(), error
         self._commit, store.add_decisions = store.add_decisions, self
 
-    def __call__(self, group, **claims):
-        self.held.set()
-        assert self.released.wait(20)
-        if self.error is not None:
-            raise self.error
-        return self._commit(group, **claims)
+    def __call__(self, group, *, claims, committing):
+        def hold():
+            committing()
+            self.held.set()
+            assert self.released.wait(20)
+            if self.error is not None:
+                raise self.error
+
+        return self._commit(group, claims=claims, committing=hold)
 
 
 @pytest.fixture

@@ -37,6 +37,28 @@ def words_of(value: Any) -> str:
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 
+def written(arguments: Any) -> str:
+    """The arguments of a call as text. Some servers send them as an object."""
+    arguments = "" if arguments is None else arguments
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is JSON."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_token(entry: Any) -> bool:
+    """Whether an entry has a token and its log-probability."""
+    token, logprob = map(entry.get, ("token", "logprob")) if isinstance(entry, dict) else (None, None)
+    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
+    return isinstance(token, str) and is_number
+
+
 def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
     """Returns (copy of a value that every JSON parser and database accepts, its size in characters)."""
     if isinstance(value, str):

@@ -5,7 +5,6 @@ Mapping, which takes ten times as long.
 """
 
 import json
-import math
 import re
 import uuid
 from collections.abc import Mapping
@@ -21,10 +20,14 @@ from ragbandit.shared.model_servers.message_parts import (
     TEXTS,
     MessageParts,
     clean,
+    is_json,
+    is_token,
     listed,
     whole_characters,
     words_of,
+    written,
 )
+from ragbandit.shared.model_servers.plain_chunks import PlainParts, plain_parts
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.types import MAX_TEXT
 
@@ -63,13 +66,6 @@ _KNOWN: Final = {
 }
 #: values of a field that say nothing
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
-
-
-def _is_token(entry: Any) -> bool:
-    """Whether an entry has a token and its log-probability."""
-    token, logprob = map(entry.get, ("token", "logprob")) if isinstance(entry, dict) else (None, None)
-    is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
-    return isinstance(token, str) and is_number
 
 
 @dataclass(kw_only=True, slots=True)
@@ -138,8 +134,8 @@ class ModelReply:
         #: the server's message in a value without choices
         self._note = ""
         self._logprob_size = self._empty = 0
-        #: the last chunk, its choice and its delta without the text, if it brought text and nothing else that is new
-        self._plain: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None
+        #: parts of the last chunk, if it brought text and nothing else that is new
+        self._plain: PlainParts | None = None
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         #: name of a field, or `place` of a call -> first half of a character that the next piece completes
@@ -177,7 +173,7 @@ class ModelReply:
         if self.size + self._media_size > size:  # an answer follows, so the message was no error
             self._note, self._empty = "", 0
             if not (self.delta or self.finish or self._halves):
-                self._plain = self._plain_parts(value)
+                self._plain = plain_parts(value)
             return
         self._empty += 1
         if self._empty > MAX_EMPTY:
@@ -185,31 +181,13 @@ class ModelReply:
 
     def _take_text(self, value: Any) -> bool:
         """Read a chunk that differs from the last one only in its text, as most do. Returns whether it was one."""
-        if self._plain is None or self._plain_parts(value) != self._plain:
+        if self._plain is None or plain_parts(value) != self._plain:
             return False
         text = value["choices"][0]["delta"]["content"]
         if not text.isascii() or self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
             return False
         self.values, self.size, self.text = self.values + 1, self.size + len(text), self.text + text
         return True
-
-    @staticmethod
-    def _plain_parts(value: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
-        """A chunk, its choice and its delta without the text; None if it has no text, or more than a text."""
-        try:
-            (choice,) = value["choices"]
-            delta = choice["delta"]
-            more = [sent for name, sent in delta.items() if sent is not None and name not in ("content", "role")]
-            # Lists of a choice are joined over all chunks.
-            if (
-                more
-                or not (delta["content"] and isinstance(delta["content"], str))
-                or list in map(type, choice.values())
-            ):
-                return None
-            return {**value, "choices": None}, {**choice, "delta": None}, {**delta, "content": None}
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return None
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""
@@ -310,7 +288,7 @@ class ModelReply:
         if name in _OBJECTS and not isinstance(value, dict):
             return None
         if name == "function_call":
-            texts = {"name": words_of(value.get("name")), "arguments": _written(value.get("arguments"))}
+            texts = {"name": words_of(value.get("name")), "arguments": written(value.get("arguments"))}
             value = value | {field: text for field, text in texts.items() if field in value}
         if name in ("refusal", "reasoning_content", "reasoning"):
             value = words_of(value)
@@ -363,8 +341,8 @@ class ModelReply:
             content = [{"token": token, "logprob": number} for token, number in zip(tokens, numbers, strict=False)]
         entries = content if isinstance(content, list) else [] if content is None else [content]
         usable = []
-        for entry in filter(_is_token, entries):
-            alternatives = list(filter(_is_token, listed(entry.get("top_logprobs"))[:20]))
+        for entry in filter(is_token, entries):
+            alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:20]))
             cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
@@ -398,13 +376,13 @@ class ModelReply:
         server_id = whole_characters(words_of(entry.get("id")))
         name = whole_characters(words_of(body.get("name")))
         sent = next(filter(None, map(body.get, texts)), None)
-        text = _written(sent)
+        text = written(sent)
         index = count_of(entry.get("index"))
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):
             call = None
         known = "" if call is None else self.message.call_text(call.place)
-        is_empty = text.strip() in ("{}", "null", known) and (not known or _is_json(known))
+        is_empty = text.strip() in ("{}", "null", known) and (not known or is_json(known))
         if (known and not isinstance(sent, str)) or (kind == "function" and is_empty):
             text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:
@@ -450,7 +428,7 @@ class ModelReply:
             return None
         if index is not None:  # arguments with another index than the beginning of the call
             call = self._calls[min(index, len(self._calls) - 1)]
-            return None if is_named or server_id or _is_json(self.message.call_text(call.place)) else call
+            return None if is_named or server_id or is_json(self.message.call_text(call.place)) else call
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
@@ -464,18 +442,4 @@ class ModelReply:
         is_new = call.born == self.values
         if call.head is not None and index is not None and not is_new:
             return False  # the rest of its name
-        return name != call.name or is_new or _is_json(self.message.call_text(call.place))
-
-
-def _written(arguments: Any) -> str:
-    """The arguments of a call as text. Some servers send them as an object."""
-    arguments = "" if arguments is None else arguments
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
+        return name != call.name or is_new or is_json(self.message.call_text(call.place))

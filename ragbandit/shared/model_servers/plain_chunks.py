@@ -1,0 +1,19 @@
+"""Chunks of a streamed chat that bring text and nothing else, as most chunks do."""
+
+from typing import Any
+
+PlainParts = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+
+
+def plain_parts(value: Any) -> PlainParts | None:
+    """A chunk, its choice and its delta, each without the text; None if it has no text, or more than a text."""
+    try:
+        (choice,) = value["choices"]
+        delta = choice["delta"]
+        more = [sent for name, sent in delta.items() if sent is not None and name not in ("content", "role")]
+        is_joined = list in map(type, choice.values())  # lists of a choice are joined over all chunks
+        if more or is_joined or not (delta["content"] and isinstance(delta["content"], str)):
+            return None
+        return {**value, "choices": None}, {**choice, "delta": None}, {**delta, "content": None}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None

@@ -270,6 +270,8 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
 def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
     from ragbandit.router.serving.health.gone_models import GoneModels
 
+    if settings.health.failures == 0:  # then no arm is retired
+        return
     models = GoneModels(database, arms=settings.worker_arms, generators=settings.named_generators)
     models.read()
     for arm, facts in models.retired.items():

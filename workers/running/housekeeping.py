@@ -19,7 +19,7 @@ from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.totals import Extender
-from ragbandit.router.telemetry.routines import Routine
+from ragbandit.router.telemetry.routines import Routine, StoreOutage
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
@@ -207,7 +207,9 @@ def routines_of(context: Context) -> list[Routine]:
         from ragbandit.workers.evaluation.advise import ask_golden  # it takes 40 MB
 
         ask = partial(ask_golden, settings, ledger=context.ledger, holder=lease_holder("golden"))
-        routines.append(Routine("ask the golden questions", ask, every_s=60.0).start())
+        failing = "cannot ask the golden questions; trying again. Check learning.golden, the arms and the database"
+        outage = StoreOutage(action="golden", failing=failing, restored="the golden questions are asked again")
+        routines.append(Routine("ask the golden questions", ask, every_s=60.0, outage=outage).start())
     days = settings.retention.days
     if days is not None:
         retention = Retention(database, holder=lease_holder("retention"), days=days)

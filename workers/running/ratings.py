@@ -5,6 +5,7 @@ begin with the newest rating: after a complete read, a process reads up to the f
 """
 
 import json
+import logging
 import os
 import time
 from base64 import b64encode
@@ -29,7 +30,9 @@ from ragbandit.shared.model_servers.message_parts import listed, words_of
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 from ragbandit.workers.running.context import Context
 
-#: time limits of the lease and of one reply, seconds
+log = logging.getLogger("ragbandit.worker")
+
+#: shortest lease, and time limit of one reply, seconds
 LEASE_S, REPLY_S = 600.0, 30.0
 MOST_BYTES, MOST_PAGES = 64 << 20, 1000
 _GROUP: Final = 500  #: ratings that are stored in one transaction
@@ -40,23 +43,33 @@ class RatingPoller:
     def __init__(self, name: str, source: RatingsSettings, *, context: Context) -> None:
         self._field, self._source, self._context = f"ratings.{name}", source, context
         self.lease = Lease(database=context.store.database, name=self._field[:64])
-        self.holder, self._is_complete = lease_holder("ratings"), False
+        self.holder, self._is_complete, self._bad = lease_holder("ratings"), False, 0
         failing = f"cannot fetch {self._field}; trying again. Check its url, key_env and the service"
         self.outage = StoreOutage(action="ratings", failing=failing, restored=f"{self._field} are fetched again")
 
     def poll(self) -> None:
         """Store the new ratings, if no other process does. Raises ConfigError, ValueError and httpx.HTTPError."""
-        if not self.lease.acquire(holder=self.holder, lease_s=LEASE_S):
+        # The lease outlasts the pause, so that the list is not read whole by one process after the other.
+        hold = partial(self.lease.acquire, holder=self.holder, lease_s=max(LEASE_S, 2 * self._source.every_s))
+        if not hold():
             return
         common: dict[str, Any] = {"settings": self._context.settings, "source": None, "scale": self._source.scale}
         fields = {name: name for name in (*_PATHS, "label", "reward", "event")}
         importer = FeedbackImporter(self._context.store, fields=fields, **common)
         is_complete, self._is_complete = self._is_complete, False
         for rows in self._pages():
+            if not hold():
+                return
             importer.store_lines([(number, partial(self._record, row)) for number, row in enumerate(rows)])
             if is_complete and importer.counts["known"]:
                 break
         self._is_complete = True
+        if importer.bad and importer.bad != self._bad:  # most often ratings of other services' answers
+            is_useless = not (importer.counts["imported"] or importer.counts["known"])
+            extra = {"action": "ratings", "count": importer.bad, "first": importer.faults[0]}
+            message = f"ratings of {self._field} could not be used"
+            log.log(logging.WARNING if is_useless else logging.INFO, message, extra=extra)
+        self._bad = importer.bad
         if importer.counts["imported"]:
             self._context.notifier.notify_learner()
 

@@ -59,7 +59,8 @@ class ChatChunks:
         elif kind == "content_block_delta":
             delta = object_in(value, "delta")
             if index not in self._open:  # some servers send no beginning
-                yield from self._begin(index, block={"type": str(delta.get("type")).removesuffix("_delta")})
+                kind = str(delta.get("type")).removesuffix("_delta")
+                yield from self._begin(index, block={"type": "tool_use" if kind == "input_json" else kind})
             yield self._grow(*self._open[index], delta=delta)
         elif kind in ("content_block_stop", "message_delta"):
             for place in list(self._open) if kind == "message_delta" else [index]:
@@ -77,7 +78,8 @@ class ChatChunks:
         kind, held = str(block.get("type")), dict(block)
         self._open[index], self._size = (held, {}), self._size + clean(held)[1]
         if kind == "tool_use":
-            call = call_of(block, more={name: block[name] for name in block if name not in _CALL}, empty="")
+            more = {name: block[name] for name in block if name not in _CALL}
+            call = call_of({**block, "input": None}, more=more, empty="")  # `_end` sends an input that is not repeated
             held["index"], self._calls = self._calls, self._calls + 1
             yield _chunk({"tool_calls": [call | {"index": held["index"]}]})
         else:
@@ -105,6 +107,9 @@ class ChatChunks:
                 block["citations"] = [*(block.get("citations") or []), *values]
             else:
                 block[name] = words_of(block.get(name)) + "".join(map(words_of, values))
+        if kind == "tool_use" and block.get("input") and "partial_json" not in pieces:
+            function = {"arguments": json.dumps(block["input"], ensure_ascii=False)}
+            return _chunk({"tool_calls": [{"index": block["index"], "function": function}]})
         if kind == "text" and block.get("citations"):
             return _chunk({BLOCKS: [{"type": "citations", "citations": block["citations"], **at}]})
         is_known = kind in ("text", "tool_use", None) or (kind == "thinking" and not block.get("signature"))

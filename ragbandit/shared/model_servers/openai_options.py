@@ -129,7 +129,7 @@ def check_options(options: OpenAiOptions, *, model: str) -> None:
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("the address has a password in it", field=where, remedy=remedy)
     for name, value in options.headers.items():
-        if name.lower() == "authorization":
+        if name.lower() in ("authorization", "x-api-key")[: 2 if options.provider == "anthropic" else 1]:
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
             raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"

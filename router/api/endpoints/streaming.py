@@ -134,6 +134,7 @@ class EarlyAnswer:
         self._router, self._loop, self._live = router_of(request), asyncio.get_running_loop(), live
         self._decision: Decision | None = None
         self._begun: tuple[Future[Outcome], ReadStream | None] | None = None
+        self._is_dropped = False
         #: done when the decision is stored; set before `note` is called
         self.committed: Future[Decision] | None = None
 
@@ -149,17 +150,22 @@ class EarlyAnswer:
         return None if self._decision is None or self._decision.id != decision.id else self._begun
 
     def drop(self) -> None:
-        """Nobody waits for the answer. It is stopped if its decision could not be stored."""
+        """Nobody waits for the answer."""
+        self._is_dropped = True
         if self._decision is not None and self._begun is not None:
             self._router.process.answers.remove(self._decision.id, self._begun[0])
-            inline, committed = self._router.process.inline, self.committed
-            if inline is not None and committed is not None and committed.done() and committed.exception():
-                inline.stop(self._decision.id)
 
     def _begin(self, decision: Decision) -> None:
-        if self._router.process.inline is not None:
-            self._decision = decision
-            self._begun = self._router.process.inline.begin(decision, live=self._live, committed=self.committed)
+        inline, committed = self._router.process.inline, self.committed
+        if inline is None or committed is None or self._is_dropped:
+            return
+        self._decision, self._begun = decision, inline.begin(decision, live=self._live, committed=committed)
+
+        def stop_unstored(done: "Future[Decision]") -> None:
+            if done.exception() is not None:
+                inline.stop(decision.id)
+
+        committed.add_done_callback(stop_unstored)
 
 
 async def asked(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import Request
@@ -20,7 +21,8 @@ from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.shared.errors import NotFound, StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.openai_client import ModelServer, cause_of, connect, reply_values
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions, check_options, checked_key
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
+from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import add_usage, dollars_of, tokens_of
 from ragbandit.shared.types import Query
 
@@ -60,11 +62,12 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     await paced(request, Query(text="", tenant=tenant, api_key=caller.key))
     try:
         async with asyncio.timeout(seconds):
-            reply, *_ = [value async for value in reply_values(server, sent)]
+            async with aclosing(reply_values(server, sent)) as values:  # type: ignore[type-var] # a generator
+                reply, *_ = [value async for value in values]
         add_usage(counts, reply)
         tokens, dollars = tokens_of(counts, read=0, written=0), dollars_of(reply.get("usage") or {})
     except Exception as error:
-        secrets = [*options.headers.values(), checked_key(options) or ""]
+        secrets = [*options.headers.values(), *credentials_of(base_url_of(options)), checked_key(options) or ""]
         cause = cause_of(error, address="the server of embeddings", secrets=secrets)
         raise ServerFault(cause, failure=failure_of_error(error), remedy=None) from error
     if dollars is None and tokens is not None and body.model in prices:

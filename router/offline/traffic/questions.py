@@ -29,7 +29,10 @@ FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("forms.tom
 #: our field -> plain names of it, the last one counts
 _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
-_MOST: Final = 500_000  #: maximum number of traces in a file
+_MOST: Final = 500_000  #: fields about people, and fields that rows never have
+PERSONAL: Final = frozenset({"user", "metadata"})
+_UNWRITTEN: Final = frozenset({"trace", "parent", "kind"})
+#: maximum number of traces in a file
 
 
 @dataclass(kw_only=True)
@@ -62,7 +65,8 @@ class QuestionLog:
             raise InvalidInput("this log has no known form", field=str(self.path), remedy=remedy)
         if without := [first[2] for first in firsts.values() if first[3] < 0]:
             self.left_out[self.form.get("missing", "no message of a user")] = without
-        written = [*_PATHS][: -3 if self.personal else -5]
+        hidden = _UNWRITTEN if self.personal else _UNWRITTEN | PERSONAL
+        written = [name for name in _PATHS if name not in hidden]
         for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
             if [*firsts.get(key, ())[2:]] == at:
                 row |= {**(sums[key, False] or sums[key, True]), "id": key, "model": " + ".join(models[key])}

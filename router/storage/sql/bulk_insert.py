@@ -4,6 +4,7 @@ SQLAlchemy takes several times as long for such a statement as SQLite itself, so
 """
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -48,7 +49,7 @@ def _driver(connection: Connection) -> Any:
 @lru_cache(maxsize=256)
 def _adapt(statement: str, *, dialect: str) -> str:
     if dialect == "sqlite":
-        return statement.partition(" FOR ")[0].replace("IN ?", "IN (SELECT value FROM json_each(?))")
+        return re.sub(r" FOR (NO KEY )?UPDATE$", "", statement).replace("IN ?", "IN (SELECT value FROM json_each(?))")
     return statement.replace("IN ?", "= ANY(ARRAY(SELECT json_array_elements_text(?)))").replace("?", "%s")
 
 

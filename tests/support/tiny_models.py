@@ -64,12 +64,16 @@ _WORDS = 80
 
 
 @functools.cache
-def tiny_writer(architecture: str, *, seed: int = 0) -> str:
-    """The path of a Hugging Face folder of a random language model that writes the words w0 to w79, and </s>."""
+def tiny_writer(architecture: str, *, seed: int = 0, positions: int = 512, words: tuple[str, ...] = ()) -> str:
+    """The path of a Hugging Face folder of a random language model that writes the words w0 to w79, and </s>.
+
+    words: further words of its vocabulary. positions: the longest text, in tokens
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    vocabulary = {"</s>": 0, "<unk>": 1} | {f"w{number}": number + 2 for number in range(_WORDS)}
+    names = ["</s>", "<unk>", *(f"w{number}" for number in range(_WORDS)), *words]
+    vocabulary = {name: number for number, name in enumerate(names)}
     config = AutoConfig.for_model(
         architecture,
         vocab_size=len(vocabulary),
@@ -77,7 +81,7 @@ def tiny_writer(architecture: str, *, seed: int = 0) -> str:
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
-        max_position_embeddings=512,
+        max_position_embeddings=positions,
         bos_token_id=0,
         eos_token_id=0,
         pad_token_id=0,

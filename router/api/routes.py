@@ -12,6 +12,7 @@ from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from ragbandit.router.api.reading import LARGE, check_values, read_body
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import Rule, is_page
@@ -68,7 +69,8 @@ class Endpoint(APIRoute):
         for source, field in self._parameters:
             values[field.name] = _value(field, getattr(request, source).get(field.alias))
         if self.body_field is not None:
-            values[self.body_field.name] = _checked(self.body_field, await _json_of(request), at=())
+            body = await _json_of(request)
+            values[self.body_field.name] = await read_body(request, _checked, self.body_field, body, at=())
         reply: ASGIApp = await self.endpoint(**values)
         return reply
 
@@ -98,7 +100,9 @@ def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
 
 
 async def _json_of(request: Request) -> Any:
-    """The JSON value of the body. Raises HTTPException(400) if it is not JSON, and InvalidInput without a body."""
+    """The JSON value of the body. Raises HTTPException(400) if it is not JSON, and InvalidInput without a body, or for
+    one with too many values.
+    """
     body = await request.body()
     if not body:
         raise complaint({"type": "missing", "loc": ()})
@@ -109,10 +113,17 @@ async def _json_of(request: Request) -> Any:
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
+    return await read_body(request, _parsed, body)
+
+
+def _parsed(body: bytes) -> Any:
     try:
-        return json_value(body)
+        value = json_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
+    if len(body) >= LARGE and isinstance(value, dict | list):
+        check_values(value)
+    return value
 
 
 class Endpoints:

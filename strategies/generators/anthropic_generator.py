@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -16,6 +17,8 @@ from ragbandit.strategies.generators.openai_generator import (
 )
 
 _URL: Final = "https://api.anthropic.com"
+#: chunks after which other tasks of the event loop run
+_TURN: Final = 64
 _HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identity"}
 
 
@@ -35,13 +38,15 @@ class AnthropicGenerator(OpenAiGenerator):
         own = {name: value for name, value in chat.items() if name != MESSAGES}
         ignored = ignored_fields(own, options=options)
         if MESSAGES in chat:
-            sent = {name: value for name, value in own.items() if name not in ignored}
+            left_out = {*ignored}
+            sent = {name: value for name, value in own.items() if name not in left_out}
             body = {"max_tokens": options.max_tokens, **without_thoughts(sent, keep_signed=True)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
-            ignored += [name for name in own if name not in (*CONVERTED, *ignored)]
+            read = {*CONVERTED, *ignored}
+            ignored += [name for name in own if name not in read]
             if object_in(own, "response_format").get("type") == "json_object":  # Messages have only schemas
                 ignored.append("response_format")
             fields = request_fields(request, model=self.name, options=options)
@@ -52,11 +57,14 @@ class AnthropicGenerator(OpenAiGenerator):
 
     async def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:
         headers: Any = (request.chat or {}).get(MESSAGES) or {}
-        chunks = ChatChunks()
+        chunks, count = ChatChunks(), 0
         async with aclosing(reply_values(self._connected(), fields, headers=headers)) as values:  # type: ignore[type-var] # a generator
             async for value in values:
                 for chunk in chunks.of(value):
                     yield chunk
+                    count += 1
+                    if count % _TURN == 0:  # one value may have many blocks
+                        await asyncio.sleep(0)
 
     def _connected(self) -> ModelServer:
         if self._server is None:

@@ -392,7 +392,7 @@ def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
 
 def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     chat = request.chat or {}
-    ignored, is_named = ignored_fields(chat, options=options), request.is_limit_named
+    ignored, is_named = {*ignored_fields(chat, options=options)}, request.is_limit_named
     body = {name: value for name, value in chat.items() if name not in ignored}
     if MESSAGES in body:
         body, is_named = chat_of(body)[0], False
@@ -406,8 +406,8 @@ def ignored_fields(chat: Mapping[str, Any], *, options: OpenAiOptions) -> list[s
     names = unread(chat) if MESSAGES in chat else []
     if options.passed is None:
         return names
-    kept = ("messages", "system", MESSAGES, *TOKEN_LIMITS, *options.passed)
-    return names + [name for name in chat if name not in (*kept, *names)]
+    known = {"messages", "system", MESSAGES, *TOKEN_LIMITS, *options.passed, *names}
+    return names + [name for name in chat if name not in known]
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.event_reader import MAX_EVENT, BrokenReply
-from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, words_of
+from ragbandit.shared.model_servers.message_parts import BLOCKS, MAX_PARTS, clean, listed, object_in, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 
 #: type of an error -> HTTP status
@@ -47,7 +47,9 @@ class ChatChunks:
         index = count_of(value.get("index")) if kind else None
         if kind == "message":  # a whole reply
             yield from self.of({"type": "message_start", "message": value})
-            for index, block in enumerate(listed(value.get("content") or [])):
+            blocks = listed(value.get("content") or [])
+            _check_count(len(blocks))
+            for index, block in enumerate(blocks):
                 yield from self._begin(index, block=block)
                 yield self._end(*self._open.pop(index))
             yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
@@ -76,6 +78,7 @@ class ChatChunks:
 
     def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
         kind, held = str(block.get("type")), dict(block)
+        _check_count(len(self._open))
         self._open[index], self._size = (held, {}), self._size + clean(held)[1]
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in _CALL}
@@ -114,6 +117,11 @@ class ChatChunks:
             return _chunk({BLOCKS: [{"type": "citations", "citations": block["citations"], **at}]})
         is_known = kind in ("text", "tool_use", None) or (kind == "thinking" and not block.get("signature"))
         return _chunk({} if is_known else {BLOCKS: [{**block, **at}]})
+
+
+def _check_count(blocks: int) -> None:
+    if blocks > MAX_PARTS:
+        raise BrokenReply(f"the reply has more than {MAX_PARTS} blocks")
 
 
 def _chunk(delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str,
 
 def unread(body: Mapping[str, Any]) -> list[str]:
     """The parameters of a request for Messages that a chat completion cannot have."""
-    return [name for name in body if name not in (*_READ, MESSAGES, "metadata", "reasoning_effort")]
+    read = {*_READ, MESSAGES, "metadata", "reasoning_effort"}
+    return [name for name in body if name not in read]
 
 
 def _blocks(content: Any) -> Iterator[dict[str, Any]]:

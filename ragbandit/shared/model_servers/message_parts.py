@@ -19,6 +19,8 @@ LARGE: Final = (*MEDIA, BLOCKS)
 TEXTS: Final = ("text", "content", "value", "summary", "parts")
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50
+#: maximum number of parts of a content, blocks of an answer, and objects in a list of a message
+MAX_PARTS: Final = 10_000
 
 
 def whole_characters(text: str) -> str:
@@ -27,13 +29,22 @@ def whole_characters(text: str) -> str:
 
 
 def words_of(value: Any) -> str:
-    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text."""
+    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text.
+
+    A text that is nested deeper than _MAX_DEPTH is left out.
+    """
+    return _words_of(value, depth=0)
+
+
+def _words_of(value: Any, *, depth: int) -> str:
     if isinstance(value, str):
         return value
+    if depth > _MAX_DEPTH:
+        return ""
     if isinstance(value, dict):
-        return next(filter(None, (words_of(value.get(name)) for name in TEXTS)), "")
+        return next(filter(None, (_words_of(value.get(name), depth=depth + 1) for name in TEXTS)), "")
     if isinstance(value, list):
-        return "".join(map(words_of, value))
+        return "".join([_words_of(item, depth=depth + 1) for item in value])
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 
@@ -87,10 +98,30 @@ def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     return field if isinstance(field, dict) else {}
 
 
+class GrowingText:
+    """A text that grows by pieces. It is joined when it is read, so that its pieces are not copied again and again."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self, text: str = "") -> None:
+        self._pieces, self.size = [text], len(text)
+
+    def add(self, text: str) -> None:
+        """Add the next piece."""
+        self._pieces.append(text)
+        self.size += len(text)
+
+    def __str__(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+
 class MessageParts:
     """A message that is joined from deltas of OpenAI's schema."""
 
     def __init__(self) -> None:
+        #: fields; texts that more than one delta brought are GrowingTexts
         self._parts: dict[str, Any] = {}
 
     def add(self, delta: Mapping[str, Any]) -> None:
@@ -102,22 +133,36 @@ class MessageParts:
         for call in (*self._parts.get("tool_calls", {}).values(), {"function": self._parts.get("function_call")}):
             function = call.get("function")
             if function is not None:
-                function["arguments"] = function.get("arguments") or "{}"
+                function["arguments"] = str(function.get("arguments") or "") or "{}"
 
     def call_text(self, index: int) -> str:
         """The arguments of the tool call with this index, as far as they are known."""
+        return str(self._call_text(index))
+
+    def call_size(self, index: int) -> int:
+        """The number of characters of `call_text`."""
+        text = self._call_text(index)
+        return text.size if isinstance(text, GrowingText) else len(text)
+
+    def _call_text(self, index: int) -> str | GrowingText:
         call = self._parts.get("tool_calls", {}).get(index, {})
         return next((call[kind].get(name) or "" for kind, name in CALL_TEXTS.items() if kind in call), "")
+
+    def count(self, name: str) -> int | None:
+        """The number of objects in a list of the message; None if the field is no list."""
+        value = self._parts.get(name)
+        return len(value) if isinstance(value, list) else None
 
     @property
     def whole(self) -> dict[str, Any]:
         """The message so far, in OpenAI's schema."""
-        calls = [call for _, call in sorted(self._parts.get("tool_calls", {}).items())]
-        return {**self._parts, **({"tool_calls": calls} if calls else {})}
+        parts: dict[str, Any] = _joined(self._parts)
+        calls = [call for _, call in sorted(parts.get("tool_calls", {}).items())]
+        return {**parts, **({"tool_calls": calls} if calls else {})}
 
     def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
         """The delta from the message so far to `whole`: {} if both are equal, None if `whole` begins otherwise."""
-        missing = _missing_part(self._parts, _by_index(whole))
+        missing = _missing_part(_joined(self._parts), _by_index(whole))
         if missing is not None and "tool_calls" in missing:
             missing["tool_calls"] = [{"index": index, **call} for index, call in missing["tool_calls"].items()]
         return missing
@@ -146,15 +191,35 @@ def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta: texts and lists are joined, except names and ids. Values of another type are ignored."""
+    """Add a delta in place: texts and lists are joined, except names and ids. Values of another type are ignored."""
     for name, value in delta.items():
         before = message.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
             _merge(before, value)
-        elif isinstance(before, str | list) and type(before) is type(value) and name not in ("id", "type", "name"):
-            message[name] = before + value  # type: ignore[operator] # both have the same type
+        elif isinstance(before, str | GrowingText) and isinstance(value, str):
+            if name in ("id", "type", "name"):
+                message[name] = value
+            else:
+                text = message[name] = before if isinstance(before, GrowingText) else GrowingText(before)
+                text.add(value)
+        elif isinstance(before, list) and isinstance(value, list):
+            before += value
         elif value is not None and (before is None or type(before) is type(value)):
-            message[name] = dict(value) if isinstance(value, Mapping) else value
+            message[name] = _own(value)
+
+
+def _own(value: Any) -> Any:
+    """A copy whose objects and lists may grow; the objects in lists are not copied, since they do not."""
+    if isinstance(value, Mapping):
+        return {name: _own(item) for name, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def _joined(value: Any) -> Any:
+    """The value with texts in place of GrowingTexts."""
+    if isinstance(value, dict):
+        return {name: _joined(item) for name, item in value.items()}
+    return str(value) if isinstance(value, GrowingText) else value
 
 
 def _missing_part(message: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
     LARGE,
     LOGPROBS,
+    MAX_PARTS,
     TEXTS,
     MessageParts,
     clean,
@@ -163,13 +164,7 @@ class ModelReply:
             choices = listed(part.get("choices"))
             if not (choices or part.keys() <= _KNOWN["more"] - {"error"}):
                 self._note = self._note or server_message({**part, "code": None, "type": None})
-            for choice in choices:
-                index = count_of(choice.get("index"))
-                self._choice = self._choice if self._choice is not None and self.size else index
-                # Another index after text is a second answer. Some servers send text and calls in two choices.
-                if index in (self._choice, None):
-                    self._has_choice = True
-                    self._take(choice)
+            self._take_choices(choices)
         if self.size + self._media_size > size:  # an answer follows, so the message was no error
             self._note, self._empty = "", 0
             if not (self.delta or self.finish or self._halves):
@@ -178,6 +173,17 @@ class ModelReply:
         self._empty += 1
         if self._empty > MAX_EMPTY:
             raise BrokenReply(f"the reply has more than {MAX_EMPTY} events in sequence without content")
+
+    def _take_choices(self, choices: list[Mapping[str, Any]]) -> None:
+        if len(choices) > MAX_CALLS:
+            raise BrokenReply(f"a value of the reply has more than {MAX_CALLS} choices")
+        for choice in choices:
+            index = count_of(choice.get("index"))
+            self._choice = self._choice if self._choice is not None and self.size else index
+            # Another index after text is a second answer. Some servers send text and calls in two choices.
+            if index in (self._choice, None):
+                self._has_choice = True
+                self._take(choice)
 
     def _take_text(self, value: Any) -> bool:
         """Read a chunk that differs from the last one only in its text, as most do. Returns whether it was one."""
@@ -255,18 +261,24 @@ class ModelReply:
         """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""
         if isinstance(content, str):
             return content
-        text = kind = ""
-        for part in content if isinstance(content, list) else [content]:
+        text, kind, images, further = "", "", list[Any](), dict[str, list[str]]()
+        parts = content if isinstance(content, list) else [content]
+        if len(parts) > MAX_PARTS:
+            raise BrokenReply(f"the content of the reply has more than {MAX_PARTS} parts")
+        for part in parts:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
-                field = _PARTS[kind]
-                fields[field] = words_of(fields.get(field)) + words_of(part.get(kind) or part)
+                further.setdefault(_PARTS[kind], []).append(words_of(part.get(kind) or part))
             elif "image" in kind:
-                fields["images"] = [*listed(fields.get("images")), part]
+                images.append(part)
             elif "audio" in kind:
                 fields["audio"] = next(filter(None, map(part.get, ("audio", kind))), part)
             else:
                 text += words_of(part)
+        for field, texts in further.items():
+            fields[field] = words_of(fields.get(field)) + "".join(texts)
+        if images:
+            fields["images"] = [*listed(fields.get("images")), *images]
         is_read = text or kind in _PARTS or "image" in kind or "audio" in kind
         if isinstance(content, dict) and content and not is_read and not {*TEXTS} & {*content}:
             return json.dumps(content, ensure_ascii=False)  # an answer in JSON
@@ -296,9 +308,8 @@ class ModelReply:
             return self._complete_characters(name, value)
         if name in ("annotations", "images"):
             value = listed(value)
-        if isinstance(value, list) and isinstance(known := self.message.whole.get(name), list):
-            # Clients join lists by the index of each object.
-            value = [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, len(known))]
+        if isinstance(value, list):
+            value = self._numbered(name, value)
         cleaned, size = clean(value)
         if name not in LARGE:
             self.size += size
@@ -308,6 +319,22 @@ class ModelReply:
         else:
             self._media_size += size
         return cleaned
+
+    def _numbered(self, name: str, value: list[Any]) -> list[Any] | None:
+        """The next objects of a list with their index, by which clients join lists. None if the list is too long."""
+        known = self.message.count(name)
+        if (known or 0) + sum(isinstance(one, dict) for one in value) > MAX_PARTS:
+            if name in LARGE:
+                raise BrokenReply(f"the reply has more than {MAX_PARTS} objects in {name}")
+            self._omit(name)
+            return None
+        if known is None:
+            return value
+        return [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, known)]
+
+    def _omit(self, name: str) -> None:
+        if len(self.omitted) < MAX_CALLS:
+            self.omitted.add(whole_characters(name)[:64])
 
     def _keep(self, kind: str, part: Mapping[str, Any]) -> None:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
@@ -324,12 +351,13 @@ class ModelReply:
             field, (cleaned, size) = whole_characters(name), clean(value)
             self._more_size += size + len(field)
             if self._more_size > MAX_MESSAGE:
-                self.omitted |= {field[:64]} if len(self.omitted) < MAX_CALLS else set()
+                self._omit(name)
                 continue
             before = kept.get(field)
             if is_joined and isinstance(before, list):
-                cleaned = before + cleaned
-            elif isinstance(before, dict) and isinstance(cleaned, dict):
+                before += cleaned
+                continue
+            if isinstance(before, dict) and isinstance(cleaned, dict):
                 cleaned = before | cleaned
             kept[field] = cleaned
 
@@ -381,9 +409,8 @@ class ModelReply:
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):
             call = None
-        known = "" if call is None else self.message.call_text(call.place)
-        is_empty = text.strip() in ("{}", "null", known) and (not known or is_json(known))
-        if (known and not isinstance(sent, str)) or (kind == "function" and is_empty):
+        known = 0 if call is None else self.message.call_size(call.place)
+        if (known and not isinstance(sent, str)) or (kind == "function" and self._repeats(call, text=text.strip())):
             text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:
             text = self._complete_characters(call.place, text)
@@ -431,6 +458,14 @@ class ModelReply:
             return None if is_named or server_id or is_json(self.message.call_text(call.place)) else call
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
+
+    def _repeats(self, call: _Call | None, *, text: str) -> bool:
+        """Whether the arguments of a piece are empty, or all of the call's arguments again."""
+        size = 0 if call is None else self.message.call_size(call.place)
+        if text not in ("", "{}", "null") and len(text) != size:
+            return False
+        known = "" if call is None else self.message.call_text(call.place)
+        return text in ("{}", "null", known) and (not known or is_json(known))
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str, index: int | None) -> bool:
         """Whether a piece begins another call than `call`: it has another id, or a name after complete arguments."""

@@ -12,6 +12,7 @@ from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable
 from ragbandit.router.api.openai.requests import ChatQuestion, OpenAIBody, chat_question, configured
+from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
@@ -89,7 +90,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     Made for clients of Anthropic's Messages (docs/anthropic.md). The reply's `id` is "msg_" and the id of the decision;
     use that id to send feedback.
     """
-    question = message_question(request, body, key=idempotency_key)
+    question = await read_body(request, message_question, request, body, key=idempotency_key)
     return await ChatExchange(request, question, whole=message_reply, stream=MessageStream).reply()
 
 
@@ -99,7 +100,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     summary="Count the tokens of a message",
     responses={200: an_object("`input_tokens`: an estimate.")},
 )
-async def count_tokens(body: MessagesBody) -> Response:
+async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""
-    chat = read_chat(chat_of(body.fields(), joined=True)[0], passed=True)
+    chat = await read_body(request, lambda: read_chat(chat_of(body.fields(), joined=True)[0], passed=True))
     return JsonReply({"input_tokens": chat.facts[TOKENS]})

@@ -15,6 +15,7 @@ from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable
 from ragbandit.router.api.openai.errors import ServerFault
 from ragbandit.router.api.openai.requests import configured
+from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.storage.access.spending import book, spenders_of
@@ -57,7 +58,8 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     options, seconds = router.settings.embeddings, router.settings.budget.seconds
     if server is None or options is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
-    sent, counts = {name: storable(value, field=name) for name, value in body}, dict[str, int]()
+    sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})
+    counts = dict[str, int]()
     tenant, prices = caller.tenant or "default", options.token_prices
     await paced(request, Query(text="", tenant=tenant, api_key=caller.key))
     try:

@@ -11,6 +11,7 @@ from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
+from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
@@ -68,7 +69,7 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     Made for clients of OpenAI's interface (docs/openai.md). The reply's `id` is "chatcmpl-" and the id of the decision;
     use that id to send feedback.
     """
-    question = requests.completion_question(request, body, key=idempotency_key)
+    question = await read_body(request, requests.completion_question, request, body, key=idempotency_key)
     include_usage = bool((body.stream_options or {}).get("include_usage"))
     open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
     stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)

@@ -8,12 +8,13 @@ from typing import Any, Final, cast
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.openai.chats import read_chat
+from ragbandit.router.api.openai.chats import Chat, read_chat
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.items import is_reference
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
+from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
@@ -88,9 +89,8 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
             earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
     facts[QUOTED] = list[Json](await _insert_items(request, body))
-    sent, facts["ignored"] = body.sent(before)
-    passed, skip = bool(router_of(request).service.step(Needs).passing), instructions + len(before)
-    chat = read_chat(sent, at="input", skip=skip, passed=passed)
+    skip = instructions + len(before)
+    chat, facts["ignored"] = await read_body(request, _chat_of, request, body, before=before, skip=skip)
     if len(chat.sent["messages"]) == skip:
         raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
     if before and chat.sent["messages"][skip - 1].get("tool_calls"):
@@ -100,7 +100,16 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     if named_id is None:
         facts[NAMED_ID] = False
     ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
-    return chat_question(request, body, chat=chat, earlier=earlier, facts=facts, **ids)
+    return await read_body(request, chat_question, request, body, chat=chat, earlier=earlier, facts=facts, **ids)
+
+
+def _chat_of(
+    request: Request, body: ResponseBody, *, before: Sequence[dict[str, Any]], skip: int
+) -> tuple[Chat, list[Json]]:
+    """Returns (the chat of a response, names of what it lacks). skip: number of messages before those of the input."""
+    sent, ignored = body.sent(before)
+    passed = bool(router_of(request).service.step(Needs).passing)
+    return read_chat(sent, at="input", skip=skip, passed=passed), ignored
 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:

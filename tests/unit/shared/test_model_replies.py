@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.message_parts import MAX_PARTS, GrowingText, MessageParts
 from ragbandit.shared.model_servers.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
@@ -426,3 +427,50 @@ def test_an_answer_in_audio_comes_in_pieces():
     pieces = [{"id": "a1", "data": "AA"}, {"data": "BB", "transcript": "Ro"}, {"transcript": "me", "expires_at": 5}]
     reply = read(*(chunk({"audio": one}) for one in pieces))
     assert reply.message.whole["audio"] == {"id": "a1", "data": "AABB", "transcript": "Rome", "expires_at": 5}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        whole({"content": [{"type": "image"}] * (MAX_PARTS + 1)}),
+        whole({"content": [{"type": "thinking", "thinking": "a"}] * (MAX_PARTS + 1)}),
+        whole({"thinking_blocks": [{"a": 1}] * (MAX_PARTS + 1)}),
+        {"choices": [{"index": 0, "delta": {"content": "a", "x": [1]}}] * (MAX_CALLS + 1)},
+    ],
+    ids=["images", "thoughts", "blocks", "choices"],
+)
+def test_the_objects_of_a_reply_are_counted(value):
+    """A value with more parts, blocks or choices than a message may have fails, since each of them takes time."""
+    with pytest.raises(BrokenReply, match="more than"):
+        read(value)
+
+
+def test_an_answer_is_not_lost_to_a_long_list():
+    """A list of too many objects under an unknown name is left out and named; the answer stands."""
+    reply = read(whole({"content": "a", "mine": [{}] * (MAX_PARTS + 1)}))
+    assert (reply.text, reply.message.whole, reply.omitted) == ("a", {}, {"mine"})
+
+
+@pytest.mark.parametrize("field", ["arguments", "reasoning_content"])
+def test_a_text_in_many_pieces_is_joined_once(field, monkeypatch):
+    """The pieces of arguments and of thoughts are not copied again for each of the pieces after them."""
+    joined = []
+    whole_text = GrowingText.__str__
+    monkeypatch.setattr(GrowingText, "__str__", lambda self: joined.append(1) or whole_text(self))
+    reply = ModelReply()
+    for number in range(500):
+        call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "[" if not number else "1,"}}
+        reply.take(chunk({"tool_calls": [call]} if field == "arguments" else {field: "1,"}))
+    message = reply.message.whole
+    text = message["tool_calls"][0]["function"]["arguments"] if field == "arguments" else message[field]
+    assert (len(text), len(joined) < 5) == (999 if field == "arguments" else 1000, True)
+
+
+def test_what_a_reader_got_does_not_grow():
+    """A delta that was passed on keeps its lists and objects when later deltas join the message."""
+    parts = MessageParts()
+    first = {"annotations": [{"a": 1}], "audio": {"id": "x", "list": [1]}}
+    parts.add(first)
+    parts.add({"annotations": [{"a": 2}], "audio": {"list": [2]}})
+    assert first == {"annotations": [{"a": 1}], "audio": {"id": "x", "list": [1]}}
+    assert parts.whole == {"annotations": [{"a": 1}, {"a": 2}], "audio": {"id": "x", "list": [1, 2]}}

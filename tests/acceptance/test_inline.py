@@ -1,6 +1,8 @@
 """Answers in the service's own process: no worker and no Redis, with the promises that hold for workers."""
 
 import json
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +14,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
+from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, two_models
 
@@ -133,4 +136,39 @@ def test_a_killed_service_loses_no_answer(tmp_path):
             ]
             sums = spent(connection, [Spender("tenant", "default")], now=time.time())
             assert sums[Spender("tenant", "default")].day == pytest.approx(sum(costs))
+        database.close()
+
+
+def test_a_question_that_ends_two_processes_fails_and_harms_nobody(tmp_path):
+    """A question whose run ended the service runs once more, in a process of its own, and fails if that ends too."""
+    question = "always:silence ends processes"
+    with FaultyModels() as server, running_systems(tmp_path) as make:
+        system = make(**models(server))
+        database = open_database(system.settings)
+
+        def holder():
+            with database.read() as connection:
+                claim = connection.execute(select(jobs.c.claimed_by).where(jobs.c.kind == "answer")).scalar()
+            return None if claim is None else ProcessIdentity.from_key(claim)
+
+        with client_of(system) as client, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(asked, client, question)
+            until(lambda: server.requests_of(question), seconds=20)
+            service = holder()
+            system.kill("api-1")
+            assert isinstance(waiting.exception(10), httpx.TransportError)
+        system.start_process("api-1")
+        until(lambda: len(server.requests_of(question)) == 2, seconds=30)
+        apart = holder()
+        assert apart.pid != service.pid
+        os.kill(apart.pid, signal.SIGKILL)
+
+        def ended():
+            with database.read() as connection:
+                return connection.execute(select(outcomes.c.status, outcomes.c.stop_reason)).first()
+
+        until(ended, seconds=30)
+        with client_of(system) as client:
+            assert asked(client, "plain")[:2] == (200, "Paris")
+        assert (tuple(ended()), len(server.requests_of(question))) == (("failed", "worker_died"), 2)
         database.close()

@@ -1,6 +1,7 @@
 """Context: the parts that a process has loaded."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,9 @@ class Context:
     )
     #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
+    #: time.monotonic() of the last look for questions whose run ended a process, and whether one waits for too long
+    looked_again_at: float = -math.inf
+    is_overdue: bool = False
     wake_versions: Callable[[], None] = lambda: None
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)

@@ -233,10 +233,10 @@ def stop_cancelled(context: Context) -> None:
 def keep_claims(context: Context) -> None:
     """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
     for claims, active in context.claimed():
-        claims.renew(active.ids())
-        freed = claims.free_lost(held=active.ids())
+        claims.renew(active.held())
+        freed = claims.free_lost(held=active.held())
         if freed:
             extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:5])}
-            log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=extra)
+            log.warning("a process ended while it ran decisions; each of them runs once more, alone", extra=extra)
         if claims is context.queue:
             context.notifier.request_answers(freed)

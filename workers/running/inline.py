@@ -1,12 +1,11 @@
 """Answers in the process of the HTTP service, by arms that only wait for servers: they need no worker and no Redis.
 
-The transaction that stores a decision also claims it. If the process dies, another process takes over the decision.
+The transaction that stores a decision also claims it. If the process dies, the decision runs once more, apart.
 """
 
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,9 +21,10 @@ from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.apart import AnswersApart
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopWatch
-from ragbandit.workers.running.runs import ActiveRun
+from ragbandit.workers.running.runs import ActiveRun, ActiveRuns
 from ragbandit.workers.running.tasks import AnswerJob, end_if_blocked, job_of
 from ragbandit.workers.setup.generators import WorkerArm
 
@@ -48,9 +48,8 @@ class InlineAnswers:
             jobs=router.process.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
         )
         self._context.arms = self._context.loader.load(arms)
-        self._lock = threading.Lock()
-        #: decision that is claimed and has not begun -> time.monotonic() of the claim
-        self._claimed: dict[DecisionId, float] = {}
+        self._apart = AnswersApart(router.settings, arms=list(self._context.arms), queue=self._context.queue)
+        self._context.active_runs = ActiveRuns(forget_s=SERVE_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routines: list[Routine] = []
@@ -62,6 +61,7 @@ class InlineAnswers:
         self._routines = [
             *housekeeping.routines_of(self._context),
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
+            Routine("answer again what ended a process", self._apart.look, every_s=1.0, at_end=self._apart.end).start(),
             Routine("watch the event loop", partial(self._watch, thread=threading.get_ident()), every_s=1.0).start(),
         ]
         self._router.process.run_inline(self)
@@ -70,30 +70,20 @@ class InlineAnswers:
         candidates = [
             decision.id for decision in decisions if decision.run_by == "worker" and decision.arm in self._context.arms
         ]
-        now = time.monotonic()
-        with self._lock:
-            # Forget older claims: their callers no longer wait.
-            self._claimed = {key: since for key, since in self._claimed.items() if since >= now - SERVE_S}
-            room = max(0, self._most - len(self._claimed) - len(self._context.active_runs.ids()))
-            claimed = dict.fromkeys(candidates[:room], now)
-            self._claimed |= claimed
+        claimed = self._context.active_runs.claim(candidates, most=self._most)
         return dict.fromkeys(claimed, self._context.queue.process.key)
 
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
-        with self._lock:
-            for key in ids:
-                self._claimed.pop(key, None)
+        self._context.active_runs.unclaim(ids)
 
     def begin(
         self, decision: Decision, *, live: bool, committed: "Future[Decision] | None" = None
     ) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        with self._lock:
-            if self._claimed.pop(decision.id, None) is None or self._context.ending.is_set():
-                return None
         run = ActiveRun(
             decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat, committed=committed
         )
-        self._context.active_runs.begin(run)
+        if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
+            return None
         waiting = self._router.process.answers.expect(decision)
         stream = ReadStream(decision.id, wake=lambda: None) if live else None
         job = AnswerJob(self._context, decision=decision, run=run)
@@ -119,13 +109,15 @@ class InlineAnswers:
             await arm.retriever.close()
 
     def _take_waiting(self) -> None:
-        """Claim decisions that no process runs, because their service died or was busy."""
+        """Claim decisions that no process has run, because the services were busy."""
         context, loop = self._context, self._loop
-        while loop is not None and len(context.active_runs.ids()) < self._most and not context.ending.is_set():
-            claimed = context.queue.claim(within=list(context.arms))
+        while loop is not None and len(context.active_runs.held()) < self._most and not context.ending.is_set():
+            claimed = context.queue.claim(again=False, within=list(context.arms))
             if claimed is None:
                 return
-            loop.call_soon_threadsafe(self._spawn, context.active_runs.begin_claimed(claimed))
+            run = context.active_runs.begin_claimed(claimed)
+            if run is not None:
+                loop.call_soon_threadsafe(self._spawn, run)
 
     def _watch(self, *, thread: int) -> None:
         if self._loop is not None and not self._context.ending.is_set():

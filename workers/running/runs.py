@@ -1,8 +1,10 @@
-"""The runs that are active in this process."""
+"""What this process holds: claimed decisions that have not begun, and active runs."""
 
 import asyncio
+import math
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,18 +38,44 @@ class ActiveRun:
 
 
 class ActiveRuns:
-    """Claimed decisions that this process is running or scoring. Safe to use from several threads."""
+    """Decisions that this process has claimed: some have not begun, the others run or are scored.
 
-    def __init__(self) -> None:
+    Safe to use from several threads. forget_s: seconds after which a claimed decision that has not begun is forgotten,
+    since its caller no longer waits.
+    """
+
+    def __init__(self, *, forget_s: float = math.inf) -> None:
         self._lock = threading.Lock()
+        self._forget_s = forget_s
+        #: decision that is claimed and has not begun -> time.monotonic() of the claim
+        self._claimed: dict[DecisionId, float] = {}
         self._runs: dict[DecisionId, ActiveRun] = {}
 
-    def begin(self, run: ActiveRun) -> ActiveRun:
+    def claim(self, ids: Sequence[DecisionId], *, most: int) -> list[DecisionId]:
+        """Claim the first of these decisions, so that at most `most` are held. Returns the claimed ones."""
+        now = time.monotonic()
         with self._lock:
+            self._claimed = {key: since for key, since in self._claimed.items() if since >= now - self._forget_s}
+            room = max(0, most - len(self._claimed) - len(self._runs))
+            claimed = [key for key in ids if key not in self._runs][:room]
+            self._claimed |= dict.fromkeys(claimed, now)
+        return claimed
+
+    def unclaim(self, ids: Iterable[DecisionId]) -> None:
+        with self._lock:
+            for key in ids:
+                self._claimed.pop(key, None)
+
+    def begin(self, run: ActiveRun, *, if_claimed: bool = False) -> ActiveRun | None:
+        """Returns the run; None if the decision runs already, or with `if_claimed` if it is not claimed here."""
+        with self._lock:
+            is_claimed = self._claimed.pop(run.decision_id, None) is not None
+            if run.decision_id in self._runs or (if_claimed and not is_claimed):
+                return None
             self._runs[run.decision_id] = run
         return run
 
-    def begin_claimed(self, job: ClaimedDecision) -> ActiveRun:
+    def begin_claimed(self, job: ClaimedDecision) -> ActiveRun | None:
         return self.begin(ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, chat=job.chat))
 
     @contextmanager
@@ -68,7 +96,13 @@ class ActiveRuns:
             run.stop.set_result(None)
             return True
 
+    def held(self) -> list[DecisionId]:
+        """All decisions that this process has claimed, begun or not."""
+        with self._lock:
+            return [*self._runs, *self._claimed]
+
     def ids(self) -> list[DecisionId]:
+        """The decisions that have begun."""
         with self._lock:
             return list(self._runs)
 

@@ -37,7 +37,7 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
     job = scorer.queue.claim(now=time.time())
     if isinstance(job, ScoreJob):
         run = scorer.active.begin(ActiveRun(decision_id=job.decision_id, tries=job.attempt))
-        return partial(score, context, scorer, job=job, run=run)
+        return None if run is None else partial(score, context, scorer, job=job, run=run)
     return None if job is None else partial(_log_refusal, scorer, job)
 
 

@@ -24,6 +24,7 @@ from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import SUCCESSOR, link_of
+from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
@@ -40,8 +41,12 @@ from ragbandit.workers.setup.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 
-#: a question fails after this number of runs without an outcome, because it probably kills its workers
-MAX_TRIES = 3
+#: A question fails after this number of runs without an outcome: its runs probably end their processes. The second run
+#: is alone in its process, so that no other question fails with it.
+MAX_TRIES = 2
+#: time for which a question whose run ended a process waits behind other questions, seconds; then a worker lets its
+#: runs end, and runs it alone
+AGAIN_S = 10.0
 #: seconds after its time budget at which a run is abandoned, because the arm blocks or ignores its cancellation
 MARGIN_S = 5.0
 #: time without a response after which the event loop counts as blocked, seconds
@@ -52,14 +57,25 @@ KEEP_S = 600.0
 
 def next_answer(context: Context) -> Callable[[], None] | None:
     """Claim the next decision. Returns the function that answers it; None if no decision waits."""
-    # A question that killed its worker may kill the next worker too, and that counts as a try of every question that
-    # this worker runs. So a worker runs only one question on its last try: a second one would fail with the first.
-    last_try = MAX_TRIES - 1
-    tries = last_try if context.active_runs.most_tries() >= last_try else None
+    runs = context.active_runs
+    if runs.most_tries() > 0 or (runs.ids() and _is_overdue(context)):
+        return None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
-    full = full_arms(context.arms, running=context.active_runs.arms())
-    claimed = context.queue.claim(tries=tries, without=full)
-    return None if claimed is None else partial(answer, context, context.active_runs.begin_claimed(claimed))
+    full = full_arms(context.arms, running=runs.arms())
+    claimed = None if _is_overdue(context) else context.queue.claim(again=False, without=full)
+    if claimed is None and not runs.ids():
+        claimed = context.queue.claim(again=True, without=full)
+    run = None if claimed is None else runs.begin_claimed(claimed)
+    return None if run is None else partial(answer, context, run)
+
+
+def _is_overdue(context: Context) -> bool:
+    """Whether a question whose run ended a process waits for longer than AGAIN_S. Looked up once a second."""
+    now = time.monotonic()
+    if now >= context.looked_again_at + 1.0:
+        context.looked_again_at = now
+        context.is_overdue = context.queue.waits_again(since=steady_clock().now() - AGAIN_S)
+    return context.is_overdue
 
 
 def answer(context: Context, run: ActiveRun) -> None:

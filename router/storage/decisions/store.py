@@ -246,6 +246,13 @@ class DecisionStore:
                     blank = _NO_OUTCOME_TEXTS if decided[key]["is_erased"] else {}
                     call = tool_turns.called(outcome, request=decided[key]["request"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
+            again = [
+                outcome
+                for outcome, row in zip(group, rows, strict=True)
+                if run_by.get(outcome.decision_id) == outcome.run_by == "worker"
+                and row["body_hash"] != hashes[outcome.decision_id]
+            ]
+            count_spending(moves, again, rows=decided)  # a second run has no row, but it was paid for
             if new:
                 insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
                 flagged = [row for row in waits() if row["decision_id"] in new]

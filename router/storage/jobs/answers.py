@@ -27,6 +27,7 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 _IS_ANSWER: Final = jobs.c.kind == "answer"
 _WAITS: Final = jobs.c.claimed_by.is_(None)
+_HAS_RUN: Final = jobs.c.tries > 0
 #: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
 #: dialect -> query for the time and two turns. upcoming: lowest turn of a waiting decision, else highest turn of a
@@ -135,18 +136,19 @@ class AnswerQueue(Claims):
     def claim(
         self,
         *,
-        tries: int | None = None,
+        again: bool | None = None,
         without: Collection[ArmName] = (),
         within: Collection[ArmName] | None = None,
         only: DecisionId | None = None,
     ) -> ClaimedDecision | None:
         """Claim the next decision that meets all conditions, and count a try. Returns None if no decision does.
 
-        tries: the decision has fewer tries. without, within: the drawn arm is none, or one, of these arms.
+        again: whether the decision has run before, in a process that ended; None for both.
+        without, within: the drawn arm is none, or one, of these arms.
         """
         where: list[ColumnElement[bool]] = []
-        if tries is not None:
-            where.append(jobs.c.tries < tries)
+        if again is not None:
+            where.append(_HAS_RUN if again else jobs.c.tries == 0)
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))
         if only is not None:
@@ -161,6 +163,15 @@ class AnswerQueue(Claims):
             return None
         chat = json.loads(row["facts"]).get("chat", {})
         return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
+
+    def waits_again(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
+        """Whether a decision waits that has run in a process that ended. since: it was made before this time."""
+        where = [_HAS_RUN]
+        if within is not None:
+            where.append(jobs.c.arm.in_(sorted(within)))
+        if since is not None:
+            where.append(jobs.c.due_at < since)
+        return self.wait(*where)
 
     def drop(self, decision_id: DecisionId) -> None:
         """Remove a decision that was deleted or already has an outcome."""

@@ -122,7 +122,7 @@ def test_an_outcome_ends_the_wait(ask, store, queue):
 
 
 def test_tries_are_counted(ask, queue):
-    """A claim counts one try, unless it is given back; a claim can leave out what was tried too often."""
+    """A claim counts one try, unless it is given back; a claim can ask for what has run before, or for the rest."""
     ask("d1")
     assert queue.claim().tries == 0
     queue.give_back("d1")
@@ -130,8 +130,9 @@ def test_tries_are_counted(ask, queue):
     queue.free_lost(held=["d1"])
     run_out(queue._database)
     assert queue.free_lost(held=[]) == ["d1"]
-    assert queue.claim(tries=1) is None
-    assert queue.claim(tries=2).tries == 1
+    assert queue.waits_again()
+    assert queue.claim(again=False) is None
+    assert queue.claim(again=True).tries == 1
 
 
 def test_to_the_front(ask, database, queue):

@@ -1,10 +1,13 @@
 """The job "answer" in a worker: counted, cancelled, given up, and questions that kill workers."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
+from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.running import tasks
@@ -42,11 +45,11 @@ def test_an_answered_question_waits_no_more(serve):
 
 
 def test_a_question_that_kills_its_workers_is_given_up(serve):
-    """After three tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
+    """After two tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
     outcome, context = serve(tries=tasks.MAX_TRIES)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
-    assert "3 workers died" in outcome.error
+    assert "2 workers died" in outcome.error
     assert outcome.made_by["arm"] == "single_step"
     assert context.arms["single_step"].generator.requests == []
     assert context.jobs.published == ["outcome:d1"]
@@ -103,9 +106,9 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
     assert context.arms["single_step"].retriever.closed
 
 
-@pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 3), (2, 1)])
-def test_last_tries_run_one_at_a_time(work, together, tries, most):
-    """First and second tries overlap; of questions that may fail with the next death one runs at a time."""
+@pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 1)])
+def test_a_question_whose_run_ended_a_process_runs_alone(work, together, tries, most):
+    """First tries overlap; while a second try runs, this process runs nothing else."""
     generator = Held()
     context = work(generator=generator)
     keys = ["d1", "d2", "d3"]
@@ -114,13 +117,23 @@ def test_last_tries_run_one_at_a_time(work, together, tries, most):
     threads = together(context, most)
     assert until(lambda: generator.inside == most)
     if most < len(keys):
-        assert not answer_next(context)
         context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("new"))])
-        threads += together(context)
-        assert until(lambda: generator.inside == most + 1)
+        assert not answer_next(context)
     generator.free.set()
     for thread in threads:
         thread.join(20)
     while answer_next(context):
         pass
-    assert (generator.most, len(context.store.outcomes_by_id(keys))) == (3 if most == 3 else 2, 3)
+    assert (generator.most, len(context.store.outcomes_by_id(keys))) == (most, 3)
+
+
+@pytest.mark.parametrize(("age_s", "first"), [(0.0, "fresh"), (60.0, "d1")])
+def test_a_question_whose_run_ended_a_process_waits_behind_others(work, age_s, first):
+    """It runs after the questions that have not run, unless it has waited for long."""
+    context = work()
+    set_tries(context, 1)
+    with context.store.database.write() as connection:
+        connection.execute(update(jobs).values(due_at=time.time() - age_s))
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("fresh"))])
+    answer_next(context)
+    assert list(context.store.outcomes_by_id(["d1", "fresh"])) == [first]

@@ -1,0 +1,109 @@
+"""Answers again, in a process of its own, each decision whose run ended a service that runs arms itself.
+
+The process is a child of the service: `python -m ragbandit.workers.running.apart FD`. It reads the settings and the
+folders of modules from the pipe FD, runs one decision at a time, and ends when none waits. If a run ends this process
+too, its decision fails; nobody else is harmed.
+"""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import FrameType
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.serving.setup.bootstrap import judge_sample, make_jobs, open_database
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.answers import AnswerQueue
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.telemetry.logs import set_service_log
+from ragbandit.shared.processes.child_process import ChildProcess, end
+from ragbandit.shared.processes.this_process import end_with_parent
+from ragbandit.shared.types import ArmName, PolicyLabel
+from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import EventLoop
+from ragbandit.workers.running.tasks import answer
+from ragbandit.workers.setup.generators import inline_arms
+
+log = logging.getLogger("ragbandit.worker")
+
+
+class AnswersApart:
+    """Starts the process when a decision waits for it. arms: the arms that the service runs itself."""
+
+    def __init__(self, settings: Settings, *, arms: Sequence[ArmName], queue: AnswerQueue) -> None:
+        self._settings, self._arms, self._queue = settings, arms, queue
+        self._child: ChildProcess | None = None
+
+    def look(self) -> None:
+        """Start the process if it does not run and a decision waits. Raises StoreError."""
+        if (self._child is not None and self._child.lives()) or not self._queue.waits_again(within=self._arms):
+            return
+        ours, theirs = Pipe()
+        with closing(ours), closing(theirs):
+            file = theirs.fileno()
+            command = [sys.executable, "-m", __name__, str(file)]
+            self._child = ChildProcess("apart", command=command, pass_fds=[file])
+            self._child.start()
+            sent = {"settings": self._settings.model_dump(mode="json"), "path": sys.path}
+            ours.send_bytes(json.dumps(sent).encode())
+
+    def end(self) -> None:
+        """End the process; it gives its decision back."""
+        if self._child is not None:
+            end([self._child], drain_s=1.0, cut_off_s=1.0)
+
+
+def main() -> None:
+    """Answer the waiting decisions one by one."""
+    end_with_parent()
+    with closing(Connection(int(sys.argv[1]))) as pipe:
+        sent = json.loads(pipe.recv_bytes())
+    sys.path[:] = sent["path"]
+    settings = Settings.model_validate(sent["settings"])
+    set_service_log(settings.log.format)
+    label = PolicyLabel(settings.policy.label)
+    with closing(open_database(settings, make=False)) as database, closing(make_jobs(settings)) as jobs:
+        store = DecisionStore(
+            database,
+            label=label,
+            text=settings.log.text,
+            context=frozenset(settings.context),
+            judge=judge_sample(settings),
+            check=settings.reward.check is not None,
+        )
+        # Without Redis every call of `jobs` fails, as in a service that runs arms itself.
+        context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs)  # type: ignore[arg-type]
+        context.arms, context.loop = context.loader.load(inline_arms(settings)), EventLoop()
+        _answer_all(context)
+
+
+def _answer_all(context: Context) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        context.ending.set()
+        if context.loop is not None:
+            context.loop.interrupt()
+
+    signal.signal(signal.SIGTERM, interrupt)
+    routines = housekeeping.routines_of(context)
+    try:
+        while not context.ending.is_set():
+            claimed = context.queue.claim(again=True, within=list(context.arms))
+            run = None if claimed is None else context.active_runs.begin_claimed(claimed)
+            if run is None:
+                return
+            log.info("a decision whose run ended a process runs again, alone", extra={"decision": run.decision_id})
+            answer(context, run)
+    finally:
+        for routine in routines:
+            routine.close()
+        context.close()
+
+
+if __name__ == "__main__":
+    main()

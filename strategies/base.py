@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Json, Message
+from ragbandit.shared.types import Cost, Json, Message
 
 Result = TypeVar("Result")
 
@@ -60,6 +60,13 @@ class Sampling:
                 raise InvalidInput(f"{getattr(self, name)!r} is out of range", field=f"sampling.{name}")
 
 
+@dataclass(kw_only=True, slots=True)
+class Account:
+    """What was spent so far: by the attempts of a call that gave no completion, or by a run."""
+
+    cost: Cost = field(default_factory=Cost)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """A call to a model. Generators ignore fields that they do not support, so that new fields can be added."""
@@ -86,6 +93,9 @@ class Request:
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
+    #: The generator adds the tokens and dollars of attempts that give no completion: they failed, were repeated or were
+    #: cancelled after the model was asked. A completion has its own cost
+    lost: Account = field(default_factory=Account, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +169,7 @@ class Generator(Protocol):
         """Number of the prompt's tokens with the chat template, or an upper bound. Called often, on the event loop."""
 
     async def complete(self, request: Request) -> Completion:
-        """Continue the prompt. Raises ArmFailed if the model cannot answer, CallBroke if a failed call cost tokens."""
+        """Continue the prompt. Raises ArmFailed if the model cannot answer. See `Request.lost`."""
 
     async def close(self) -> None:
         """Release connections and threads; not called while a call runs. A second call does nothing."""

@@ -6,9 +6,8 @@ import traceback
 from collections import Counter
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError
-from ragbandit.shared.model_servers.failures import Failure, ServerFailed
+from ragbandit.shared.model_servers.failures import ServerFailed
 from ragbandit.shared.texts.redaction import error_in_short, without_secrets
-from ragbandit.shared.types import Cost
 
 logger = logging.getLogger("ragbandit.arms")
 
@@ -24,14 +23,6 @@ class OutOfBudget(Exception):
     def __init__(self, cap: str) -> None:
         self.cap = cap
         super().__init__(f"the budget of {cap} ran out")
-
-
-class CallBroke(ServerFailed):
-    """A failed call to a model had a cost: `spent` has the call's tokens and dollars."""
-
-    def __init__(self, message: str, *, spent: Cost, remedy: str | None = None, failure: Failure | None = None) -> None:
-        super().__init__(message, remedy=remedy, failure=failure or Failure(kind="unreadable"))
-        self.spent = spent
 
 
 class PromptTooLong(ArmFailed):

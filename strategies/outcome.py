@@ -23,7 +23,7 @@ from ragbandit.shared.types import (
     count_steps,
 )
 from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
-from ragbandit.strategies.base import Generator, Passage, Retriever
+from ragbandit.strategies.base import Account, Generator, Passage, Retriever
 from ragbandit.strategies.failures import (
     OutOfBudget,
     QuestionTooLong,
@@ -65,6 +65,7 @@ async def run_strategy(
     spans: Spans = NO_SPANS,
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
+    account: Account | None = None,
 ) -> Outcome:
     """Run the arm on the query. A failing arm gives an outcome, not an exception. The outcome has a status:
 
@@ -77,7 +78,7 @@ async def run_strategy(
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
     source_chars: maximum number of characters that are stored of a source's text.
-    named: see `made_by`. budget, spans, has_successor: see `Run`.
+    named: see `made_by`. budget, spans, has_successor, account: see `Run`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
@@ -91,6 +92,7 @@ async def run_strategy(
         spans=spans,
         stream=stream,
         has_successor=has_successor,
+        account=account or Account(),
     )
     end = await _run_until_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
     end = _checked_end(end, delivered=stream.delivered, arm=strategy.name)

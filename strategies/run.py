@@ -23,6 +23,7 @@ from ragbandit.shared.types import (
 from ragbandit.strategies.answer_stream import AnswerStream, Settle, progress_note
 from ragbandit.strategies.base import (
     PACKED_TOKENS,
+    Account,
     Completion,
     Generator,
     Hit,
@@ -34,7 +35,7 @@ from ragbandit.strategies.base import (
     Sampling,
     seconds_until,
 )
-from ragbandit.strategies.failures import CallBroke, OutOfBudget, error_text
+from ragbandit.strategies.failures import OutOfBudget, error_text
 
 
 def provider_of(generator: Generator) -> str:
@@ -78,7 +79,8 @@ class Run:
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
     trace: list[TraceEvent] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
+    #: receives the cost of the run, so that it is known however the run ends
+    account: Account = field(default_factory=Account)
     #: True if another arm answers when this arm fails before its first text. Failed calls are then not repeated
     has_successor: bool = False
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
@@ -90,6 +92,15 @@ class Run:
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     #: what refused the last round: "cap" for the arm's own cap, "budget" for the budget; None if the round was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def cost(self) -> Cost:
+        """The cost so far, without `seconds_total`."""
+        return self.account.cost
+
+    @cost.setter
+    def cost(self, cost: Cost) -> None:
+        self.account.cost = cost
 
     @property
     def deadline(self) -> float | None:
@@ -277,10 +288,10 @@ class Run:
                 done = await self.generator.complete(request)
                 note(done)
         except BaseException as error:
-            tokens = error.spent if isinstance(error, CallBroke) else Cost()
-            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + tokens)
+            self._account_failure(error, purpose=purpose, began=began, cost=Cost(llm_calls=1) + request.lost.cost)
             raise
         spent = time.monotonic() - began
+        self.cost += request.lost.cost
         self._account(done, purpose=purpose, seconds=spent)
         if done.estimated:
             self.note_branch("tokens_estimated", purpose)

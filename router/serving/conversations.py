@@ -28,12 +28,14 @@ from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.model_replies import ModelReply
-from ragbandit.shared.model_servers.openai_client import ModelServer, connect, reply_values
+from ragbandit.shared.model_servers.openai_client import ModelServer, RefusedRequest, connect, reply_values
 from ragbandit.shared.model_servers.outbound import retry_pause
-from ragbandit.shared.model_servers.token_usage import tokens_of
+from ragbandit.shared.model_servers.token_usage import Tokens, tokens_of
 from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 
 _GAP: Final = " [...] "
+#: characters per token, to estimate the tokens of a rewrite that did not end
+_TOKEN: Final = 4
 
 
 def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
@@ -187,7 +189,8 @@ class Rewriter:
 
     async def _bounded(self, query: Query) -> tuple[str | None, dict[str, Json]]:
         """Returns (rewritten question or None, facts for `request.rewrite`)."""
-        began, reply, failed = time.monotonic(), ModelReply(), None
+        began, replies, failed = time.monotonic(), list[ModelReply](), None
+        fields = self._fields(query.messages, question=query.text)
         try:
             async with asyncio.timeout(self.settings.seconds):
                 if query.id is not None and self._store.text == "full":  # other stores contain no texts
@@ -198,45 +201,53 @@ class Rewriter:
                         return before, {"repeated": True}
                 for package in ("openai", "aiohttp"):  # imports take a second, and must not block the event loop
                     await asyncio.to_thread(__import__, package)
-                reply = await self._ask(self._fields(query.messages, question=query.text))
+                await self._ask(fields, replies=replies)
         except TimeoutError:
             failed = "timeout"
         except Exception as error:  # a failed rewrite must not fail the request
             failed = failure_of_error(error).name
         text = None
         if failed is None:
-            text, failed = parsed_rewrite(reply.text, finish=reply.finish)
+            text, failed = parsed_rewrite(replies[-1].text, finish=replies[-1].finish)
         self._note_health(failed)
         facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
-        tokens = tokens_of(reply.usage)
-        if tokens is not None and tokens.read + tokens.written:
-            self.tokens.update(prompt=tokens.read, completion=tokens.written)
-            facts |= {"prompt_tokens": tokens.read, "completion_tokens": tokens.written}
-            dollars = tokens.dollars(self._prices.get(self.model, (0.0, 0.0)))
+        read = sum(len(message["content"]) for message in fields["messages"]) // _TOKEN
+        calls = [_tokens(reply, read=read) for reply in replies]
+        if any(tokens.read + tokens.written for tokens in calls):
+            prompt, completion = sum(tokens.read for tokens in calls), sum(tokens.written for tokens in calls)
+            self.tokens.update(prompt=prompt, completion=completion)
+            facts |= {"prompt_tokens": prompt, "completion_tokens": completion}
+            dollars = sum(tokens.dollars(self._prices.get(self.model, (0.0, 0.0))) for tokens in calls)
             facts |= {"dollars": dollars} if dollars else {}
         return text, facts | ({"failed": failed} if failed else {})
 
-    async def _ask(self, fields: Mapping[str, Any]) -> ModelReply:
-        """Complete a chat in at most two attempts. Raises the error of the last one. fields: the request."""
+    async def _ask(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:
+        """Complete a chat in at most two attempts. Raises the error of the last one.
+
+        fields: the request. replies: gets the reply of each attempt, whole or not, unless the server refused the
+        request or cannot be reached
+        """
         options = self._options
         if self._server is None:
             key = os.environ.get(options.api_key_env)
             self._server = connect(base_url=options.base_url, key=key, headers=options.headers)
         for attempt in (1, 2):
             reply = ModelReply()
+            replies.append(reply)
             try:
                 async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
                     async for value in values:
                         reply.take(value)
                 reply.end()
-                break
+                return
             except Exception as error:
                 failure = failure_of_error(error)
+                if isinstance(error, RefusedRequest) or failure.kind == "unreachable":
+                    replies.pop()
                 pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
                 if attempt == 2 or pause is None or not failure.may_pass:
                     raise
             await asyncio.sleep(pause)
-        return reply
 
     def _fields(self, history: Sequence[Message], *, question: str) -> dict[str, Any]:
         options = self._options
@@ -272,6 +283,12 @@ class Rewriter:
     def _decided_text(self, decision_id: DecisionId) -> str | None:
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
+
+
+def _tokens(reply: ModelReply, *, read: int) -> Tokens:
+    """The reported tokens, else an estimate. read: estimated tokens of the prompt."""
+    written = len(reply.text) // _TOKEN
+    return tokens_of(reply.usage, read=read, written=written) or Tokens(read=read, written=written, estimated=True)
 
 
 def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store: DecisionStore) -> Rewriter | None:

@@ -30,6 +30,8 @@ _ABSTENTION_PHRASES = (
 #: an answer that starts or ends with one of these phrases abstains; case and punctuation are ignored
 ABSTENTIONS: Final = tuple(_ABSTENTION_PHRASES.split(";"))
 _MAX_DEPTH: Final = 2
+#: stop reason of a first answer that is given because the second arm failed
+SECOND_FAILED: Final = "second_failed"
 _CONDITIONS: Final = ("empty", "abstains", "differs_from", "check", "judge", "logprob")
 #: the name of an arm, or a definition such as {class: single_step, generator: small}
 _Part = Annotated[str, Field(min_length=1)] | dict[str, Any]
@@ -49,6 +51,7 @@ class CascadeParams(ArmParams):
     judge: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     #: condition: the mean log-probability of the first answer's tokens, which its model must return, is below this
     logprob: Annotated[float, Field(le=0.0)] | None = None
+    keep: bool = True  #: the first answer is given if the arm `then` fails before its first text
     forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
 
@@ -154,7 +157,8 @@ class Cascade(ParamsArm[CascadeParams]):
         """Returns the first arm's answer if no condition holds, otherwise the second arm's answer.
 
         The trace's branch "first_answer" names the condition that holds, or "it stands". While the second arm answers,
-        the first answer is the draft.
+        the first answer is the draft. If the second arm fails, the first answer is given with the stop reason
+        SECOND_FAILED, unless `keep` is False; the trace has the failure.
         """
         if not self._parts:
             raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")
@@ -164,7 +168,13 @@ class Cascade(ParamsArm[CascadeParams]):
             return first
         run.draft = None if first is None else first.text
         run.tell("asking another arm")
-        return await _ask_part(self._parts["then"], question=question, run=run, stream=run.stream)
+        try:
+            return await _ask_part(self._parts["then"], question=question, run=run, stream=run.stream)
+        except ArmFailed as error:
+            if first is None or is_blank(first.text) or not self._params.keep or run.stream.delivered:
+                raise
+            run.note_branch("second_answer", f"it failed: {error_text(error)}")
+            return replace(first, stop_reason=SECOND_FAILED)
 
     async def _first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
         """Ask the first arm. Returns (answer or None if it failed, reason to ask the second arm or None)."""

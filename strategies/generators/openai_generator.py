@@ -12,14 +12,21 @@ from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.model_servers.openai_client import ModelServer, cause_of, connect, is_too_long, reply_values
+from ragbandit.shared.model_servers.openai_client import (
+    ModelServer,
+    RefusedRequest,
+    cause_of,
+    connect,
+    is_too_long,
+    reply_values,
+)
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens, tokens_of
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.failures import CallBroke, RequestRefused
+from ragbandit.strategies.failures import RequestRefused
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 log = logging.getLogger("ragbandit.arms")
@@ -76,11 +83,10 @@ class OpenAiGenerator(Generator):
                 reply.end()
             done = self._completion(reply, is_late=is_late)
             await feed.end(done.text)
-        except ArmFailed as error:
-            raise self._broke(error, reply=reply) from error
-        except RagBanditError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            self._note_loss(error, reply=reply)
+            if isinstance(error, RagBanditError) or not isinstance(error, Exception):
+                raise
             raise self._failed(error, reply=reply) from error
         return done
 
@@ -151,7 +157,10 @@ class OpenAiGenerator(Generator):
                 pause = self._pause(error, reply=reply, silence=silence)
                 if pause is None:
                     raise
+                self._note_loss(error, reply=reply)
+            reply.was_sent = False
             await asyncio.sleep(pause)
+            reply.was_sent = True
 
     def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
         """Returns (body of the request, fields of the chat that it lacks)."""
@@ -239,16 +248,19 @@ class OpenAiGenerator(Generator):
         if reply.request.chat is not None and failure.kind == "refused":
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("openai", self.provider).replace("generator.", f"{self.section}.")
-        return self._broke(ServerFailed(message, remedy=remedy, failure=failure), reply=reply)
+        return ServerFailed(message, remedy=remedy, failure=failure)
 
-    def _broke(self, error: ArmFailed, *, reply: "PartialReply") -> ArmFailed:
-        """Add the cost of the reply so far to the error, unless nothing has arrived."""
-        if not (reply.size or reply.usage):
-            return error
+    def _note_loss(self, error: BaseException, *, reply: "PartialReply") -> None:
+        """Add the cost of an attempt that failed or was cancelled: the reported usage, else an estimate of the prompt
+        and of what came. It cost nothing if no request was sent, or if the server replied with an error.
+        """
+        has_error = isinstance(error, RefusedRequest | BrokenReply) and not (reply.size or reply.usage)
+        is_unreachable = isinstance(error, Exception) and failure_of_error(error).kind == "unreachable"
+        if not reply.was_sent or has_error or is_unreachable:
+            return
         used = self._usage(reply)
-        spent = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, reply=reply))
-        failure = error.failure if isinstance(error, ServerFailed) else None
-        return CallBroke(error.message, spent=spent, remedy=error.remedy, failure=failure)
+        cost = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, reply=reply))
+        reply.request.lost.cost += cost
 
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):

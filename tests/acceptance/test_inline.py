@@ -78,22 +78,26 @@ def test_a_character_that_no_store_takes_is_replaced_for_the_caller_too(tmp_path
                 assert record["outcome"]["answer"] == text
 
 
-def test_a_caller_who_leaves_cancels_the_answer(alone):
-    """A caller who closes the connection while the model is silent ends the run as cancelled."""
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("door", ["chat/completions", "messages", "responses"])
+def test_a_caller_who_leaves_cancels_the_answer_and_pays(alone, door, stream):
+    """A caller who closes the connection while the model is silent cancels the run and pays for the prompt."""
     client, server, system = alone
-    question = "always:silence leaves"
-    body = {"model": "arm/one", "stream": True, "messages": [{"role": "user", "content": question}]}
+    question = f"always:silence leaves {door} {stream}"
+    said = {"input": question} if door == "responses" else {"messages": [{"role": "user", "content": question}]}
+    body = {"model": "arm/one", "stream": stream, "max_tokens": 9, **said}
     with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=client.base_url, timeout=0.5) as impatient:
-        impatient.post("/v1/chat/completions", json=body)
+        impatient.post(f"/v1/{door}", json=body)
     database = open_database(system.settings)
-    joined = select(outcomes.c.stop_reason).join(decisions).where(decisions.c.text == question)
+    joined = select(outcomes.c.stop_reason, outcomes.c.cost).join(decisions).where(decisions.c.text == question)
 
-    def reason():
+    def ended():
         with database.read() as connection:
-            return connection.execute(joined).scalar()
+            return connection.execute(joined).first()
 
-    until(lambda: reason() is not None, seconds=20)
-    assert reason() == "cancelled"
+    until(ended, seconds=20)
+    reason, cost = ended()
+    assert (reason, json.loads(cost)["dollars"] > 0.0) == ("cancelled", True)
     assert len(server.requests_of(question)) == 1
     database.close()
 

@@ -17,7 +17,7 @@ from ragbandit.router.serving.checks.questions import capped
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
-from ragbandit.strategies.base import Passage, Request
+from ragbandit.strategies.base import Account, Passage, Request
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
 from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
@@ -177,10 +177,11 @@ class PairedRun:
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
         assert self.judge is not None
         sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
+        lost = Account()
         try:
             prompt, score = self.judge.ask(question=row.question, answer=outcome.answer or "", sources=sources)
             deadline = time.monotonic() + self.settings.judge.seconds
-            request = Request(prompt=prompt, max_tokens=self.judge.max_tokens, deadline=deadline)
+            request = Request(prompt=prompt, max_tokens=self.judge.max_tokens, deadline=deadline, lost=lost)
             completion = await self.judge.generator.complete(request)
             self.spent += completion.dollars
             return score(completion.text)
@@ -189,6 +190,8 @@ class PairedRun:
                 self.warn(f"the judge gave no score, and the question counts for no arm: {error}")
             self._judge_failed = True
             return None
+        finally:
+            self.spent += lost.cost.dollars
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer]) -> None:
         reward = self.settings.reward

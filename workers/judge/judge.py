@@ -4,18 +4,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import Cost, Decision, Json, Outcome
-from ragbandit.strategies.base import Completion, Generator, Passage, Request, Retriever
-from ragbandit.strategies.failures import CallBroke, PromptTooLong
+from ragbandit.strategies.base import Account, Completion, Generator, Passage, Request, Retriever
+from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge import rubric
+
+_NOTHING: Final = Cost()
 
 
 class NoVerdict(Exception):
@@ -65,8 +67,13 @@ class Judge:
         self._retriever = retriever
         self._mark = partial(rubric.mark_of, secret=secret)
 
-    async def verdict(self, decision: Decision, *, outcome: Outcome, attempt: int) -> Verdict:
-        """Score an answer. attempt: from 1. Raises NoVerdict or ServerFailed, both with the cost, or Suspicious."""
+    async def verdict(
+        self, decision: Decision, *, outcome: Outcome, attempt: int, lost: Account | None = None
+    ) -> Verdict:
+        """Score an answer. attempt: from 1. Raises NoVerdict or ServerFailed, both with the cost, or Suspicious.
+
+        lost: see `Request.lost`; it also has the cost of a verdict that is cancelled
+        """
         began = time.monotonic()
         passages, passages_from = await self._passages(decision, outcome=outcome)
         material = rubric.JudgedAnswer(
@@ -80,8 +87,9 @@ class Judge:
             raise NoVerdict(str(error), spent=Spent()) from error
         if prompt.suspicious:
             raise Suspicious
-        completion = await self._complete(prompt)
-        spent = _spent(completion)
+        lost = lost or Account()
+        completion = await self._complete(prompt, lost=lost)
+        spent = spent_of(completion, lost=lost.cost)
         try:
             if completion.finish == "length":
                 raise rubric.UnreadableReply(f"the reply did not end within {self.settings.max_tokens} tokens")
@@ -102,18 +110,16 @@ class Judge:
         await self._retriever.close()
         await self.generator.close()
 
-    async def _complete(self, prompt: rubric.RubricPrompt) -> Completion:
-        deadline = time.monotonic() + self.settings.seconds
-        request = Request(prompt=prompt.prompt, max_tokens=self.settings.max_tokens, deadline=deadline)
+    async def _complete(self, prompt: rubric.RubricPrompt, *, lost: Account) -> Completion:
+        deadline, most = time.monotonic() + self.settings.seconds, self.settings.max_tokens
+        request = Request(prompt=prompt.prompt, max_tokens=most, deadline=deadline, lost=lost)
         try:
             completion = await self.generator.complete(request)
         except ArmFailed as error:
-            cost = error.spent if isinstance(error, CallBroke) else None
-            spent = Spent() if cost is None else _spent(cost)
-            raise ServerFailed(without_secrets(str(error)), spent=spent) from error
+            raise ServerFailed(without_secrets(str(error)), spent=spent_of(lost.cost)) from error
         if completion.finish == "deadline":
             message = f"the judge did not reply within {self.settings.seconds:g} s"
-            raise ServerFailed(message, spent=_spent(completion))
+            raise ServerFailed(message, spent=spent_of(completion))
         return completion
 
     async def _passages(
@@ -133,5 +139,10 @@ class Judge:
         return tuple(hit.passage for hit in hits), "search"
 
 
-def _spent(call: Completion | Cost) -> Spent:
-    return Spent(prompt_tokens=call.prompt_tokens, completion_tokens=call.completion_tokens, dollars=call.dollars)
+def spent_of(call: Completion | Cost, *, lost: Cost = _NOTHING) -> Spent:
+    """The cost of a call, with that of its attempts that were lost."""
+    return Spent(
+        prompt_tokens=call.prompt_tokens + lost.prompt_tokens,
+        completion_tokens=call.completion_tokens + lost.completion_tokens,
+        dollars=call.dollars + lost.dollars,
+    )

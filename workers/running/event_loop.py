@@ -16,6 +16,8 @@ Reply = TypeVar("Reply")
 
 #: longest wait for a generator, a retriever or the event loop to close, seconds
 CLOSE_S = 5.0
+#: time in which a cancelled coroutine ends, seconds
+END_S = 0.05
 
 
 class LoopWatch:
@@ -63,11 +65,17 @@ class EventLoop:
         try:
             return waiting.result(timeout_s)
         except BaseException:
-            waiting.cancel()  # does nothing if the coroutine itself raised the error
+            if waiting.cancel() or waiting.cancelled():  # not if the coroutine itself raised the error
+                self._let_end()
             raise
         finally:
             with self._lock:
                 self.awaited.discard(waiting)
+
+    def _let_end(self) -> None:
+        """Give a cancelled coroutine some time to end, since it counts its cost at its end."""
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(END_S), self._loop).result(2 * END_S)
 
     def interrupt(self) -> None:
         """Cancel all coroutines; their calls of `run` raise CancelledError."""

@@ -154,10 +154,15 @@ class InlineAnswers:
                         outcome = await job.work(arm, reader=writer)
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.to_thread(job.give_back))
+            await asyncio.shield(asyncio.to_thread(job.book_lost))
+            raise
+        except TimeoutError:
+            await asyncio.to_thread(job.book_lost)
             raise
         if not await job.run.is_stored():
             self._router.process.answers.answered([job.decision.id])
             log.warning("an answer is lost, since its decision could not be stored", extra=job.log_extra)
+            await asyncio.to_thread(job.book_lost)
             return None
         job.has_content = writer is not None and writer.has_content
         if outcome.status == "failed":

@@ -15,7 +15,8 @@ from ragbandit.router.storage.jobs.scores import drawn_for
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
-from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict
+from ragbandit.strategies.base import Account
+from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict, spent_of
 from ragbandit.workers.judge.reward_check import CheckFailed
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.retries import insist
@@ -113,7 +114,8 @@ def _judged(
         return None
     assert context.loop is not None
     retry_s = judging.judge.settings.retry_s
-    work = judging.judge.verdict(record.decision, outcome=outcome, attempt=job.attempt)
+    lost = Account()
+    work = judging.judge.verdict(record.decision, outcome=outcome, attempt=job.attempt, lost=lost)
     verdict, spent = None, Spent()
     try:
         verdict = context.loop.run(work, timeout_s=judging.longest_s)
@@ -124,7 +126,7 @@ def _judged(
         queue.withhold(job, suspicious=True)
     except (ServerFailed, TimeoutError) as error:
         judging.failed(error)
-        spent = error.spent if isinstance(error, ServerFailed) else spent
+        spent = error.spent if isinstance(error, ServerFailed) else spent_of(lost.cost)
         queue.put_back(job, due_at=time.time(), spent=spent, pause_s=retry_s)
     except NoVerdict as error:
         judging.worked()
@@ -133,6 +135,7 @@ def _judged(
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
+        spent = spent_of(lost.cost)
         queue.put_back(job, due_at=time.time(), spent=spent)
         if not context.ending.is_set():
             raise

@@ -18,6 +18,7 @@ from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
@@ -29,7 +30,7 @@ from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.http import Http
-from ragbandit.strategies.base import Generator, Hit, Request, Retriever
+from ragbandit.strategies.base import Account, Generator, Hit, Request, Retriever
 from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.run import NO_SPANS, NoteCompletion, NoteHits, Spans, provider_of
 from ragbandit.workers.running.context import Context
@@ -118,6 +119,8 @@ class AnswerJob:
         #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
         self.has_content = False
+        #: cost of the run, however it ends
+        self.account = Account()
 
     @property
     def longest_s(self) -> float:
@@ -141,8 +144,22 @@ class AnswerJob:
                 if not self.context.ending.is_set():
                     raise  # the arm cancelled itself
                 self.give_back()
+                self.book_lost()
                 return None
+            except TimeoutError:
+                self.book_lost()
+                raise
             return self.finish(outcome)
+
+    def book_lost(self) -> None:
+        """Charge the dollars of a run that ends without an outcome, since the question runs again."""
+        query, database = self.decision.query, self.context.store.database
+        spenders, dollars = spenders_of(query.tenant, key=query.api_key), self.account.cost.dollars
+        try:
+            book(database, spenders, dollars=dollars, now=time.time())
+        except StoreError as error:
+            extra = {**self.log_extra, "dollars": dollars, "reason": str(error)}
+            log.warning("the cost of an interrupted run is not counted in the budgets", extra=extra)
 
     def give_back(self) -> None:
         self.context.queue.give_back(self.decision.id)
@@ -266,6 +283,7 @@ class AnswerJob:
             source_chars=context.settings.log.source_chars,
             spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
             has_successor=bool(self._others),
+            account=self.account,
         )
         return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
 

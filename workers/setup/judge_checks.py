@@ -35,9 +35,12 @@ class JudgeOfArm:
         self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
 
     def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
+        """Returns (prompt, function: reply -> score). Raises ArmFailed if a text seems to address the judge."""
         settings = self._maker.settings
         material = rubric.JudgedAnswer(question=question, answer=answer, passages=tuple(sources[: settings.passages]))
         request = self._maker.prompt(material, mark=f"#{token_hex(6)}#")
+        if request.suspicious:
+            raise ArmFailed("the answer, the question or a passage seems to address the judge, so it is not judged")
 
         def score(reply: str) -> float:
             try:

@@ -133,6 +133,85 @@ def test_a_call_that_fails_after_thoughts_is_paid_for():
     assert (costs[1].prompt_tokens > 0, costs[1].completion_tokens) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    ("reply", "options", "prompt", "written"),
+    [
+        (Reply(seconds=20.0), {}, True, False),
+        (Reply(text="word " * 400, part_s=0.02), {}, True, True),
+        (Reply(seconds=20.0), {"first_piece_s": 0.3}, True, False),
+        (Reply(text="The city of Paris is it", cut=True), {}, True, True),
+        (Reply(status=503), {}, False, False),
+        (Reply(body=b"<html>a gateway</html>"), {}, False, False),
+    ],
+    ids=["silent", "writing", "late", "cut", "error", "no answer"],
+)
+def test_what_was_asked_of_a_model_is_booked(reply, options, prompt, written):
+    """A call that is cancelled, late or cut costs its prompt and what came; an error of the server costs nothing."""
+    with ScriptedServer({"": reply}) as server:
+
+        async def run_it():
+            generator = OpenAiGenerator(
+                "gpt",
+                options=OpenAiOptions(base_url=server.url, retries=0, token_prices={"gpt": (1e6, 1e6)}, **options),
+            )
+            request, task = Request(prompt=CAPITAL, max_tokens=500), None
+            task = asyncio.create_task(generator.complete(request))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            await asyncio.wait([task], timeout=0.6)
+            task.cancel()
+            await asyncio.wait([task])
+            await generator.close()
+            return request.lost.cost
+
+        cost = asyncio.run(asyncio.wait_for(run_it(), 20))
+    assert (cost.prompt_tokens > 0, cost.completion_tokens > 0) == (prompt, written)
+    assert cost.dollars == pytest.approx(cost.prompt_tokens + cost.completion_tokens)
+
+
+def test_nothing_is_booked_where_nothing_was_asked():
+    """A call that never got to the server costs nothing; a lost attempt before an answer is booked with it."""
+
+    async def refused():
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", retries=0))
+        request = Request(prompt=CAPITAL, max_tokens=5)
+        with pytest.raises(ArmFailed):
+            await generator.complete(request)
+        await generator.close()
+        return request.lost.cost
+
+    assert asyncio.run(asyncio.wait_for(refused(), 20)).prompt_tokens == 0
+
+
+def test_an_attempt_that_is_repeated_is_booked():
+    """An answer at the second attempt costs the prompt of the first one too, since the server may have read it."""
+    body = json.dumps({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]}).encode()
+    connections = []
+
+    async def hang_up_once(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        connections.append(writer)
+        if len(connections) > 1:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body))
+            writer.write(body)
+            await writer.drain()
+        writer.close()
+
+    async def call():
+        server = await asyncio.start_server(hang_up_once, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        generator = OpenAiGenerator("gpt", options=OpenAiOptions(base_url=url, retries=1))
+        request = Request(prompt=CAPITAL, max_tokens=24)
+        done = await generator.complete(request)
+        await generator.close()
+        server.close()
+        return done, request.lost.cost
+
+    done, lost = asyncio.run(asyncio.wait_for(call(), 20))
+    assert (done.text, done.estimated, len(connections)) == ("Paris", True, 2)
+    assert (lost.prompt_tokens, lost.completion_tokens) == (done.prompt_tokens, 0)
+
+
 def answered(server, *, seconds, retries=1, **more):
     async def run_it():
         options = OpenAiOptions(base_url=server.url, retries=retries, **more)

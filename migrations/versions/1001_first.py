@@ -7,9 +7,9 @@ that changes or removes something must first copy its former definition to this 
 from typing import Final
 
 from alembic import op
-from sqlalchemy import Column, MetaData, String
+from sqlalchemy import Column, String
 
-from ragbandit.router.storage.sql.tables import metadata
+from ragbandit.router.storage.sql.tables import tables_of
 
 revision = "1001"
 down_revision = None
@@ -31,23 +31,8 @@ _APPEND_ONLY: Final = {
 }
 
 
-def _first() -> MetaData:
-    first = MetaData()
-    for table in metadata.sorted_tables:
-        if "since" in table.info:
-            continue
-        copy = table.to_metadata(first)
-        for column in copy.columns:
-            if "since" in column.info:
-                column.system, column.comment = True, None  # CREATE TABLE leaves a system column out
-        later = {index.name for index in table.indexes if "since" in index.info}  # copied indexes have no info
-        for index in [index for index in copy.indexes if index.name in later]:
-            copy.indexes.remove(index)
-    return first
-
-
 def upgrade() -> None:
-    _first().create_all(op.get_bind())
+    tables_of(revision).create_all(op.get_bind())
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
     # A column added to Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.

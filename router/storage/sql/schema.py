@@ -7,13 +7,15 @@ code, so that a migration is refused while processes are connected whose code wo
 """
 
 import time
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Table, UniqueConstraint, inspect, text
 
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.database import SESSION, Database
-from ragbandit.router.storage.sql.tables import FIRST_REVISION, OLDEST_REVISION, SCHEMA_REVISION
+from ragbandit.router.storage.sql.tables import FIRST_REVISION, OLDEST_REVISION, SCHEMA_REVISION, tables_of
 from ragbandit.shared.errors import StoreError
 
 SCRIPTS: Final = "ragbandit:migrations"
@@ -54,6 +56,8 @@ def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
         return current
     if connection.dialect.name == "postgresql":
         _give_way_first(connection)
+    if current is not None:
+        check_tables(connection, revision=current)
     if pre and current is not None:
         revision = _last_safe(current, needed=OLDEST_REVISION)
     elif not pre:
@@ -94,6 +98,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
         empty = not inspect(connection).get_table_names()
         newer = current is not None and current > SCHEMA_REVISION
         if current is not None and (_may_use(connection) if newer else current >= OLDEST_REVISION):
+            check_tables(connection, revision=current)
             return current
     if empty and database.is_sqlite and make:
         return migrate(database)
@@ -102,6 +107,53 @@ def check_schema(database: Database, *, make: bool = True) -> str:
     message = f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}"
     remedy = _INSTALL if newer else "run: ragbandit migrate"
     raise StoreError(message, field="database_url", remedy=remedy)
+
+
+def check_tables(connection: Connection, *, revision: str) -> None:
+    """Raise StoreError if a table differs from what the revision declares: a column, its nullability, or a key.
+
+    Types are not compared, further tables and indexes are allowed, and so are further columns of a newer schema.
+    """
+    fault = next(_differences(connection, revision=revision), None)
+    if fault is None:
+        return
+    message = f"the database has schema {revision}, but {fault}: an unreleased version of ragbandit made it"
+    remedy = "export its data with that version (`ragbandit data export`), and import it into an empty database"
+    raise StoreError(message, field="database_url", remedy=remedy)
+
+
+def _differences(connection: Connection, *, revision: str) -> Iterator[str]:
+    declared, found = tables_of(revision).tables, inspect(connection)
+    is_newer = revision > tables.SCHEMA_REVISION
+    names = list(declared)
+    columns, keys = found.get_multi_columns(filter_names=names), found.get_multi_pk_constraint(filter_names=names)
+    unique = found.get_multi_unique_constraints(filter_names=names)
+    for name, table in declared.items():
+        place = (None, name)
+        if place not in columns:
+            yield f"the table {name} is missing"
+            continue
+        present = {column["name"]: bool(column["nullable"]) for column in columns[place]}
+        expected = {column.name: bool(column.nullable) for column in table.columns if not column.system}
+        for column, nullable in expected.items():
+            if column not in present:
+                yield f"the table {name} lacks the column {column}"
+            elif present[column] != nullable:
+                yield f"the column {name}.{column} {'must be' if present[column] else 'may not be'} NOT NULL"
+        further = sorted(present.keys() - expected.keys())
+        if further and not is_newer:
+            yield f"the table {name} has the column {further[0]}"
+        present_keys = [tuple(keys[place]["constrained_columns"]), *(tuple(u["column_names"]) for u in unique[place])]
+        for key in _keys_of(table):
+            if key not in present_keys:
+                yield f"the table {name} has no unique key {', '.join(key)}"
+
+
+def _keys_of(table: Table) -> Iterator[tuple[str, ...]]:
+    yield tuple(column.name for column in table.primary_key.columns)
+    for constraint in table.constraints:
+        if isinstance(constraint, UniqueConstraint):
+            yield tuple(column.name for column in constraint.columns)
 
 
 def wait_for_schema(database: Database, *, seconds: float) -> str:

@@ -30,10 +30,10 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1001"
+SCHEMA_REVISION = "1002"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "1001"
+OLDEST_REVISION = "1002"
 
 metadata = MetaData()
 
@@ -297,11 +297,24 @@ jobs = _table(
     Column("claimed_by", String(128), comment="the process that works on it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
     Column("facts", Text, nullable=False, comment="JSON object; answer: the original chat; judge: share, failures"),
+    Column("api_key", String(16), comment="answer: public id of the caller's key", info={"since": "1002"}),
+    Column(
+        "reserved",
+        LONG,
+        comment="answer: its estimated cost, which budgets count until the outcome is stored, billionths of a dollar",
+        info={"since": "1002"},
+    ),
     Index("jobs_made_at", "kind", "made_at"),
     comment="decisions that wait for an answer, the judge, a check or a label; the row is deleted with the result",
 )
 _partial_index("jobs_next", *jobs.c["kind", "turn", "due_at"], where=jobs.c.claimed_by.is_(None))
 _partial_index("jobs_claimed", *jobs.c["kind", "claimed_by"], where=jobs.c.claimed_by.is_not(None))
+_partial_index(
+    "jobs_reserved",
+    *jobs.c["tenant", "api_key", "reserved"],
+    where=jobs.c.reserved.is_not(None),
+    info={"since": "1002"},
+)
 _partial_index("jobs_tenant", *jobs.c["kind", "tenant", "turn"], where=jobs.c.tenant.is_not(None))
 
 outcomes = _table(
@@ -380,3 +393,23 @@ reading_positions = _table(
     Column("moved_at", Double, nullable=False),
     comment="positions of readers that process tables in order",
 )
+
+
+def tables_of(revision: str) -> MetaData:
+    """The tables at this revision of the schema: without tables, columns and indexes of later migrations."""
+    then = MetaData()
+    for table in metadata.sorted_tables:
+        if _is_later(table, revision=revision):
+            continue
+        copy = table.to_metadata(then)
+        for column in copy.columns:
+            if _is_later(column, revision=revision):
+                column.system, column.comment = True, None  # CREATE TABLE leaves a system column out
+        later = {index.name for index in table.indexes if _is_later(index, revision=revision)}  # copies have no info
+        for index in [index for index in copy.indexes if index.name in later]:
+            copy.indexes.remove(index)
+    return then
+
+
+def _is_later(item: SchemaItem, *, revision: str) -> bool:
+    return bool(item.info.get("since", FIRST_REVISION) > revision)

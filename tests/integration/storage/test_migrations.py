@@ -64,6 +64,45 @@ def test_a_schema_of_no_release_is_refused(empty, columns, revision):
     assert table_names(empty) == {"alembic_version"}
 
 
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ("ALTER TABLE audit_log ADD COLUMN sha256 VARCHAR(64)", "the table audit_log has the column sha256"),
+        ("ALTER TABLE jobs DROP COLUMN facts", "the table jobs lacks the column facts"),
+        ("ALTER TABLE leases RENAME TO other", "the table leases is missing"),
+        (
+            """ALTER TABLE cancellations RENAME TO other; CREATE TABLE cancellations
+            (decision_id VARCHAR(64) NOT NULL PRIMARY KEY, asked_at DOUBLE PRECISION)""",
+            "the column cancellations.asked_at must be NOT NULL",
+        ),
+        (
+            """ALTER TABLE leases RENAME TO other; CREATE TABLE leases
+            (name VARCHAR(64) NOT NULL, holder VARCHAR(128) NOT NULL, expires_at DOUBLE PRECISION NOT NULL)""",
+            "the table leases has no unique key name",
+        ),
+    ],
+)
+def test_other_tables_under_the_same_revision_are_refused(empty, change, fault):
+    """A store whose tables differ from what its revision declares is refused by every way in, with a remedy."""
+    migrate(empty)
+    with empty.write() as connection:
+        for statement in change.split(";"):
+            connection.execute(text(statement))
+    for way_in in (check_schema, migrate, partial(migrate, pre=True), partial(wait_for_schema, seconds=0)):
+        with pytest.raises(StoreError, match=f"has schema {SCHEMA_REVISION}, but {fault}: an unreleased") as caught:
+            way_in(empty)
+        assert "ragbandit data export" in caught.value.remedy
+
+
+def test_further_tables_and_indexes_are_allowed(empty):
+    """An index and a table of somebody else are no fault; the first revision is compared with its own tables."""
+    migrate(empty, revision="1001")
+    with empty.write() as connection:
+        connection.execute(text("CREATE TABLE mine (number INTEGER)"))
+        connection.execute(text("CREATE INDEX mine_too ON decisions (tenant)"))
+    assert migrate(empty) == check_schema(empty) == SCHEMA_REVISION
+
+
 def test_failed_migration_leaves_nothing(empty):
     """A migration that breaks off leaves the database as it was."""
     config = Config()

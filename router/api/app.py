@@ -20,7 +20,7 @@ from ragbandit.router.api.edge import Edge, cors
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai import endpoints as openai
-from ragbandit.router.api.openai.embeddings import embeddings_server
+from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -132,7 +132,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
-    state.embeddings = embeddings_server(router.settings.embeddings)
+    options = router.settings.embeddings
+    state.embeddings = None if options is None else EmbeddingsServer(options)
     try:
         yield
     finally:

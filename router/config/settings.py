@@ -249,7 +249,8 @@ class Settings(Section):
     generator: GeneratorSettings = GeneratorSettings()
     #: name -> additional generator, a section like `generator`; arms choose it by `generator: NAME`
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
-    #: server that replies to /v1/embeddings, with options like `generator.openai`; None: there is none
+    #: server that replies to /v1/embeddings, with options like `generator.openai`; None: there is none. If token_prices
+    #: are set, models without a price are refused (404)
     embeddings: OpenAiOptions | None = None
     #: user action -> the quality it implies, from 0 to 1; null: the action is stored and counted, but not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)

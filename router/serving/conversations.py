@@ -28,7 +28,7 @@ from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.model_replies import ModelReply
-from ragbandit.shared.model_servers.openai_client import ModelServer, RefusedRequest, connect, reply_values
+from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_values
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, tokens_of
 from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
@@ -242,7 +242,7 @@ class Rewriter:
                 return
             except Exception as error:
                 failure = failure_of_error(error)
-                if isinstance(error, RefusedRequest) or failure.kind == "unreachable":
+                if costs_nothing(error) and not (reply.size or reply.usage):
                     replies.pop()
                 pause = retry_pause(attempt, base_s=0.5, longest_s=8.0, asked_s=failure.retry_after_s or 0.0)
                 if attempt == 2 or pause is None or not failure.may_pass:

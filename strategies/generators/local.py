@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, encodable, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
+from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, first_stop, plain_parts
 
@@ -105,6 +106,10 @@ class LocalGenerator(Generator):
             if not limit.expired():
                 raise
             completion = self._late_completion(sequence, delivered=feed.delivered)
+        except BaseException:
+            if not sequence.future.cancel():  # the model has begun to read
+                request.lost.cost += Cost(prompt_tokens=len(sequence.ids), completion_tokens=len(sequence.written()))
+            raise
         finally:
             sequence.cancelled.set()
         await feed.end(completion.text)

@@ -14,9 +14,9 @@ from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.model_servers.openai_client import (
     ModelServer,
-    RefusedRequest,
     cause_of,
     connect,
+    costs_nothing,
     is_too_long,
     reply_values,
 )
@@ -254,9 +254,8 @@ class OpenAiGenerator(Generator):
         """Add the cost of an attempt that failed or was cancelled: the reported usage, else an estimate of the prompt
         and of what came. It cost nothing if no request was sent, or if the server replied with an error.
         """
-        has_error = isinstance(error, RefusedRequest | BrokenReply) and not (reply.size or reply.usage)
-        is_unreachable = isinstance(error, Exception) and failure_of_error(error).kind == "unreachable"
-        if not reply.was_sent or has_error or is_unreachable:
+        is_free = isinstance(error, Exception) and costs_nothing(error) and not (reply.size or reply.usage)
+        if not reply.was_sent or is_free:
             return
         used = self._usage(reply)
         cost = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, reply=reply))

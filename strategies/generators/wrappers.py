@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ragbandit.shared.model_servers.token_usage import Tokens
-from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.shared.types import Cost
+from ragbandit.strategies.base import Account, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.run import provider_of
 
 
@@ -27,13 +28,18 @@ class GeneratorAround(Generator):
 
 
 class PricedGenerator(GeneratorAround):
-    """Adds dollars to the completions of another generator. price: see `Tokens.dollars`."""
+    """Adds dollars to the completions of another generator, and to lost ones. price: see `Tokens.dollars`."""
 
     def __init__(self, generator: Generator, *, price: Sequence[float]) -> None:
         super().__init__(generator)
         self._price = price
 
     async def complete(self, request: Request) -> Completion:
-        done = await self._generator.complete(request)
+        lost = Account()
+        try:
+            done = await self._generator.complete(replace(request, lost=lost))
+        finally:
+            used = Tokens(read=lost.cost.prompt_tokens, written=lost.cost.completion_tokens)
+            request.lost.cost += lost.cost + Cost(dollars=used.dollars(self._price))
         used = Tokens(read=done.prompt_tokens, written=done.completion_tokens, reasoning=done.reasoning_tokens)
         return replace(done, dollars=done.dollars + used.dollars(self._price))

@@ -26,11 +26,16 @@ _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another 
 
 
 class BrokenReply(Exception):
-    """The reply is broken, incomplete, or an error with status 200. status_code: HTTP status inside that error."""
+    """The reply is broken, incomplete, or an error with status 200.
 
-    def __init__(self, message: str, *, remedy: str | None = None, status_code: int | None = None) -> None:
+    status_code: HTTP status inside that error. is_cut: whether a document broke off, so the model has probably written
+    """
+
+    def __init__(
+        self, message: str, *, remedy: str | None = None, status_code: int | None = None, is_cut: bool = False
+    ) -> None:
         super().__init__(message)
-        self.remedy, self.status_code = remedy, status_code
+        self.remedy, self.status_code, self.is_cut = remedy, status_code, is_cut
 
 
 class EventReader:
@@ -60,7 +65,8 @@ class EventReader:
         self._buffer += data
         self._size += len(data)
         if self._size > MAX_EVENT:
-            raise BrokenReply(f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event")
+            message = f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event"
+            raise BrokenReply(message, is_cut=True)
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
@@ -96,7 +102,8 @@ class EventReader:
                 values += self._read_line(bytes(self._buffer))
                 values += self._read_line(b"")
         if self._begin and not self._is_read:
-            raise BrokenReply(f"expected a completion, got {text_of(self._begin)!r}", remedy=_ADDRESS_REMEDY)
+            message = f"expected a completion, got {text_of(self._begin)!r}"
+            raise BrokenReply(message, remedy=_ADDRESS_REMEDY, is_cut=self._begin.startswith(_DOCUMENT[:2]))
         return values
 
     def _document(self, *, is_whole: bool) -> list[Any]:

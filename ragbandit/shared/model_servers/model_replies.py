@@ -91,6 +91,21 @@ class _Call:
         return {**(head or {}), self.kind: {"name": self.name, CALL_TEXTS[self.kind]: text}}
 
 
+def raise_error(part: Mapping[str, Any]) -> None:
+    """Raise BrokenReply if a part of a reply with status 200 is an error, or has one."""
+    error = part.get("error")
+    if error is True or part.get("object") == ERROR or (part.get("type") == ERROR and not error):
+        error = part
+    if not error:
+        return
+    sent = error.values() if isinstance(error, dict) else [error]
+    if all(str(one or "").lower() in NO_ERROR for one in sent):
+        return
+    code = count_of(next((entry.get("code") or entry.get("status") for entry in listed(error)), None))
+    message = server_message(error) or json.dumps(error, ensure_ascii=False)
+    raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
+
+
 class ModelReply:
     """The part of a reply that was read.
 
@@ -213,17 +228,8 @@ class ModelReply:
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
         """Raise BrokenReply if a reply, a chunk or a choice has an error, unless the answer is already complete."""
-        error = part.get("error")
-        if error is True or part.get("object") == ERROR or (part.get("type") == ERROR and not error):
-            error = part
-        if not error:
-            return
-        sent = error.values() if isinstance(error, dict) else [error]
-        if self.finish not in (None, ERROR) or all(str(one or "").lower() in NO_ERROR for one in sent):
-            return
-        code = count_of(next((entry.get("code") or entry.get("status") for entry in listed(error)), None))
-        message = server_message(error) or json.dumps(error, ensure_ascii=False)
-        raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
+        if self.finish in (None, ERROR):
+            raise_error(part)
 
     def _take(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)

@@ -305,6 +305,13 @@ def is_too_long(error: Exception, *, failure: Failure) -> bool:
     )
 
 
+def costs_nothing(error: Exception) -> bool:
+    """Whether the server replied with an error, or with something else than an answer, or cannot be reached."""
+    if isinstance(error, BrokenReply):
+        return not error.is_cut
+    return isinstance(error, RefusedRequest) or failure_of_error(error).kind == "unreachable"
+
+
 def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     """Describe an error of a server in one line, without the secrets."""
     failure = failure_of_error(error)

@@ -1,10 +1,13 @@
 """Embeddings: passed on to one configured server. Nothing is chosen; the cost counts in the budgets."""
 
 import asyncio
+import contextlib
+import json
 import logging
-import time
+import math
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from fastapi import Request
 from pydantic import BaseModel
@@ -13,21 +16,29 @@ from starlette.responses import Response
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable
-from ragbandit.router.api.openai.errors import ServerFault
+from ragbandit.router.api.openai.errors import ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of
-from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.shared.errors import NotFound, StoreError
-from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import ModelServer, cause_of, connect, reply_values
+from ragbandit.router.storage.access.spending import Reserved, settle
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import NotFound, RagBanditError, StoreError, TooManyRequests
+from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.failures import failure_of_error, server_message
+from ragbandit.shared.model_servers.model_replies import raise_error
+from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_values
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
-from ragbandit.shared.model_servers.token_usage import add_usage, dollars_of, tokens_of
+from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
 from ragbandit.shared.types import Query
 
 log = logging.getLogger("ragbandit.api")
+
+#: requests that may wait, for each that the server may get at once
+_WAITING: Final = 4
+_BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
 
 
 class EmbeddingsBody(BaseModel):
@@ -41,43 +52,139 @@ class EmbeddingsBody(BaseModel):
     """Texts or tokens."""
 
 
-def embeddings_server(options: OpenAiOptions | None) -> ModelServer | None:
-    """The server of the setting `embeddings`; None without one. Raises ConfigError."""
-    if options is None:
-        return None
-    with errors_of("embeddings", kind="generator.openai"):
-        check_options(options, model=next(iter(options.token_prices), ""))
-        key, headers = checked_key(options), options.headers
-    times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
-    return connect(base_url=options.base_url, key=key, headers=headers, path="/embeddings", **times)
+class EmbeddingsServer:
+    """The server of the setting `embeddings`. It gets at most `concurrency` requests at once. Raises ConfigError."""
+
+    def __init__(self, options: OpenAiOptions) -> None:
+        with errors_of("embeddings", kind="generator.openai"):
+            check_options(options, model=next(iter(options.token_prices), ""))
+            key, headers = checked_key(options), options.headers
+        times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
+        self._server = connect(base_url=options.base_url, key=key, headers=headers, path="/embeddings", **times)
+        self._secrets = [*headers.values(), *credentials_of(base_url_of(options)), key or ""]
+        self._prices = options.token_prices
+        self._free = asyncio.Semaphore(options.concurrency)
+        self._open, self._most = 0, options.concurrency * (1 + _WAITING)
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until the server may get another request. Raises TooManyRequests if too many wait."""
+        if self._open >= self._most:
+            message = f"{self._open} requests for embeddings are open already, so this one was refused"
+            raise TooManyRequests(message, remedy="try again in a second, or raise embeddings.concurrency")
+        self._open += 1
+        try:
+            async with self._free:
+                yield
+        finally:
+            self._open -= 1
+
+    def price(self, tokens: Tokens, *, model: str) -> float:
+        """Dollars of these tokens; 0.0 without any price. Raises ModelNotFound if other models have a price."""
+        if not self._prices:
+            return 0.0
+        if model not in self._prices:
+            remedy = "use a model that has one, or have the price set in embeddings.token_prices"
+            raise ModelNotFound(f"the model {model!r:.200} of embeddings has no price", field="model", remedy=remedy)
+        return tokens.dollars(self._prices[model])
+
+    def cost(self, reply: Mapping[str, Any], *, model: str, estimate: Tokens) -> float:
+        """Dollars of a reply, by its usage, else by the estimate; 0.0 for an error without a usage."""
+        usage, counts = reply.get("usage"), dict[str, int]()
+        dollars = dollars_of(usage) if isinstance(usage, dict) else None
+        if dollars is not None:
+            return dollars
+        add_usage(counts, reply)
+        if not counts and not _has_embeddings(reply):
+            return 0.0
+        if "total" in counts:  # Voyage reports nothing else
+            counts.setdefault("read", counts["total"])
+        return self.price(tokens_of(counts, read=estimate.read, written=0) or estimate, model=model)
+
+    async def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the reply; {} if it is no object. Raises BrokenReply, and errors as `reply_values`."""
+        replies: list[Any] = []
+        async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
+            async for value in values:
+                replies = replies or [value]
+        return replies[0] if replies and isinstance(replies[0], dict) else {}
+
+    def fault(self, error: Exception) -> ServerFault:
+        cause = cause_of(error, address="the server of embeddings", secrets=self._secrets)
+        return ServerFault(cause, failure=failure_of_error(error), remedy=None)
+
+    async def close(self) -> None:
+        await self._server.close()
 
 
 async def embedded(request: Request, body: EmbeddingsBody) -> Response:
-    """Pass a request on. Raises NotFound without a server, BudgetSpent, and ServerFault if the server fails."""
-    server, router, caller = request.app.state.embeddings, router_of(request), caller_of(request)
-    options, seconds = router.settings.embeddings, router.settings.budget.seconds
-    if server is None or options is None:
+    """Pass a request on. Raises NotFound without a server or a price, BudgetSpent, TooManyRequests, and ServerFault if
+    the server fails.
+    """
+    server: EmbeddingsServer | None = request.app.state.embeddings
+    budgets: Budgets = request.app.state.budgets
+    router, caller = router_of(request), caller_of(request)
+    if server is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
     sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})
-    counts = dict[str, int]()
-    tenant, prices = caller.tenant or "default", options.token_prices
+    estimate = Tokens(read=await read_body(request, estimated_tokens, body.input), written=0, estimated=True)
+    dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
     await paced(request, Query(text="", tenant=tenant, api_key=caller.key))
     try:
-        async with asyncio.timeout(seconds):
-            async with aclosing(reply_values(server, sent)) as values:  # type: ignore[type-var] # a generator
-                reply, *_ = [value async for value in values]
-        add_usage(counts, reply)
-        tokens, dollars = tokens_of(counts, read=0, written=0), dollars_of(reply.get("usage") or {})
+        async with asyncio.timeout(router.settings.budget.seconds), server.turn():
+            reserved = await budgets.reserve(tenant, caller=caller, dollars=dollars)
+            reply = await _paid_reply(server, sent, estimate=estimate, reserved=reserved, database=router.database)
+    except RagBanditError:
+        raise
     except Exception as error:
-        secrets = [*options.headers.values(), *credentials_of(base_url_of(options)), checked_key(options) or ""]
-        cause = cause_of(error, address="the server of embeddings", secrets=secrets)
-        raise ServerFault(cause, failure=failure_of_error(error), remedy=None) from error
-    if dollars is None and tokens is not None and body.model in prices:
-        dollars = tokens.dollars(prices[body.model])
-    spenders = spenders_of(tenant, key=caller.key)
+        raise server.fault(error) from error
+    return JsonReply(reply)
+
+
+async def _paid_reply(
+    server: EmbeddingsServer, sent: Mapping[str, Any], *, estimate: Tokens, reserved: Reserved, database: Database
+) -> dict[str, Any]:
+    """Returns the embeddings, and books their cost. Raises BrokenReply, and errors as `EmbeddingsServer.ask`.
+
+    The reserved estimate stays if the call is cut, late or cancelled. Nothing is booked if the server replies with an
+    error or cannot be reached.
+    """
     try:
-        await asyncio.to_thread(book, router.database, spenders, dollars=dollars or 0.0, now=time.time())
+        reply = await server.ask(sent)
+    except Exception as error:
+        if costs_nothing(error):
+            await _settle(database, reserved, dollars=0.0)
+        raise
+    await _settle(database, reserved, dollars=server.cost(reply, model=sent["model"], estimate=estimate))
+    raise_error(reply)
+    if not _has_embeddings(reply):
+        raise BrokenReply(server_message(reply) or "the reply has no list of embeddings in its field data")
+    return reply
+
+
+async def _settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
+    try:
+        await asyncio.to_thread(settle, database, reserved, dollars=dollars)
     except StoreError as error:  # the reply is not lost to a count
         extra = {"action": "embeddings", "dollars": dollars, "reason": error.message}
-        log.warning("the cost of embeddings could not be counted in the budgets", extra=extra)
-    return JsonReply(reply)
+        log.warning("the cost of embeddings is counted in the budgets as it was estimated", extra=extra)
+
+
+def _has_embeddings(reply: Mapping[str, Any]) -> bool:
+    data = reply.get("data")
+    return isinstance(data, list) and all(isinstance(entry, dict) for entry in data)
+
+
+def estimated_tokens(given: Any) -> int:
+    """Approximate number of tokens in the field `input`: texts, numbers of tokens, or objects."""
+    size, waiting = 0.0, [given]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, int):
+            size += 1
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            size += len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN
+    return max(1, math.ceil(size))

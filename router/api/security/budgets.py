@@ -15,7 +15,7 @@ Gur 2019, "Learning in repeated auctions with budgets"). A question counts as so
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,7 +25,8 @@ from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.spending import Spender, Spent, spent
+from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, reserve, spenders_of, spent
+from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
@@ -124,6 +125,11 @@ class Budgets:
         self._cached: dict[Spender, tuple[Spent, float]] = {}
         self._throttle = Throttle(_QUIET_S)
 
+    @property
+    def _paces(self) -> bool:
+        """Whether a budget can raise the price of the policy."""
+        return serves_prices(self._router.service.serving.policy)
+
     async def paced(self, query: Query, *, caller: Caller) -> Query:
         """Add the budgets' factor to a query if the factor is above 1. Raises StoreError, and BudgetSpent if a spent
         budget stops questions or cannot raise the policy's price.
@@ -132,18 +138,31 @@ class Budgets:
         budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not budgets:
             return query
-        now, paces = self._clock(), serves_prices(self._router.service.serving.policy)
+        now, paces = self._clock(), self._paces
         sums = await self._spent({budget.spender for budget in budgets}, now=now)
         exhausted = _exhausted(budgets, sums)
-        stopping = [budget for budget in exhausted if budget.stop or not paces]
-        if stopping:
-            raise refusal(max(stopping, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
+        _refuse([budget for budget in exhausted if budget.stop or not paces], now=now)
         for budget in exhausted:
             if self._throttle.lets_pass((budget.spender.kind, budget.period)):
                 extra = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
                 log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
         factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
         return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
+
+    async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reserved:
+        """Book the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
+        tenants, now = self._router.settings.tenants, self._clock()
+        budgets = budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
+        stopping = [budget for budget in budgets if budget.stop or not self._paces]
+
+        def check(sums: Mapping[Spender, Spent]) -> None:
+            _refuse(_exhausted(stopping, sums), now=now)
+
+        spenders = spenders_of(tenant, key=caller.key)
+        if not stopping and not dollars:
+            return Reserved(spenders=tuple(spenders), dollars=0.0, day=day_of(now))
+        work = partial(reserve, self._router.database, spenders, dollars=dollars, now=now, check=check)
+        return await asyncio.to_thread(work)
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(spender) for spender in spenders):
@@ -169,6 +188,12 @@ def _sums(database: Database, spenders: Iterable[Spender], *, now: float) -> Map
 
 def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
     return [budget for budget in budgets if budget.spent_of(sums[budget.spender]) >= budget.dollars]
+
+
+def _refuse(exhausted: Sequence[DollarBudget], *, now: float) -> None:
+    """Raise BudgetSpent for the budget whose period ends last, unless there is none."""
+    if exhausted:
+        raise refusal(max(exhausted, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
 
 
 def stopped_until(

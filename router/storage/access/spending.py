@@ -1,16 +1,16 @@
-"""Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge.
+"""Dollars spent by tenants and API keys per day (UTC): on answers, rewrites of questions, the judge and embeddings.
 
 Every sum is a row of `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
 row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, delete, text
 
 from ragbandit.router.storage.sql.bulk_insert import Row, run
 from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
@@ -24,6 +24,8 @@ _UNIT: Final = 1e-9
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
+#: held until the end of a transaction of PostgreSQL
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:label, 0))")
 _SPENT: Final = (
     "SELECT label, name, sum(value) AS sum FROM counters WHERE label IN ? AND name BETWEEN ? AND ? GROUP BY 1, 2"
 )
@@ -70,11 +72,56 @@ def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now
             _tally(moves, spenders, dollars=dollars, day=day_of(now))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reserved:
+    """An estimate that is booked before a call, and stays if the call's cost remains unknown."""
+
+    spenders: tuple[Spender, ...]
+    dollars: float
+    day: Day
+
+
+def reserve(
+    database: Database,
+    spenders: Sequence[Spender],
+    *,
+    dollars: float,
+    now: float,
+    check: Callable[[Mapping[Spender, Spent]], None],
+) -> Reserved:
+    """Book an estimate if `check` does not raise for the sums so far. Raises what `check` raises, and StoreError.
+
+    Reservations of a spender run one after another, in all processes, so together they exceed a budget by at most one.
+    """
+    reserved = Reserved(spenders=tuple(spenders), dollars=dollars, day=day_of(now))
+    with counting(database) as (connection, moves):
+        if not database.is_sqlite:  # SQLite has one writer at a time
+            for label in sorted(spender.label for spender in spenders):
+                connection.execute(_LOCK, {"label": label})
+        check(spent(connection, spenders, now=now))
+        _tally(moves, spenders, dollars=dollars, day=reserved.day)
+    return reserved
+
+
+def settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
+    """Replace an estimate by the cost. Raises StoreError; the estimate then stays."""
+    change = _amount(dollars) - _amount(reserved.dollars)
+    if change:
+        with counting(database) as (_, moves):
+            for spender in reserved.spenders:
+                moves.add(reserved.day, change, label=spender.label)
+
+
 def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: Day) -> None:
-    amount = round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
+    amount = _amount(dollars)
     if amount:
         for spender in spenders:
             moves.add(day, amount, label=spender.label)
+
+
+def _amount(dollars: float) -> int:
+    """Dollars of one call or answer as units of a counter."""
+    return round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:

@@ -142,8 +142,9 @@ def test_a_call_that_fails_after_thoughts_is_paid_for():
         (Reply(text="The city of Paris is it", cut=True), {}, True, True),
         (Reply(status=503), {}, False, False),
         (Reply(body=b"<html>a gateway</html>"), {}, False, False),
+        (Reply(body=b'{"choices": [{"message": {"content": "Par'), {}, True, False),
     ],
-    ids=["silent", "writing", "late", "cut", "error", "no answer"],
+    ids=["silent", "writing", "late", "cut", "error", "no answer", "half a document"],
 )
 def test_what_was_asked_of_a_model_is_booked(reply, options, prompt, written):
     """A call that is cancelled, late or cut costs its prompt and what came; an error of the server costs nothing."""

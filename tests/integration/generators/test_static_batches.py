@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator, pieces
+from ragbandit.strategies.generators.wrappers import PricedGenerator
 from tests.support.tiny_models import tiny_writer
 
 #: beginnings of prompts
@@ -250,7 +251,7 @@ def test_a_deadline_ends_its_own_row(monkeypatch):
 
 
 def test_cancelling_frees_the_model(monkeypatch):
-    """After a cancelled call the model computes one more step of it at most, then serves the next."""
+    """After a cancelled call, which is paid for, the model computes at most one more step of it and serves the next."""
     generator, widths, computing = fresh("llama"), [], threading.Event()
     forward = generator._model.forward
 
@@ -263,12 +264,14 @@ def test_cancelling_frees_the_model(monkeypatch):
     monkeypatch.setattr(generator._model, "forward", watched)
 
     async def cancel_then_ask():
-        task = asyncio.create_task(generator.complete(asked(SHARED * 8)))
+        request = asked(SHARED * 8)
+        task = asyncio.create_task(PricedGenerator(generator, price=(1e6, 1e6)).complete(request))
         await asyncio.to_thread(computing.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         before = len(widths)
+        assert request.lost.cost.dollars == request.lost.cost.prompt_tokens == generator.count_tokens(request.prompt)
         await generator.complete(asked(["w1"], max_tokens=1))
         return widths[before:]
 

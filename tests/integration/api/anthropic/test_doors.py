@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.api.openai.embeddings import embeddings_server
+from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
@@ -89,7 +89,7 @@ def test_wrong_settings_of_embeddings(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     for options, field in ((OpenAiOptions(base_url="x"), "base_url"), (OpenAiOptions(), "api_key_env")):
         with pytest.raises(ConfigError) as caught:
-            embeddings_server(options)
+            EmbeddingsServer(options)
         assert caught.value.field == f"embeddings.{field}"
 
 

@@ -1,11 +1,22 @@
 """Spending on SQLite and PostgreSQL: what outcomes cost is counted once, by tenant, key and day, and outlives them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
 
-from ragbandit.router.storage.access.spending import KEPT_DAYS, MOST_DOLLARS, Spender, forget_spending, spent
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.access.spending import (
+    KEPT_DAYS,
+    MOST_DOLLARS,
+    Spender,
+    forget_spending,
+    reserve,
+    settle,
+    spent,
+)
 from ragbandit.router.storage.sql.counters import recount
+from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Query
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp()
@@ -49,3 +60,30 @@ def test_what_outcomes_cost(make_world, database_url):
         forget_spending(connection, now=NOON + KEPT_DAYS * DAY_S)
     assert sums(NOON - DAY_S)[:2] == [0.0, 0.0]
     assert sums(NOON)[:2] == pytest.approx([0.75, 0.75])
+
+
+def test_reservations_at_once(make_world, database_url):
+    """Of reservations by two processes at once, those above a limit are refused; the costs replace the others."""
+    world = make_world(database_url=database_url, now=NOON)
+    other = open_database(world.settings)
+
+    def check(sums):
+        if any(sums[spender].day >= 3.0 for spender in (ACME, KEY)):
+            raise TooManyRequests
+
+    def attempt(number):
+        database = (world.database, other)[number % 2]
+        try:
+            return reserve(database, [ACME, KEY], dollars=1.0, now=NOON, check=check)
+        except TooManyRequests:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        made = list(filter(None, pool.map(attempt, range(12))))
+    assert len(made) == 3
+    for reserved, dollars in zip(made, (0.25, 0.0, 4.0), strict=True):
+        settle(other, reserved, dollars=dollars)
+    with other.read() as connection:
+        sums = spent(connection, [ACME, KEY], now=NOON)
+    other.close()
+    assert [sums[one].day for one in (ACME, KEY)] == pytest.approx([4.25, 4.25])

@@ -63,13 +63,14 @@ PANELS: Final[Mapping[str, Verbs]] = {
     },
     "Data and access": {
         "data": VerbGroup(
-            "Export, import, erase and back up what is stored; read questions in other tools' logs.",
+            "Export, import, erase, back up and reprice what is stored; read questions in other tools' logs.",
             {
                 "questions": f"{_CLI}.data:questions",
                 "export": f"{_CLI}.data:export",
                 "import": f"{_CLI}.data:import_",
                 "erase": f"{_CLI}.data:erase",
                 "backup": f"{_CLI}.data:backup",
+                "reprice": f"{_VERBS}.reprice:reprice",
             },
         ),
         "keys": VerbGroup(

@@ -93,33 +93,46 @@ def relearn(
             since=since,
             until=until,
             label=ledger.label,
-            new_label=_next_label(ledger),
+            new_label=next_label(ledger),
             reason=reason,
             actor=actor,
             made_at=now,
         )
         with ledger.database.write() as connection:
             quarantine = _begin(connection, quarantine)
-    registered = ledger.registered()
-    assert registered is not None, "the caller has looked for the ledger"
-    new = Ledger(ledger.database, label=PolicyLabel(quarantine.new_label))
-    policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
-    register_policy(ledger.database, label=new.label, now=now, **policy)
-    _learn_all(new, settings=settings, progress=progress)
-    newest = new.latest_snapshots(limit=1)
     return {
         "number": quarantine.number,
         "source": source,
         "feedback": selected(ledger, source=source, since=since, until=until),
-        "label": quarantine.new_label,
-        "updates": new.last_seq(),
-        "snapshot": newest[0].version if newest else None,
+        **learned_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
     }
 
 
+def learned_again(
+    ledger: Ledger, *, label: str, settings: Settings, now: float, progress: Callable[[int], None]
+) -> dict[str, Json]:
+    """Learn a ledger of this label from the whole store. Returns its label, number of updates and snapshot.
+
+    If a call was interrupted, repeat it to continue. Raises NotReady if another learner holds the new ledger.
+    """
+    registered = ledger.registered()
+    assert registered is not None, "the caller has looked for the ledger"
+    new = Ledger(ledger.database, label=PolicyLabel(label))
+    policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
+    register_policy(ledger.database, label=new.label, now=now, **policy)
+    _learn_all(new, settings=settings, progress=progress)
+    newest = new.latest_snapshots(limit=1)
+    return {"label": label, "updates": new.last_seq(), "snapshot": newest[0].version if newest else None}
+
+
+def carry_exclusions(connection: Connection, *, label: str, new_label: str) -> None:
+    """Let the exclusions of a ledger hold for the ledger that replaces it."""
+    for earlier in stored_quarantines(connection, new_label=label):
+        add_quarantine(connection, replace(earlier, label=label, new_label=new_label))
+
+
 def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    for earlier in stored_quarantines(connection, new_label=quarantine.label):
-        add_quarantine(connection, replace(earlier, label=quarantine.label, new_label=quarantine.new_label))
+    carry_exclusions(connection, label=quarantine.label, new_label=quarantine.new_label)
     stored = add_quarantine(connection, quarantine)
     names = ("number", "label", "new_label", "since", "until", "reason")
     record(
@@ -133,7 +146,7 @@ def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
     return stored
 
 
-def _next_label(ledger: Ledger) -> str:
+def next_label(ledger: Ledger) -> str:
     """The first unused label for the new ledger, for example main_q1 for main, then main_q2."""
     numbered = _NUMBERED.match(ledger.label)
     base = numbered[1] if numbered else str(ledger.label)

@@ -20,6 +20,7 @@ from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
 from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.storage.access.corrections import Corrections, corrections_of
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
@@ -57,6 +58,7 @@ class Learner:
         self.refused = 0
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings.learning)
+        self._corrections = Corrections()
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
         self._decided = 0
@@ -161,6 +163,8 @@ class Learner:
                 if not attended:
                     self.publisher.wait()
                 self.screening.refresh()
+                with self.ledger.database.read() as connection:
+                    self._corrections = corrections_of(connection)
                 while time.monotonic() < give_up:
                     closed = self._step()
                     if not closed:
@@ -264,7 +268,7 @@ class Learner:
             if isinstance(joined, ClosedDecision):
                 batch.closed.append(joined)
                 continue
-            screened = self.screening.screened(joined)
+            screened = self.screening.screened(self._corrections.applied(joined))
             verdict = join(
                 screened.joined,
                 reward=self.settings.reward,

@@ -102,7 +102,7 @@ class EmbeddingsServer:
         return self.price(tokens_of(counts, read=estimate.read, written=0) or estimate, model=model)
 
     async def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply; {} if it is no object. Raises BrokenReply, and errors as `reply_values`."""
+        """Returns the reply; {} for a reply that has no object. Raises BrokenReply, and errors as `reply_values`."""
         replies: list[Any] = []
         async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
             async for value in values:

@@ -24,6 +24,7 @@ _UNIT: Final = 1e-9
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
+_CORRECTED: Final = "fixed:"
 #: held until the end of a transaction of PostgreSQL
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:label, 0))")
 _SPENT: Final = (
@@ -40,7 +41,16 @@ class Spender:
 
     @property
     def label(self) -> str:
-        return _PREFIX + hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
+        return _PREFIX + self._digest
+
+    @property
+    def corrected_label(self) -> str:
+        """Label of the part of the sums that corrections of prices have changed."""
+        return _CORRECTED + self._digest
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
 
 
 def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
@@ -112,6 +122,14 @@ def settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
                 moves.add(reserved.day, change, label=spender.label)
 
 
+def correct_spending(moves: Moves, spenders: Iterable[Spender], *, before: float, after: float, day: Day) -> None:
+    """Change the sums of a day because of an outcome's right dollars, and count the change apart."""
+    change = _amount(after) - _amount(before)
+    for spender in spenders:
+        moves.add(day, change, label=spender.label)
+        moves.add(day, change, label=spender.corrected_label)
+
+
 def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: Day) -> None:
     amount = _amount(dollars)
     if amount:
@@ -134,7 +152,12 @@ def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) ->
     return {spender: sums[spender.label] for spender in spenders}
 
 
+def oldest_day(now: float) -> Day:
+    """The first day whose sums are kept."""
+    return day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
+
+
 def forget_spending(connection: Connection, *, now: float) -> None:
-    oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
-    is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
-    connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest))
+    for prefix in (_CORRECTED, _PREFIX):
+        is_spending = counters.c.label >= prefix, counters.c.label < prefix[:-1] + ";"
+        connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest_day(now)))

@@ -1,4 +1,4 @@
-"""What embeddings cost, and replies of a server that are no embeddings."""
+"""What embeddings cost, and replies of a server without embeddings."""
 
 import itertools
 import json

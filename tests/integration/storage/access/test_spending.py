@@ -63,7 +63,7 @@ def test_what_outcomes_cost(make_world, database_url):
 
 
 def test_reservations_at_once(make_world, database_url):
-    """Of reservations by two processes at once, those above a limit are refused; the costs replace the others."""
+    """If two processes reserve at once, what exceeds a limit is refused; the costs replace the other reservations."""
     world = make_world(database_url=database_url, now=NOON)
     other = open_database(world.settings)
 

@@ -1,0 +1,65 @@
+"""Corrected prices: sums of spending get the right dollars, and a new ledger is learned with them.
+
+Services use the old ledger until they are started with the label of the new one.
+"""
+
+from collections.abc import Callable
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.exclusions import carry_exclusions, learned_again, next_label
+from ragbandit.router.storage.access.corrections import Changes, Correction, add_correction, changes_of, corrections_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.errors import Conflict, InvalidInput
+from ragbandit.shared.types import Json
+
+
+def reprice(
+    ledger: Ledger,
+    correction: Correction,
+    *,
+    settings: Settings,
+    relearns: bool,
+    dry_run: bool,
+    reason: str,
+    actor: str,
+    now: float,
+    progress: Callable[[int], None] = lambda _closed: None,
+) -> dict[str, Json]:
+    """Correct the dollars of outcomes. Returns facts about the change, and about the new ledger if there is one.
+
+    relearns: whether a new ledger is learned, if rewards depend on the dollars and the ledger has learned such an
+    outcome. dry_run: change nothing. Raises InvalidInput if no outcome changes, Conflict if prices are corrected
+    elsewhere meanwhile, and NotReady as `learned_again`. progress: called with the number of decisions learned.
+    """
+    changes, earlier = changes_of(ledger.database, correction, label=ledger.label, now=now)
+    facts = _facts(changes)
+    if dry_run:
+        return {**facts, "label": None}
+    if not changes.outcomes:
+        no_price = f"; {changes.unpriced} have no price" if changes.unpriced else ""
+        remedy = "look at them with --dry-run, or give --factor, or --decision and --dollars"
+        raise InvalidInput(f"no outcome gets other dollars{no_price}", remedy=remedy)
+    relearns = relearns and changes.learned > 0 and bool(settings.reward.cost.get("dollars"))
+    label = next_label(ledger) if relearns else None
+    with ledger.database.write() as connection:
+        if corrections_of(connection).rules != earlier.rules:
+            raise Conflict("another correction was stored meanwhile", remedy="look at it, then give the command again")
+        of_ledger = {**facts, "label": ledger.label, "new_label": label}
+        stored = add_correction(connection, correction, actor=actor, reason=reason, facts=of_ledger, now=now)
+        if label is not None:
+            carry_exclusions(connection, label=ledger.label, new_label=label)
+        changes.moves.write(connection, shard=ledger.database.shard)
+    done: dict[str, Json] = {"number": stored.number, **facts, "label": label}
+    if label is not None:
+        done |= learned_again(ledger, label=label, settings=settings, now=now, progress=progress)
+    return done
+
+
+def _facts(changes: Changes) -> dict[str, Json]:
+    return {
+        "outcomes": changes.outcomes,
+        "dollars_before": round(changes.dollars_before, 9),
+        "dollars_after": round(changes.dollars_after, 9),
+        "unpriced": changes.unpriced,
+        "learned": changes.learned,
+    }

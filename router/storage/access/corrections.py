@@ -1,0 +1,177 @@
+"""Corrections of prices: rules that give outcomes the right dollars. Stored outcomes keep the dollars of their time.
+
+A correction is an entry of the audit log. Its change of the sums of spending is added to the days of the outcomes, and
+counted apart by spender and day (`corrected`), so the sums still follow from the outcomes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, RowMapping, and_, select
+
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.spending import correct_spending, oldest_day, spenders_of
+from ragbandit.router.storage.rows.conversion import json_object, of_known
+from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.sql.counters import Moves, day_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
+from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.types import Cost, JoinedDecision
+
+ACTION: Final = "price.correct"
+_PAGE: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Correction:
+    """The right dollars of some outcomes: `dollars`, or `factor` times their dollars, or the price of their tokens.
+
+    number: number in the audit log; 0 before it is stored
+    decision, arm, generator, since, until: which outcomes; None for no such condition. generator: name of the model, or
+        of the generator in the settings. since, until: since <= end of the run < until, seconds since 1970
+    prices: arm -> model -> dollars per million tokens, see `Tokens.dollars`
+    """
+
+    number: int = 0
+    decision: str | None = None
+    arm: str | None = None
+    generator: str | None = None
+    since: float | None = None
+    until: float | None = None
+    dollars: float | None = None
+    factor: float | None = None
+    prices: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+
+    def covers(self, *, decision_id: str, arm: str, made_by: Mapping[str, Any], made_at: float) -> bool:
+        params = made_by.get("params")
+        names = made_by.get("generator"), params.get("generator") if isinstance(params, dict) else None
+        return (
+            self.decision in (None, decision_id)
+            and self.arm in (None, arm)
+            and (self.generator is None or self.generator in names)
+            and (self.since is None or made_at >= self.since)
+            and (self.until is None or made_at < self.until)
+        )
+
+    def dollars_of(self, cost: Cost, *, arm: str, model: object) -> float | None:
+        """The right dollars of an outcome that is covered; None if there is no price for its tokens."""
+        if self.dollars is not None:
+            return self.dollars
+        if self.factor is not None:
+            return cost.dollars * self.factor
+        price = self.prices.get(arm, {}).get(str(model))
+        tokens = Tokens(
+            read=cost.prompt_tokens,
+            written=cost.completion_tokens,
+            cached=cost.cached_tokens,
+            cache_write=cost.cache_write_tokens,
+            reasoning=cost.reasoning_tokens,
+        )
+        return None if price is None else tokens.dollars(price)
+
+
+class Corrections:
+    """The stored corrections, in their order."""
+
+    def __init__(self, rules: Sequence[Correction] = ()) -> None:
+        self.rules = tuple(rules)
+
+    def applied(self, joined: JoinedDecision) -> JoinedDecision:
+        """The decision with the right dollars in its outcome."""
+        outcome = joined.outcome
+        if outcome is None or not self.rules:
+            return joined
+        cost = self.cost(
+            outcome.cost,
+            decision_id=joined.decision.id,
+            arm=joined.decision.arm,
+            made_by=outcome.made_by,
+            made_at=outcome.made_at,
+        )
+        return joined if cost == outcome.cost else replace(joined, outcome=replace(outcome, cost=cost))
+
+    def cost(self, cost: Cost, *, decision_id: str, arm: str, made_by: Mapping[str, Any], made_at: float) -> Cost:
+        """The cost of an outcome with the right dollars."""
+        for rule in self.rules:
+            if rule.covers(decision_id=decision_id, arm=arm, made_by=made_by, made_at=made_at):
+                dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"))
+                cost = cost if dollars is None else replace(cost, dollars=dollars)
+        return cost
+
+
+def corrections_of(connection: Connection) -> Corrections:
+    query = select(audit_log.c.number, audit_log.c.facts).where(audit_log.c.action == ACTION)
+    rows = connection.execute(query.order_by(audit_log.c.number)).all()
+    return Corrections([of_known(Correction, {**json_object(facts), "number": number}) for number, facts in rows])
+
+
+@dataclass(kw_only=True, slots=True)
+class Changes:
+    """What a correction changes. dollars_before, dollars_after: sums over `outcomes`, the changed outcomes."""
+
+    moves: Moves
+    outcomes: int = 0
+    dollars_before: float = 0.0
+    dollars_after: float = 0.0
+    #: outcomes that are covered, but whose tokens have no price
+    unpriced: int = 0
+    #: changed outcomes whose reward is learned in the ledger
+    learned: int = 0
+
+
+def changes_of(database: Database, new: Correction, *, label: str, now: float) -> tuple[Changes, Corrections]:
+    """Returns (what a correction would change, the stored corrections). label: label of the ledger."""
+    with database.read() as connection:
+        earlier = corrections_of(connection)
+    changes = Changes(moves=Moves())
+    for row in _rows(database, new, label=label):
+        made_by = json_object(row["made_by"])
+        facts = {"decision_id": row["id"], "arm": row["arm"], "made_by": made_by, "made_at": row["made_at"]}
+        if not new.covers(**facts):
+            continue
+        before = earlier.cost(own_cost(row["cost"]), **facts)
+        dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"))
+        if dollars is None:
+            changes.unpriced += 1
+        elif dollars != before.dollars:
+            changes.outcomes += 1
+            changes.dollars_before += before.dollars
+            changes.dollars_after += dollars
+            changes.learned += row["seq"] is not None
+            day = day_of(row["made_at"])
+            if day >= oldest_day(now):
+                spenders = spenders_of(row["tenant"], key=row["api_key"])
+                correct_spending(changes.moves, spenders, before=before.dollars, after=dollars, day=day)
+    return changes, earlier
+
+
+def _rows(database: Database, new: Correction, *, label: str) -> Iterator[RowMapping]:
+    columns = decisions.c.id, decisions.c.arm, decisions.c.tenant, decisions.c.api_key
+    learned = and_(updates.c.decision_id == decisions.c.id, updates.c.policy == label)
+    query = select(*columns, outcomes.c.made_by, outcomes.c.made_at, outcomes.c.cost, updates.c.seq)
+    query = query.select_from(decisions).join(outcomes, outcomes.c.decision_id == decisions.c.id)
+    query = query.outerjoin(updates, learned).order_by(decisions.c.id).limit(_PAGE)
+    if new.decision is not None:
+        query = query.where(decisions.c.id == new.decision)
+    if new.arm is not None:
+        query = query.where(decisions.c.arm == new.arm)
+    after = ""
+    while True:
+        with database.read() as connection:
+            rows = connection.execute(query.where(decisions.c.id > after)).mappings().all()
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1]["id"]
+
+
+def add_correction(
+    connection: Connection, new: Correction, *, actor: str, reason: str, facts: Mapping[str, Any], now: float
+) -> Correction:
+    """Store a correction in the caller's write transaction, with further facts."""
+    rule = {name: value for name, value in asdict(new).items() if value not in (None, {}) and name != "number"}
+    target = next((f"{kind}:{rule[kind]}" for kind in ("decision", "arm", "generator") if kind in rule), "all")
+    stored = {**rule, **facts, "reason": reason}
+    return replace(new, number=record(connection, actor=actor, action=ACTION, target=target, facts=stored, now=now))

@@ -1,0 +1,166 @@
+"""A wrong price is taken back: sums of spending, what is learned afterwards, and a ledger that is learned again."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from ragbandit.router.learning.repricing import reprice
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.corrections import Correction, corrections_of
+from ragbandit.router.storage.access.spending import KEPT_DAYS, Spender, forget_spending, spent
+from ragbandit.router.storage.sql.tables import counters
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.workers.verbs.reprice import prices_by_arm
+from tests.support.command import run
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+DAY_S = 86_400.0
+TENANT = Spender("tenant", "default")
+REWARD = {"cost": {"dollars": 1.0}, "weight": 1.0}
+COST = {"dollars": 1.0, "llm_calls": 1, "prompt_tokens": 1000, "completion_tokens": 100, "cached_tokens": 200}
+
+
+def answer(world, decision, *, dollars=1.0, model="m", arm="single_step", generator=None):
+    made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0, cost=COST)
+    params = {} if generator is None else {"generator": generator}
+    made_by = {"arm": arm, "generator": model, "params": params}
+    cost = replace(made.cost, dollars=dollars)
+    return world.store.add_outcome(replace(made, run_by="worker", made_by=made_by, cost=cost))
+
+
+def fill(world, *, dollars, count=12):
+    """Answered and rated decisions; an answer of the first arm costs `dollars`, of others 0.001."""
+    decisions = [world.route(f"question {number}?", ours=True, key=f"decision-{number}") for number in range(count)]
+    dear = decisions[0].arm
+    for decision in decisions:
+        world.now += 1
+        answer(world, decision, dollars=dollars if decision.arm == dear else 0.001)
+        world.feedback(decision, rating=True)
+    return dear, [decision for decision in decisions if decision.arm == dear]
+
+
+def corrected(world, correction, **more):
+    given = {"settings": world.settings, "relearns": True, "dry_run": False, "reason": "a test", "actor": "me"}
+    return reprice(world.ledger, correction, now=world.now, **given | more)
+
+
+def sums(world, *, now=None):
+    with world.database.read() as connection:
+        found = spent(connection, [TENANT], now=now or world.now)[TENANT]
+        fixed = connection.execute(counters.select().where(counters.c.label == TENANT.corrected_label)).all()
+    return found.day, found.month, sum(row.value for row in fixed) * 1e-9
+
+
+def test_it_is_as_if_the_price_had_been_right(make_world, tmp_path):
+    """After a correction the new ledger has the policy of a store with the right price; the old one is untouched."""
+    world = make_world(reward=REWARD, now=NOON)
+    dear, wrong = fill(world, dollars=1.0)
+    assert world.learn() == 12
+    before = world.sha256(world.replayed())
+    assert corrected(world, Correction(arm=dear, factor=0.001), dry_run=True)["outcomes"] == len(wrong)
+    assert sums(world)[2] == 0.0
+    done = corrected(world, Correction(arm=dear, factor=0.001))
+    assert (done["outcomes"], done["learned"], done["label"]) == (len(wrong), len(wrong), "main_q1")
+    assert (done["dollars_before"], done["dollars_after"]) == pytest.approx((len(wrong), len(wrong) / 1000))
+    assert world.sha256(world.replayed()) == before
+    clean = make_world(data_dir=str(tmp_path / "clean"), policy={"label": "main_q1"}, reward=REWARD, now=NOON)
+    fill(clean, dollars=0.001)
+    clean.learn()
+    assert done["snapshot"] == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
+    assert sums(world) == pytest.approx((0.012, 0.012, -0.999 * len(wrong)))
+    (entry,) = (one for one in entries(world.database) if one.action == "price.correct")
+    assert (entry.target, entry.actor, entry.facts["new_label"]) == (f"arm:{dear}", "me", "main_q1")
+    assert {world.store.record(one.id).outcome.cost.dollars for one in wrong} == {1.0}
+    assert world.router.verify(deep=True).ok
+
+
+def test_the_days_of_the_outcomes_change(make_world, database_url):
+    """Sums change on the days of the outcomes, within since and until; a day that is forgotten stays so."""
+    world = make_world(database_url=database_url, reward=REWARD, now=NOON)
+    days = []
+    for _ in range(3):
+        decision = world.route(ours=True)
+        answer(world, decision)
+        days.append(world.now)
+        world.now += DAY_S
+    corrected(world, Correction(generator="m", since=days[1], until=days[2], factor=3.0))
+    assert [sums(world, now=day)[0] for day in days] == pytest.approx([1.0, 3.0, 1.0])
+    assert sums(world)[1:] == pytest.approx((5.0, 2.0))
+    world.now = days[1] + (KEPT_DAYS + 1) * DAY_S
+    with world.database.write() as connection:
+        forget_spending(connection, now=world.now)
+    corrected(world, Correction(generator="m", factor=0.0))
+    assert sums(world, now=days[1]) == pytest.approx((0.0, 0.0, -1.0))
+    assert sums(world, now=days[2])[0] == 0.0
+
+
+def test_tokens_are_priced(make_world):
+    """Tokens get the price of their arm and model, cached ones too; a second correction finds nothing to do."""
+    world = make_world(reward=REWARD, now=NOON)
+    decisions = [world.route(ours=True) for _ in range(2)]
+    for decision, model in zip(decisions, ("m", "another"), strict=True):
+        answer(world, decision, model=model)
+    rule = Correction(prices={decision.arm: {"m": [1000.0, 2000.0, 100.0]} for decision in decisions})
+    done = corrected(world, rule)
+    assert (done["outcomes"], done["unpriced"], done["label"]) == (1, 1, None)
+    assert done["dollars_after"] == pytest.approx(0.8 + 0.2 + 0.02)
+    with pytest.raises(InvalidInput, match="no outcome gets other dollars; 1 have no price"):
+        corrected(world, rule)
+
+
+def test_what_is_learned_later_has_the_right_dollars(make_world):
+    """A decision that is learned after the correction has the right cost in the same ledger; corrections add up."""
+    world = make_world(reward=REWARD, now=NOON)
+    decision = world.route(ours=True)
+    answer(world, decision, generator="small")
+    corrected(world, Correction(generator="small", factor=0.5))
+    corrected(world, Correction(decision=decision.id, factor=0.5))
+    world.feedback(decision, rating=True)
+    world.learn()
+    (row,) = world.updates()
+    assert (row["cost"], row["value"]) == (0.25, 0.75)
+    with world.database.read() as connection:
+        assert [rule.factor for rule in corrections_of(connection).rules] == [0.5, 0.5]
+
+
+def test_the_command(make_world, tmp_path, monkeypatch):
+    """The command needs a condition, prices one decision, and says which ledger has the right rewards."""
+    world = make_world(reward=REWARD, now=NOON)
+    _, wrong = fill(world, dollars=1.0)
+    world.learn()
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"data_dir": str(world.settings.data_dir), "reward": REWARD}))
+    monkeypatch.chdir(tmp_path)
+    for options, words in (
+        ((), "--arm, --generator or --decision"),
+        (("--arm", "x", "--dollars", "1"), "--dollars needs --decision"),
+        (("--arm", "x", "--factor", "2"), "no outcome gets other dollars"),
+    ):
+        refused = run("data", "reprice", *options, "--config", str(config))
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+    given = "--decision", f"chatcmpl-{wrong[0].id}", "--dollars", "0.25", "--config", str(config)
+    kept = json.loads(run("data", "reprice", *given, "--no-relearn", "--json").stdout)
+    assert (kept["outcomes"], kept["dollars_after"], kept["label"]) == (1, 0.25, None)
+    done = run("data", "reprice", "--arm", wrong[0].arm, "--factor", "0.001", "--config", str(config))
+    assert (done.exit_code, "policy.label to main_q1" in done.stderr) == (0, True), done.stderr
+
+
+def test_which_arms_have_a_price_of_tokens(settings):
+    """Configured prices hold for arms that call one generator, not for arms that report their own dollars."""
+    model = {"class": "model", "generator": "small"}
+    server = {"name": "openai", "model": "s", "openai": {"base_url": "http://127.0.0.1:1/v1"}}
+    made = settings(
+        arms={
+            "chat": model,
+            "no_retrieval": {},
+            "own": {"class": "http", "url": "http://127.0.0.1:1/"},
+            "both": {"class": "cascade", "first": "chat", "then": "no_retrieval", "abstains": True},
+        },
+        generators={"small": {**server, "token_prices": {"input": 1.0, "output": 2.0}}},
+    )
+    prices = prices_by_arm(made)
+    assert prices.keys() == {"chat", "no_retrieval"}
+    assert [list(price) for price in prices["chat"].values()] == [[1.0, 2.0]]

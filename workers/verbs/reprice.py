@@ -1,0 +1,96 @@
+"""Verb `data reprice`: takes back a wrong price."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from ragbandit.router.api.schemas.requests import plain_decision_id
+from ragbandit.router.cli.access import actor
+from ragbandit.router.cli.console import errors
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.tables import show
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.repricing import reprice as corrected
+from ragbandit.router.storage.access.corrections import Correction
+from ragbandit.router.storage.access.spending import MOST_DOLLARS
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.strategies.registry import built_in_arms, generates, registered_name
+from ragbandit.workers.setup.generators import make_strategies, worker_arms
+
+#: arms whose dollars are not the price of the tokens of one generator
+_OTHERS: Final = frozenset({"callable", "cascade", "http"})
+
+
+def reprice(
+    arm: Annotated[str | None, typer.Option(help="only outcomes of this arm")] = None,
+    *,
+    generator: Annotated[
+        str | None, typer.Option(help="only outcomes of this generator: its name in the settings, or its model")
+    ] = None,
+    decision: Annotated[str | None, typer.Option(help="only the outcome of this decision")] = None,
+    since: Annotated[str | None, typer.Option(help="only outcomes since a date, a time, or an age (7d)")] = None,
+    until: Annotated[str | None, typer.Option(help="only outcomes before then; times are UTC (default: now)")] = None,
+    factor: Annotated[
+        float | None, typer.Option(min=0.0, help="the right dollars are this multiple of the booked ones")
+    ] = None,
+    dollars: Annotated[
+        float | None, typer.Option(min=0.0, max=MOST_DOLLARS, help="the right dollars of --decision")
+    ] = None,
+    relearn: Annotated[
+        bool, typer.Option("--relearn/--no-relearn", help="learn a ledger with the right dollars")
+    ] = True,
+    reason: Annotated[str, typer.Option(help="for the audit log")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change; change nothing")] = False,
+    label: LabelOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take back a wrong price: correct budgets, and learn a ledger with the right dollars.
+
+    First set the right token_prices. Without --factor and --dollars, the tokens of each outcome are priced by them. The
+    sums of spending change on the days of the outcomes; stored outcomes keep their dollars, and the correction is an
+    entry of the audit log. Services use the old ledger until policy.label names the new one and they are restarted.
+    """
+    if not (arm or generator or decision):
+        raise InvalidInput("no outcome is named", remedy="give --arm, --generator or --decision")
+    if dollars is not None and (decision is None or factor is not None):
+        raise InvalidInput("--dollars needs --decision, and no --factor", field="dollars", remedy="give --factor")
+    now = time.time()
+    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+        done = corrected(
+            ledger,
+            Correction(
+                decision=None if decision is None else plain_decision_id(decision),
+                arm=arm,
+                generator=generator,
+                since=None if since is None else parse_time(since, now=now, field="since"),
+                until=now if until is None else parse_time(until, now=now, field="until"),
+                dollars=dollars,
+                factor=factor,
+                prices={} if factor is not None or dollars is not None else prices_by_arm(settings),
+            ),
+            settings=settings,
+            relearns=relearn,
+            dry_run=dry_run,
+            reason=reason,
+            actor=actor(),
+            now=now,
+            progress=lambda closed: progress("decisions", closed, 0),
+        )
+    show(done, as_json=as_json)
+    if done["label"] is not None and not as_json:
+        errors.say(f"set policy.label to {done['label']} and restart the services in turn")
+
+
+def prices_by_arm(settings: Settings) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """Arm -> model -> configured prices, for the built-in arms that call one generator."""
+    generators, priced = settings.named_generators, built_in_arms().keys() - _OTHERS
+    return {
+        name: dict(generators[arm.generator].prices_by_model)
+        for name, (arm, strategy) in make_strategies(settings, worker_arms(settings)).items()
+        if registered_name(type(strategy)) in priced and generates(strategy)
+    }

@@ -6,7 +6,7 @@ Arms of your own: docs/extend.md.
 """
 
 from ragbandit.strategies.arm_parts.steps import gather, read
-from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
+from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever, book_cost
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.passages import PassagePool
@@ -29,6 +29,7 @@ __all__ = [
     "Run",
     "Strategy",
     "ask",
+    "book_cost",
     "built_in_arms",
     "gather",
     "known_arms",

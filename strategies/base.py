@@ -3,7 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -137,9 +139,32 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
     return [task.result() for task in tasks]
 
 
+#: function that books the costs of a search: (cost, rule and value of a Branch in the trace)
+Book = Callable[[Cost, str, str], None]
+_book: ContextVar[Book] = ContextVar("book", default=lambda _cost, _rule, _value: None)
+
+
+@contextmanager
+def booked_by(book: Book) -> Iterator[None]:
+    """During the block, and in tasks that begin in it, `book_cost` calls this function."""
+    token = _book.set(book)
+    try:
+        yield
+    finally:
+        _book.reset(token)
+
+
+def book_cost(cost: Cost, *, rule: str, value: str) -> None:
+    """Add a cost to the run that searches, with a Branch in its trace. Does nothing if no run searches.
+
+    Retrievers call it for all that they spend, also if the search fails or is cancelled.
+    """
+    _book.get()(cost, rule, value)
+
+
 @runtime_checkable
 class Retriever(Protocol):
-    """Finds passages by text. All calls come from one event loop."""
+    """Finds passages by text. All calls come from one event loop. A search that has a price calls `book_cost`."""
 
     name: str  #: identifies the corpus in every outcome
 

@@ -33,6 +33,7 @@ from ragbandit.strategies.base import (
     Request,
     Retriever,
     Sampling,
+    booked_by,
     seconds_until,
 )
 from ragbandit.strategies.failures import OutOfBudget, error_text
@@ -177,10 +178,10 @@ class Run:
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """Search, and record cost and trace.
 
-        Raises OutOfBudget("seconds"), OutOfBudget("rounds") if the budget has refused a round, and ArmFailed if no
-        round was begun, or if the arm's own cap has refused a round.
+        Raises OutOfBudget for seconds, dollars, or rounds if the budget has refused a round, and ArmFailed if no round
+        was begun, or if the arm's own cap has refused a round.
         """
-        self._check_time()
+        self._check_left()
         if self.rounds_over:
             raise OutOfBudget("rounds")
         if self._refused is not None:
@@ -192,7 +193,7 @@ class Run:
         began = time.monotonic()
         try:
             async with asyncio.timeout(seconds_until(self.deadline)) as limit:
-                with self.spans.searching(query, k=k, retriever=self.retriever) as note:
+                with self.spans.searching(query, k=k, retriever=self.retriever) as note, booked_by(self._book):
                     hits = await self.retriever.search(query, k=k)
                     note(hits)
         except BaseException as error:
@@ -338,15 +339,19 @@ class Run:
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
+    def _book(self, cost: Cost, rule: str, value: str) -> None:
+        self.cost += cost
+        self.note_branch(rule, value)
+
     def _check_call(self) -> None:
         self.partial = ""
-        self._check_time()
-        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
-            raise OutOfBudget("dollars")
+        self._check_left()
 
-    def _check_time(self) -> None:
+    def _check_left(self) -> None:
         if seconds_until(self.deadline) == 0.0:
             raise OutOfBudget("seconds")
+        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
+            raise OutOfBudget("dollars")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel
 
@@ -53,10 +53,22 @@ def configuration_page() -> str:
 def sections(model: type[Any], *, value: object, key: str = "") -> Iterator[tuple[str, type[Any], object]]:
     """Dotted key, class and defaults of every section, a section before those within it."""
     yield key, model, value
+    hints = get_type_hints(model)
     for name in keys(model):
         inner = getattr(value, name)
+        inner = _optional(hints[name]) if inner is None else inner
         if is_section(inner):
             yield from sections(type(inner), value=inner, key=f"{key}.{name}" if key else name)
+
+
+def _optional(hint: Any) -> BaseModel | None:
+    """The defaults of a section that is null by default; None if it has no defaults, or is described elsewhere."""
+    described = {type(getattr(Settings(), name)) for name in Settings.model_fields}
+    parts = (part for part in get_args(hint) if isinstance(part, type) and issubclass(part, BaseModel))
+    for kind in (part for part in parts if part not in described):
+        if not any(field.is_required() for field in kind.model_fields.values()):
+            return kind.model_construct()
+    return None
 
 
 def is_section(value: object) -> bool:

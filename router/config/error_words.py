@@ -36,7 +36,11 @@ _EXAMPLES = {
 }
 #: the defaults, with the sections that are null by default
 _WITH_ALL_SECTIONS = Settings.model_validate(
-    {"judge": {"generator": {}}, "generator": {"token_prices": {"input": 0.0, "output": 0.0}}}
+    {
+        "judge": {"generator": {}},
+        "generator": {"token_prices": {"input": 0.0, "output": 0.0}},
+        "retriever": {"rerank": {"model": "m", "prices": {}}},
+    }
 )
 
 

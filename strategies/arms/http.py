@@ -1,34 +1,19 @@
 """Calls a pipeline of the user over HTTP."""
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.model_servers.failures import (
-    Failure,
-    ServerFailed,
-    failure_of_error,
-    failure_of_status,
-    server_message,
-)
-from ragbandit.shared.model_servers.outbound import (
-    check_address,
-    check_header_value,
-    credentials_of,
-    redirect_message,
-    retry_pause,
-    shown_address,
-    unpacked,
-)
-from ragbandit.shared.texts.redaction import without_keys
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed
+from ragbandit.shared.model_servers.json_server import JsonServer
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.types import MAX_AMOUNT, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.base import seconds_until
@@ -39,9 +24,7 @@ from ragbandit.strategies.run import Answer, Run
 _PAUSE_S = 0.5
 #: longest pause before an attempt, seconds. The arm fails if the server's Retry-After is longer
 _LONGEST_S = 30.0
-_READ = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
-_SHOWN = 200  #: maximum number of characters of a reply's body in messages
-_LOG_REMEDY: Final = "see the pipeline's own log"
+_SHOWN = 200  #: maximum number of characters of a field's name in messages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,12 +118,14 @@ class Http(ParamsArm[HttpParams]):
         where = f"arms.{self.name}"
         remedy = "for example http://localhost:9000/answer"
         check_address(self._params.url, field=f"{where}.url", remedy=remedy, query=True)
-        self._shown = shown_address(self._params.url)
-        self._headers = {
+        headers = {
             header: secret_of(variable, field=f"{where}.headers_env.{header}")
             for header, variable in self._params.headers_env.items()
         }
-        self._secrets = tuple(self._headers.values()) + credentials_of(self._params.url)
+        example, most = '{"answer": "..."}', f"{where}.max_bytes"
+        self._server = JsonServer(
+            url=self._params.url, section=where, what="pipeline", example=example, too_large=most, headers=headers
+        )
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         query = run.query
@@ -152,15 +137,14 @@ class Http(ParamsArm[HttpParams]):
         }
         if query.messages:
             body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
-        # A compressed reply may be a thousand times as large as what is sent.
-        headers = {"Accept-Encoding": "identity"} | self._headers | ({"Idempotency-Key": query.id} if query.id else {})
-        async with httpx.AsyncClient(headers=headers) as client:
+        async with self._server.client() as client:
             reply_body = await self._post_with_retries(client, body=body, run=run)
-        return accounted(checked_reply(reply_body, arm=self.name, hidden=self._hidden), run=run)
+        return accounted(checked_reply(reply_body, arm=self.name, hidden=self._server.hidden), run=run)
 
     async def _post_with_retries(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """Send the request, and repeat failed attempts. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""
         retries = 0 if run.has_successor else self._params.retries
+        headers = {"Idempotency-Key": run.query.id} if run.query.id else {}
         attempts = 0
         while True:
             attempts += 1
@@ -171,17 +155,12 @@ class Http(ParamsArm[HttpParams]):
                 raise OutOfBudget("seconds")
             caps |= {} if seconds is None else {"seconds": seconds}
             timeout = self._params.timeout_s if seconds is None else min(self._params.timeout_s, seconds)
-            is_late = False
+            sent, most = {**body, "budget": caps}, self._params.max_bytes
             try:
-                # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.
-                async with asyncio.timeout(timeout):
-                    response = await self._post(client, body={**body, "budget": caps}, timeout=timeout)
-                return self._read(response)
-            except ServerFailed as refusal:
-                error = refusal
-            except (httpx.HTTPError, TimeoutError) as broken:
-                error = self._broken(broken, timeout=timeout)
-                is_late = seconds_until(run.deadline) == 0.0
+                return await self._server.post(client, sent, timeout=timeout, max_bytes=most, headers=headers)
+            except ServerFailed as failed:
+                error = failed
+            is_late = error.failure.kind in ("timeout", "broken", "unreachable") and seconds_until(run.deadline) == 0.0
             run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
             if is_late:
                 raise OutOfBudget("seconds")
@@ -194,59 +173,6 @@ class Http(ParamsArm[HttpParams]):
             if pause is None:
                 raise OutOfBudget("seconds")
             await asyncio.sleep(pause)
-
-    async def _post(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], timeout: float) -> httpx.Response:
-        content, max_bytes = bytearray(), self._params.max_bytes
-        async with client.stream("POST", self._params.url, json=body, timeout=timeout) as response:
-            async for piece in response.aiter_raw():
-                content += piece
-                if len(content) > max_bytes:
-                    message, field = f"{self._shown} replied more than {max_bytes} bytes", f"arms.{self.name}.max_bytes"
-                    remedy, failure = "reply with only the answer, or raise it", Failure(kind="unreadable")
-                    raise ServerFailed(message, field=field, remedy=remedy, failure=failure)
-        try:
-            decoded = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
-        except ValueError as error:
-            message, failure = f"{self._shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
-            raise ServerFailed(message, failure=failure, remedy=_LOG_REMEDY) from error
-        headers = {name: value for name, value in response.headers.items() if name in ("retry-after", "location")}
-        return httpx.Response(response.status_code, headers=headers, content=decoded)
-
-    def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
-        failure, remedy = failure_of_error(error), _LOG_REMEDY
-        message = f"{type(error).__name__}: {error}"
-        if failure.kind == "timeout":
-            message, remedy = f"it took longer than {timeout:g} s", f"raise arms.{self.name}.timeout_s"
-        elif failure.kind == "unreachable":
-            message = f"it cannot be reached ({error})"
-            remedy = f"start the pipeline, or correct arms.{self.name}.url"
-        message = f"{self._shown} cannot be asked: {self._hidden(message)}"
-        return ServerFailed(message, failure=failure, remedy=remedy)
-
-    def _read(self, response: httpx.Response) -> object:
-        status, unreadable = response.status_code, Failure(kind="unreadable")
-        if not response.is_success:
-            failure = failure_of_status(status, headers=response.headers) if status >= 300 else unreadable
-            message, remedy = f"{self._shown} cannot be asked: {self._shown_reply(response)}", _LOG_REMEDY
-            if 300 <= status < 400:
-                remedy = f"put that address into arms.{self.name}.url, if it is right"
-            raise ServerFailed(message, failure=failure, remedy=remedy)
-        try:
-            return json.loads(response.content)
-        except (ValueError, RecursionError):
-            message = f"{self._shown} gave no JSON: {self._shown_reply(response)}"
-            raise ServerFailed(message, failure=unreadable, remedy='reply with {"answer": "..."}') from None
-
-    def _shown_reply(self, response: httpx.Response) -> str:
-        text = response.text[:_READ]
-        if response.is_redirect:
-            text = redirect_message(response.headers["location"], url=self._params.url)
-        body = self._hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
-        return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
-
-    def _hidden(self, text: str) -> str:
-        """Remove the secrets of headers and address from a text: some servers repeat the request in their reply."""
-        return without_keys(text, secrets=self._secrets)
 
 
 def secret_of(variable: str, *, field: str) -> str:

@@ -22,7 +22,13 @@ from ragbandit.shared.model_servers.openai_client import (
 )
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
-from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens, tokens_of
+from ragbandit.shared.model_servers.token_usage import (
+    BYTES_PER_TOKEN,
+    TOKEN_LIMITS,
+    Tokens,
+    estimated_tokens,
+    tokens_of,
+)
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
@@ -34,7 +40,6 @@ log = logging.getLogger("ragbandit.arms")
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
-_BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
 
 
@@ -201,7 +206,7 @@ class OpenAiGenerator(Generator):
         if not reply.was_sent:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
-        beyond_text = math.ceil((reply.size - len(reply.text)) / _BYTES_PER_TOKEN)
+        beyond_text = math.ceil((reply.size - len(reply.text)) / BYTES_PER_TOKEN)
         written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
         reported = tokens_of(reply.usage, read=read, written=written)
         return reported or Tokens(read=read, written=written, estimated=True)
@@ -294,11 +299,6 @@ def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
     """Estimated tokens of the prompt's text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     return options.template_tokens + TURN_TOKENS * len(prompt.history) + math.ceil(size / options.bytes_per_token)
-
-
-def estimated_tokens(text: str) -> int:
-    """Approximate number of tokens of an English text, for servers that report no usage."""
-    return math.ceil(len(encodable(text).encode()) / _BYTES_PER_TOKEN)
 
 
 class PartialReply(ModelReply):

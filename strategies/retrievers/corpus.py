@@ -19,7 +19,7 @@ from uuid import UUID
 
 import yaml
 
-from ragbandit.shared.errors import InvalidInput, required_module
+from ragbandit.shared.errors import InvalidInput, encodable, required_module
 from ragbandit.shared.json_lines import lines, parsed
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
@@ -153,6 +153,11 @@ def _as_text(value: object, *, name: str, where: str) -> str:
 
 def model_text(text: str, *, title: str) -> str:
     return f"{title}\n{text}".strip()
+
+
+def clean(text: str) -> str:
+    """Cut the text to 100,000 characters, and replace halves of surrogate pairs, which models refuse."""
+    return encodable(text[:100_000])
 
 
 def log_left_out(name: str, reason: str, /) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.shared.errors import ConfigError, encodable
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import PassageReader, model_text
+from ragbandit.strategies.retrievers.corpus import PassageReader, clean, model_text
 from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
 
 
@@ -45,7 +45,7 @@ class SentenceEncoder:
         """Vectors of length 1, shape (texts, width). Thread-safe."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
-            for indices in _by_length(texts, batch=batch):
+            for indices in by_length(texts, batch=batch):
                 vectors[indices] = self._encode_batch([clean(texts[index]) for index in indices])
         return vectors
 
@@ -62,7 +62,7 @@ class SentenceEncoder:
         return unit
 
 
-def _by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
+def by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 
@@ -74,11 +74,6 @@ def weights_sha256(folder: Path) -> str:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
-
-
-def clean(text: str) -> str:
-    """Cut the text to 100,000 characters, and replace halves of surrogate pairs, which tokenizers refuse."""
-    return encodable(text[:100_000])
 
 
 def _takes_first_token(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A DistilBERT of two layers, classifiers trained on it, and language models, as folders, in milliseconds.
+"""A DistilBERT of two layers, classifiers trained on it, pair models and language models, as folders, in milliseconds.
 
 The encoders are written without torch and in plain view of the formats, at a place that their bytes alone decide: the
 params of a policy name it, so it must be known before any test runs and be the same in every process.
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -96,6 +97,80 @@ def tiny_writer(architecture: str, *, seed: int = 0, positions: int = 512, words
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = BertPreTokenizer()
     return _whole(model, config=config, tokenizer=tokenizer, settings={"eos_token": "</s>", "unk_token": "<unk>"})
+
+
+#: tokens of a pair in a tiny cross-encoder: BERT gives each text half of them, after three special tokens
+PAIR_TOKENS = 49
+#: architecture -> its config, how a pair is laid out, its tokenizer's settings: the texts are marked, or are not, or
+#: positions count from behind the padding's number, or the length is any, and the padding on the left
+PAIR_MODELS = {
+    "bert": (
+        {"type_vocab_size": 2, "max_position_embeddings": PAIR_TOKENS},
+        "[CLS] $A [SEP] $B:1 [SEP]:1",
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]},
+    ),
+    "distilbert": (
+        {"max_position_embeddings": PAIR_TOKENS},
+        "[CLS] $A [SEP] $B [SEP]",
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ),
+    "roberta": (
+        {"type_vocab_size": 1, "max_position_embeddings": PAIR_TOKENS + 2},
+        "[CLS] $A [SEP] [SEP] $B [SEP]",
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ),
+    "xlnet": (
+        {"d_inner": HIDDEN, "d_head": WIDTH // HEADS},
+        "$A [SEP] $B:1 [SEP]:1 [CLS]:2",
+        {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], "padding_side": "left"},
+    ),
+}
+
+
+@functools.cache
+def tiny_cross_encoder(architecture: str = "bert", *, outputs: int = 1, told: bool = True, seed: int = 0) -> str:
+    """The path of a Hugging Face folder of a random model that scores pairs of texts.
+
+    Words are letters, some of them whole, and four Chinese characters. told: the tokenizer knows PAIR_TOKENS, and not
+    only the model, if at all.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    own, pair, settings = PAIR_MODELS[architecture]
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+    whole = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", *_SENTENCE.split(), *"北京上海.,-'"]
+    vocabulary = dict.fromkeys([*whole, *letters, *(f"##{each}" for each in letters)])
+    vocabulary = {word: number for number, word in enumerate(vocabulary)}
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=len(vocabulary),
+        hidden_size=WIDTH,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        pad_token_id=vocabulary["[PAD]"],
+        num_labels=outputs,
+        **own,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForSequenceClassification.from_config(config)
+        for weight in model.parameters():
+            if weight.dim() >= 2:
+                torch.nn.init.normal_(weight, std=0.4)
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    )
+    described = {
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("cls", "pad", "sep", "unk")},
+        **settings,
+        **({"model_max_length": PAIR_TOKENS} if told else {}),
+    }
+    return _whole(model, config=config, tokenizer=tokenizer, settings=described)
 
 
 def _whole(model: Any, *, config: Any, tokenizer: Tokenizer, settings: dict[str, object]) -> str:

@@ -47,8 +47,8 @@ def load_judge(context: Context) -> int:
 
 
 def _judge_retriever(settings: Settings) -> Retriever:
-    """A retriever that arms use: the default one if an arm uses it, else the first by name."""
+    """A retriever that arms use: the default one if an arm uses it, else the first by name. It does not rerank."""
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
-    return open_retriever(settings, name)
+    return open_retriever(settings, name, rerank=False)

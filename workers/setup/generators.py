@@ -37,6 +37,7 @@ from ragbandit.strategies.registry import (
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
+from ragbandit.workers.setup.rerankers import check_depth
 
 log = logging.getLogger("ragbandit.arms")
 
@@ -205,6 +206,8 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
         with errors_of(section_of("generator", arm.generator), kind="generator"):
             capabilities = offered(settings.named_generators[arm.generator])
             strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
+        if retrieves(strategy):
+            check_depth(settings, arm=name, strategy=strategy, retriever=arm.retriever)
         strategies[ArmName(name)] = arm, strategy
         if isinstance(strategy, Cascade):
             parts = dict(parts_of_cascade(strategy, settings=settings).values())
@@ -230,6 +233,7 @@ def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bo
     if generates(strategy) and generator.server is None:
         return False
     is_server = retriever.name == "elasticsearch" and retriever.search == "words"
+    is_server = is_server and (retriever.rerank is None or retriever.rerank.url is not None)
     return is_server or not retrieves(strategy)
 
 

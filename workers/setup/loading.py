@@ -21,6 +21,7 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators
 from ragbandit.workers.setup.judge_checks import JudgeOfArm
+from ragbandit.workers.setup.rerankers import check_reranker
 from ragbandit.workers.setup.retrievers import open_retriever
 
 
@@ -115,13 +116,14 @@ class ArmLoader:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
         generator, most_runs = loaded or self._stand_in(chosen)
+        retriever = self._settings.named_retrievers[arm.retriever]
         return LoadedArm(
             strategy=strategy,
             generator=generator,
-            retriever=self._retrievers.get(_key(self._settings.named_retrievers[arm.retriever])) or NoRetriever(),
+            retriever=self._retrievers.get(_key(retriever)) or NoRetriever(),
             most_runs=most_runs,
             named=arm.named,
-            version=generators.generator_version(chosen),
+            version=generators.generator_version(chosen) + _reranked_version(retriever),
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
@@ -133,6 +135,12 @@ class ArmLoader:
 
 def _key(section: GeneratorSettings | RetrieverSettings) -> str:
     return section.model_dump_json()
+
+
+def _reranked_version(retriever: RetrieverSettings) -> str:
+    """The reranker's prices, which change the cost of answers; "" without prices."""
+    prices = retriever.rerank and retriever.rerank.prices
+    return prices.model_dump_json() if prices else ""
 
 
 def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever | Check]:
@@ -160,6 +168,15 @@ def check_generators(settings: Settings, *, fetch: bool) -> None:
     for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
             generators.check_generator(settings.named_generators[name], fetch=fetch)
+
+
+def check_rerankers(settings: Settings) -> None:
+    """Raise ConfigError if workers could not use a reranker. Loads no model and connects to nothing."""
+    for name in generators.names_in_use(settings)[1]:
+        rerank = settings.named_retrievers[name].rerank
+        with errors_of(section_of("retriever", name), kind="retriever"):
+            if rerank is not None:
+                check_reranker(rerank)
 
 
 def check_indexes(settings: Settings) -> None:

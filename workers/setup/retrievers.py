@@ -21,6 +21,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.folders import CurrentIndex
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
+from ragbandit.workers.setup.rerankers import reranked
 
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -50,10 +51,14 @@ class Kind:
         return {**self.location, **self.read()}
 
 
-def open_retriever(settings: Settings, name: str) -> Retriever:
-    """Open the retriever with this name. Raises ConfigError with its section, for example if the index is missing."""
+def open_retriever(settings: Settings, name: str, *, rerank: bool = True) -> Retriever:
+    """Open the retriever with this name. Raises ConfigError with its section, for example if the index is missing.
+
+    rerank: False opens it without its reranker
+    """
     with errors_of(section_of("retriever", name), kind="retriever"):
-        return kind_of(with_retriever(settings, name)).open()
+        chosen = with_retriever(settings, name)
+        return (kind_of if rerank else _kind_alone)(chosen).open()
 
 
 def _short(model: str) -> str:
@@ -61,6 +66,12 @@ def _short(model: str) -> str:
 
 
 def kind_of(settings: Settings) -> Kind:
+    """The configured retriever, with its reranker around it. Raises ConfigError."""
+    kind, rerank = _kind_alone(settings), settings.retriever.rerank
+    return kind if rerank is None else replace(kind, open=lambda: reranked(kind.open, chosen=rerank))
+
+
+def _kind_alone(settings: Settings) -> Kind:
     name = settings.retriever.name
     if ":" in name:
         return _user_kind(settings)
@@ -192,7 +203,7 @@ def _hybrid(settings: Settings) -> Kind:
     if chosen.first == chosen.second:
         message = f"both are {chosen.first!r}"
         raise ConfigError(message, field="retriever.second", remedy="choose two different retrievers")
-    halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
+    halves = {name: _kind_alone(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
     return Kind(
         open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),
         build=lambda rows, progress: {

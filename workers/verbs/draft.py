@@ -181,7 +181,7 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
         name, contents = here.index
-        why = f"the index {name} has {contents} (bm25)"
+        why = f"the index {name} has {contents} (bm25); `rerank` reorders its hits (docs/generators.md)"
         choices.append(Choice(topic="search", why=why, sections={"retriever": {"name": "bm25", "index": name}}))
     choices.append(_arms_choice(here, arms))
     if len(arms) > 1:

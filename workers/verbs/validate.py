@@ -26,7 +26,7 @@ from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
-from ragbandit.workers.setup.loading import check_generators
+from ragbandit.workers.setup.loading import check_generators, check_rerankers
 
 CONNECT_S: Final = 2.0
 
@@ -76,6 +76,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     """Raise ConfigError if no service can start with these settings. Connects to nothing. Returns the encoder."""
     check_arms(settings)
     check_generators(settings, fetch=False)
+    check_rerankers(settings)
     check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
@@ -147,11 +148,16 @@ def _model_servers(settings: Settings) -> dict[str, str]:
     generators = {section_of("generator", name): named[name] for name in names_in_use(settings)[0]}
     if settings.judge.generator:
         generators["judge.generator"] = settings.judge.generator
-    return {
+    servers = {
         f"{section}.{generator.name}.base_url": generator.server.base_url
         for section, generator in generators.items()
         if generator.server is not None and generator.server.base_url
     }
+    for name in names_in_use(settings)[1]:
+        rerank = settings.named_retrievers[name].rerank
+        if rerank is not None and rerank.url is not None:
+            servers[f"{section_of('retriever', name)}.rerank.url"] = rerank.url
+    return servers
 
 
 def _encoder(settings: Settings) -> requirements.EncoderChoice:

@@ -1,13 +1,17 @@
 """Token counts of a call, read under the names that different servers use, and their price."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from ragbandit.shared.errors import encodable
 
 #: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
 #: largest plausible price of one call, dollars. Larger prices are ignored
 MAX_DOLLARS: Final = 1000.0
+BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
 TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)
@@ -147,3 +151,8 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
         reasoning=None if thoughts is None else min(thoughts, tokens_written),
         estimated=estimated,
     )
+
+
+def estimated_tokens(text: str) -> int:
+    """Approximate number of tokens of an English text, for servers that report no usage."""
+    return math.ceil(len(encodable(text).encode()) / BYTES_PER_TOKEN)

@@ -126,16 +126,16 @@ def test_a_retriever_of_your_own(own_retriever):
 
 
 def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):
-    """The class in docs/generators.md puts short texts first."""
+    """The reranker in docs/generators.md puts short texts first."""
     page = (Path(__file__).parents[3] / "docs" / "generators.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"\n(    from ragbandit.strategies import Hit\n.*?)\n\n\S", page, flags=re.DOTALL)
+    (code,) = re.findall(r"\n(    from ragbandit.strategies.retrievers.bm25 import.*?)\n\n\S", page, flags=re.DOTALL)
     (tmp_path / "search_of_the_page.py").write_text(textwrap.dedent(code))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     rows = [Passage(id=f"p{n}", title="", text="river " + "sea " * (3 - n)) for n in range(3)]
     build_index(rows, ".ragbandit/indexes/default")
-    retriever = kind_of(Settings(retriever={"name": "search_of_the_page:Shortest"})).open()
-    assert retriever.name.endswith(":shortest")
+    retriever = kind_of(Settings(retriever={"name": "search_of_the_page:shortest"})).open()
+    assert retriever.name.endswith(":reranked:shortest:50")
     assert [hit.passage.id for hit in search_once(retriever, query="river", k=2)] == ["p2", "p1"]
 
 

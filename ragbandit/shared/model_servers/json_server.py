@@ -1,0 +1,124 @@
+"""Posts JSON to a server that the user names, and reads its reply: with a cap, and without redirects."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import httpx
+
+from ragbandit.shared.model_servers.failures import (
+    Failure,
+    ServerFailed,
+    failure_of_error,
+    failure_of_status,
+    server_message,
+)
+from ragbandit.shared.model_servers.outbound import credentials_of, redirect_message, shown_address, unpacked
+from ragbandit.shared.texts.redaction import without_keys
+
+_READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
+_SHOWN: Final = 200  #: maximum number of characters of a reply's body in messages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JsonServer:
+    """A server at a URL, which has been checked by `check_address`. Its messages contain neither headers nor keys."""
+
+    url: str
+    #: section of the settings with the URL and its `timeout_s`, for messages
+    section: str
+    what: str  #: what the server is, for messages, for example "pipeline"
+    example: str  #: a reply, for messages
+    too_large: str = ""  #: name of the setting with the maximum size; "" without one
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The URL without secrets."""
+        return shown_address(self.url)
+
+    def client(self) -> httpx.AsyncClient:
+        """A client for `post`, which the caller closes."""
+        # A compressed reply may be a thousand times as large as what is sent.
+        return httpx.AsyncClient(headers={"Accept-Encoding": "identity", **self.headers})
+
+    async def post(
+        self,
+        client: httpx.AsyncClient,
+        body: object,
+        *,
+        timeout: float,
+        max_bytes: int,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> object:
+        """Send a body, and return the JSON of the reply. timeout: of the whole call, seconds. Raises ServerFailed."""
+        try:
+            # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.
+            async with asyncio.timeout(timeout):
+                response = await self._response(client, body, timeout=timeout, max_bytes=max_bytes, headers=headers)
+        except (httpx.HTTPError, TimeoutError) as error:
+            raise self._broken(error, timeout=timeout) from error
+        return self._read(response)
+
+    def hidden(self, text: str) -> str:
+        """Remove the secrets of headers and address from a text: some servers repeat the request in their reply."""
+        return without_keys(text, secrets=(*self.headers.values(), *credentials_of(self.url)))
+
+    async def _response(
+        self, client: httpx.AsyncClient, body: object, *, timeout: float, max_bytes: int, headers: Mapping[str, str]
+    ) -> httpx.Response:
+        content = bytearray()
+        async with client.stream("POST", self.url, json=body, timeout=timeout, headers=dict(headers)) as response:
+            async for piece in response.aiter_raw():
+                content += piece
+                if len(content) > max_bytes:
+                    message, remedy = f"{self.shown} replied more than {max_bytes} bytes", f"reply {self.example}"
+                    remedy = "reply with only the answer, or raise it" if self.too_large else remedy
+                    where, failure = self.too_large or f"{self.section}.url", Failure(kind="unreadable")
+                    raise ServerFailed(message, field=where, remedy=remedy, failure=failure)
+        try:
+            decoded = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
+        except ValueError as error:
+            message, failure = f"{self.shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
+            raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
+        kept = {name: value for name, value in response.headers.items() if name in ("retry-after", "location")}
+        return httpx.Response(response.status_code, headers=kept, content=decoded)
+
+    @property
+    def _log_remedy(self) -> str:
+        return f"see the {self.what}'s own log"
+
+    def _broken(self, error: Exception, *, timeout: float) -> ServerFailed:
+        failure, remedy = failure_of_error(error), self._log_remedy
+        message = f"{type(error).__name__}: {error}"
+        if failure.kind == "timeout":
+            message, remedy = f"it took longer than {timeout:g} s", f"raise {self.section}.timeout_s"
+        elif failure.kind == "unreachable":
+            message = f"it cannot be reached ({error})"
+            remedy = f"start the {self.what}, or correct {self.section}.url"
+        message = f"{self.shown} cannot be asked: {self.hidden(message)}"
+        return ServerFailed(message, failure=failure, remedy=remedy)
+
+    def _read(self, response: httpx.Response) -> object:
+        status, unreadable = response.status_code, Failure(kind="unreadable")
+        if not response.is_success:
+            failure = failure_of_status(status, headers=response.headers) if status >= 300 else unreadable
+            message, remedy = f"{self.shown} cannot be asked: {self._shown_reply(response)}", self._log_remedy
+            if 300 <= status < 400:
+                remedy = f"put that address into {self.section}.url, if it is right"
+            raise ServerFailed(message, failure=failure, remedy=remedy)
+        try:
+            return json.loads(response.content)
+        except (ValueError, RecursionError):
+            message = f"{self.shown} gave no JSON: {self._shown_reply(response)}"
+            raise ServerFailed(message, failure=unreadable, remedy=f"reply with {self.example}") from None
+
+    def _shown_reply(self, response: httpx.Response) -> str:
+        text = response.text[:_READ]
+        if response.is_redirect:
+            text = redirect_message(response.headers["location"], url=self.url)
+        body = self.hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
+        return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")

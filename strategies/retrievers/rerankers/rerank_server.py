@@ -1,0 +1,182 @@
+"""Scores by the endpoint `/rerank` of a server, for example Cohere, Jina, vLLM or Text Embeddings Inference (TEI)."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from ragbandit.shared.model_servers.failures import Failure, ServerFailed, server_message
+from ragbandit.shared.model_servers.json_server import JsonServer
+from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
+from ragbandit.shared.model_servers.token_usage import add_usage, count_of
+from ragbandit.strategies.base import at_once
+from ragbandit.strategies.retrievers.corpus import clean
+from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, Scored, book_price, free
+
+#: form of requests. "cohere": {model, query, documents, top_n}. "tei": {query, texts, truncate}
+Form = Literal["cohere", "tei"]
+
+#: form -> default of the maximum number of texts of a request. 32 is TEI's own
+BATCHES: Final[Mapping[Form, int]] = {"cohere": 1000, "tei": 32}
+_SECTION: Final = "retriever.rerank"
+_EXAMPLE: Final = '{"results": [{"index": 0, "relevance_score": 0.9}, ...]}'
+#: maximum bytes of a reply are _MOST, and _MOST_PER_CHARACTER for each character of the texts, which servers may repeat
+_MOST: Final = 1_000_000
+_MOST_PER_CHARACTER: Final = 6
+#: longest random pause before the second attempt, and longest pause before any attempt, seconds
+_PAUSE_S = 0.5
+_LONGEST_S: Final = 30.0
+
+
+class RerankServer(Reranker):
+    """Asks a server for scores of texts.
+
+    url: address of the endpoint; "/rerank" is appended unless its last part has that word. Redirects are not followed.
+    key: sent as a bearer's token, and in no message. None: no key is sent.
+    batch: maximum number of texts of a request; None for `BATCHES`. Several requests are sent at the same time.
+    timeout_s: of an attempt, seconds. A failure that may pass is followed by at most `retries` further attempts.
+    price: of what is scored. Tokens and searches are the server's counts, else estimates. A request that was cancelled,
+        timed out or broke off costs what it is estimated at; one that was refused costs nothing.
+    Raises ConfigError for an invalid url or key.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str | None = None,
+        key: str | None = None,
+        form: Form = "cohere",
+        batch: int | None = None,
+        timeout_s: float = 10.0,
+        retries: int = 2,
+        price: Price = free,
+    ) -> None:
+        example = "for example https://api.cohere.com/v2/rerank"
+        check_address(url, field=f"{_SECTION}.url", remedy=example, query=True)
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        for value in headers.values():
+            remedy = "give only the key"
+            check_header_value(value, what="the key", field=f"{_SECTION}.api_key_env", remedy=remedy)
+        address = _with_path(url)
+        self._server = JsonServer(url=address, section=_SECTION, what="reranker", example=_EXAMPLE, headers=headers)
+        self.name = model or self._server.shown
+        self._model, self._form = model, form
+        self._batch = batch or BATCHES[form]
+        self._timeout_s, self._retries = timeout_s, retries
+        self._price = price
+        self._client: httpx.AsyncClient | None = None
+
+    async def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        sent = list(map(clean, texts))
+        parts = [sent[start : start + self._batch] for start in range(0, len(sent), self._batch)]
+        scores = await at_once([partial(self._ask, clean(query), part) for part in parts])
+        return [score for part in scores for score in part]
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _ask(self, query: str, texts: list[str]) -> list[float]:
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await self._attempt(query, texts)
+            except ServerFailed as error:
+                failure = error.failure
+                asked_s = failure.retry_after_s or 0.0
+                pause = retry_pause(attempts, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked_s)
+                if attempts > self._retries or pause is None or not failure.may_pass:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, query: str, texts: list[str]) -> list[float]:
+        if self._client is None:
+            self._client = self._server.client()
+        body: dict[str, Any] = {"query": query, "texts": texts, "truncate": True}
+        if self._form == "cohere":
+            body = {"query": query, "documents": texts, "top_n": len(texts)}
+            body |= {} if self._model is None else {"model": self._model}
+        most = _MOST + _MOST_PER_CHARACTER * sum(map(len, texts))
+        scored: Scored | None = Scored.estimate(query, texts)
+        try:
+            reply = await self._server.post(self._client, body, timeout=self._timeout_s, max_bytes=most)
+            scored = _counted(reply, estimate=Scored.estimate(query, texts))
+            return self._read(reply, texts=len(texts))
+        except ServerFailed as error:
+            if error.failure.status is not None or error.failure.kind == "unreachable":
+                scored = None
+            raise
+        finally:
+            if scored is not None:
+                book_price(scored, price=self._price)
+
+    def _read(self, reply: Any, *, texts: int) -> list[float]:
+        """The score of each text. Raises ServerFailed, which names the field that cannot be read."""
+        rows = _rows(reply)
+        if rows is None:
+            said = self._server.hidden(server_message(reply))[:200]
+            raise self._unreadable(f"the reply has no list of results{f': {said}' if said else ''}")
+        scores: dict[int, float] = {}
+        for number, row in enumerate(rows):
+            fields = row if isinstance(row, dict) else {}
+            index = count_of(fields.get("index"))
+            if index is None or index >= texts or index in scores:
+                raise self._unreadable(f"the index of result {number} is {fields.get('index')!r:.80}")
+            found = next((fields[name] for name in ("relevance_score", "score") if fields.get(name) is not None), None)
+            score = _number(found)
+            if score is None:
+                raise self._unreadable(f"the score of result {number} is {found!r:.80}")
+            scores[index] = score
+        if len(scores) < texts:
+            raise self._unreadable(f"the reply has {len(scores)} results for {texts} documents")
+        return [scores[index] for index in range(texts)]
+
+    def _unreadable(self, fault: str) -> ServerFailed:
+        remedy = f"{_SECTION}.url has to be an endpoint that replies {_EXAMPLE}"
+        return ServerFailed(f"{self._server.shown}: {fault}", failure=Failure(kind="unreadable"), remedy=remedy)
+
+
+def _with_path(url: str) -> str:
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return url if "rerank" in path.rpartition("/")[2] else urlunsplit(parts._replace(path=f"{path}/rerank"))
+
+
+def _rows(reply: Any) -> list[Any] | None:
+    """The list of results: the reply itself (TEI), or its `results` (Cohere, Jina, vLLM) or `data` (Voyage)."""
+    if isinstance(reply, dict):
+        inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope
+        return next((inner[name] for name in ("results", "data") if isinstance(inner.get(name), list)), None)
+    return reply if isinstance(reply, list) else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _counted(reply: Any, *, estimate: Scored) -> Scored:
+    """The server's counts of tokens and searches, else the estimate."""
+    fields: Mapping[str, Any] = reply if isinstance(reply, dict) else {}
+    meta = fields["meta"] if isinstance(fields.get("meta"), dict) else {}
+    billed = meta["billed_units"] if isinstance(meta.get("billed_units"), dict) else {}
+    counts: dict[str, int] = {}
+    for usage in (meta, fields.get("usage")):
+        add_usage(counts, {"usage": usage})
+    tokens = next(filter(None, map(counts.get, ("total", "read", "read_plain"))), estimate.tokens)
+    searches = count_of(billed.get("search_units")) or 1
+    searches = searches if searches <= estimate.documents else 1  # a larger number is no count of searches
+    return Scored(documents=estimate.documents, tokens=tokens, searches=searches)

@@ -1,17 +1,20 @@
 """Conversations through a router: the rewrite by a real client and a scripted server, ids, stored history."""
 
 import threading
+import time
 
 import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving import conversations
+from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import DecisionId, Message, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 
+SPENDER = Spender("tenant", "default")
 SECRET = "Zygmunt-Przybylski"
 ASKED, ALONE = "And when was he born?", f"When was {SECRET} born?"
 TALK = (
@@ -59,22 +62,26 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world):
 
 
 @pytest.mark.parametrize(
-    ("reply", "failed"),
+    ("reply", "failed", "is_booked"),
     [
-        (Reply(status=500), "http_500"),
-        (Reply(text=" "), "empty"),
-        (Reply(text="word " * 1000, obedient=False), "too_long"),
-        (Reply(body=b"{}"), "malformed"),
-        (Reply(text=ALONE, seconds=20.0), "timeout"),
+        (Reply(status=500), "http_500", False),
+        (Reply(text=" "), "empty", True),
+        (Reply(text="word " * 1000, obedient=False), "too_long", True),
+        (Reply(body=b"{}"), "malformed", False),
+        (Reply(text=ALONE, seconds=20.0), "timeout", True),
     ],
 )
-def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed):
-    """Broken, slow, empty or endless: the user's words are the question, and the reason is written down."""
+def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_booked):
+    """Broken, slow, empty or endless: the user's words are the question, and the reason and the cost are stored."""
     with ScriptedServer(lambda _body: reply) as server:
         world = make_world(conversation=rewritten_by(server, seconds=1.5))
         decision = world.router.route(world.router.query_of_messages(TALK))
     assert (decision.query.text, decision.query.asked) == (ASKED, ASKED)
-    assert decision.query.request["rewrite"]["failed"] == failed
+    facts = decision.query.request["rewrite"]
+    assert (facts["failed"], "dollars" in facts) == (failed, is_booked)
+    with world.database.read() as connection:
+        day = spent(connection, [SPENDER], now=time.time())[SPENDER].day
+    assert day == pytest.approx(facts.get("dollars", 0.0), abs=1e-9)
     assert dict(world.router.conversations.rewriter.results) == {failed: 1}
 
 

@@ -18,7 +18,7 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.types import Query, Source
+from ragbandit.shared.types import Cost, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -294,12 +294,15 @@ def test_an_answer_that_addresses_the_judge_is_withheld(bench, answered):
 
 
 def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
-    """A second signal cuts a call off: its decision is due at once, with no attempt taken."""
+    """A second signal cuts a call off: it is booked, and its decision is due at once, with no attempt taken."""
 
     class Hanging(ScriptedGenerator):
         async def complete(self, request):
             entered.set()
-            await asyncio.sleep(60)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                request.lost.cost += Cost(dollars=0.5)
             return await super().complete(request)
 
     entered = threading.Event()
@@ -314,4 +317,7 @@ def test_a_judge_that_is_cut_off_puts_it_back(bench, answered):
     row = trial.due()[key]
     assert (row["tries"], row["failures"]) == (0, 0)
     assert row["due_at"] <= time.time()
-    assert trial.today() == {}
+    with trial.database.read() as connection:
+        spender = Spender("tenant", "default")
+        assert spent(connection, [spender], now=time.time())[spender].day == pytest.approx(0.5)
+    assert trial.today() == {"begun": 1, "dollars": 0.5}

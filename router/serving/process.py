@@ -26,6 +26,7 @@ from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings, earned
 from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import judge_sample
+from ragbandit.router.serving.setup.estimates import estimator
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -61,6 +62,7 @@ class RouterProcess:
             context=frozenset(settings.context),
             judge=judge_sample(settings),
             check=settings.reward.check is not None,
+            estimate=estimator(settings.worker_arms, generators=settings.named_generators),
         )
         outage = StoreOutage(
             action="poll",

@@ -9,7 +9,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -17,13 +17,14 @@ from types import FrameType
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_jobs, open_database
+from ragbandit.router.serving.setup.estimates import estimator
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.logs import set_service_log
 from ragbandit.shared.processes.child_process import ChildProcess, end
 from ragbandit.shared.processes.this_process import end_with_parent
-from ragbandit.shared.types import ArmName, PolicyLabel
+from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.running import housekeeping
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
@@ -34,9 +35,12 @@ log = logging.getLogger("ragbandit.worker")
 
 
 class AnswersApart:
-    """Starts the process when a decision waits for it. arms: the arms that the service runs itself."""
+    """Starts the process when a decision waits for it.
 
-    def __init__(self, settings: Settings, *, arms: Sequence[ArmName], queue: AnswerQueue) -> None:
+    settings: the settings of the service as JSON values. arms: the arms that the service runs itself.
+    """
+
+    def __init__(self, settings: Mapping[str, Json], *, arms: Sequence[ArmName], queue: AnswerQueue) -> None:
         self._settings, self._arms, self._queue = settings, arms, queue
         self._child: ChildProcess | None = None
 
@@ -50,7 +54,7 @@ class AnswersApart:
             command = [sys.executable, "-m", __name__, str(file)]
             self._child = ChildProcess("apart", command=command, pass_fds=[file])
             self._child.start()
-            sent = {"settings": self._settings.model_dump(mode="json"), "path": sys.path}
+            sent = {"settings": self._settings, "path": sys.path}
             ours.send_bytes(json.dumps(sent).encode())
 
     def end(self) -> None:
@@ -76,6 +80,7 @@ def main() -> None:
             context=frozenset(settings.context),
             judge=judge_sample(settings),
             check=settings.reward.check is not None,
+            estimate=estimator(settings.worker_arms, generators=settings.named_generators),
         )
         # Without Redis every call of `jobs` fails, as in a service that runs arms itself.
         context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs)  # type: ignore[arg-type]

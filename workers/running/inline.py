@@ -48,7 +48,8 @@ class InlineAnswers:
             jobs=router.process.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
         )
         self._context.arms = self._context.loader.load(arms)
-        self._apart = AnswersApart(router.settings, arms=list(self._context.arms), queue=self._context.queue)
+        sent = router.settings.model_dump(mode="json")
+        self._apart = AnswersApart(sent, arms=list(self._context.arms), queue=self._context.queue)
         self._context.active_runs = ActiveRuns(forget_s=SERVE_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

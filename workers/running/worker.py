@@ -16,6 +16,7 @@ from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
+from ragbandit.router.serving.setup.estimates import estimator
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry import make_tracing
@@ -48,7 +49,14 @@ def run_worker(
     database = open_database(settings, make=False)
     jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
     has_check = settings.reward.check is not None
-    store = DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings), check=has_check)
+    store = DecisionStore(
+        database,
+        label=label,
+        text=settings.log.text,
+        judge=judge_sample(settings),
+        check=has_check,
+        estimate=estimator(settings.worker_arms, generators=settings.named_generators),
+    )
     tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
     context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
     threads = {"answer": 1, "judge": 1, "learn": 1}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
@@ -246,6 +247,22 @@ class Message:
 DERIVED: Final = "derived:"
 
 
+Period = Literal["day", "month"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpendLimit:
+    """A budget of the asking tenant or key that refuses questions when it is spent."""
+
+    kind: Literal["tenant", "key"]
+    #: name of the tenant, or public id of the key
+    name: str
+    period: Period
+    dollars: float
+    #: raised for a question beyond the budget
+    refusal: RagBanditError
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     """One question.
@@ -266,6 +283,7 @@ class Query:
     api_key: public id of the API key; None if no key was needed
     request: further facts about the request (ignored parameters, a trace); JSON values
     chat: messages and parameters of a chat completion, unchanged, for arms of the class `model`; kept until the answer
+    limits: budgets that may refuse the question while it is stored; not stored
     """
 
     text: str
@@ -284,6 +302,7 @@ class Query:
     api_key: str | None = None
     request: Mapping[str, Json] = field(default_factory=dict)
     chat: Mapping[str, Json] = field(default_factory=dict)
+    limits: tuple[SpendLimit, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def own_session(self) -> str | None:

@@ -9,7 +9,9 @@ the clock. `spent` is the share of the budget that is spent, and `elapsed` the s
 
 If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and `spent` ends
 at 1. The price is the dual variable of the budget, and the factor controls its logarithm proportionally (Balseiro and
-Gur 2019, "Learning in repeated auctions with budgets"). A question counts as soon as its outcome is stored.
+Gur 2019, "Learning in repeated auctions with budgets"). An answer counts by its estimate while it waits or runs, and by
+its cost when its outcome is stored. Budgets that refuse questions are checked again in the transaction that stores the
+decision (storage/access/reservations.py), so that questions at once, at any gateway, do not pass them together.
 """
 
 import asyncio
@@ -19,26 +21,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, reserve, spenders_of, spent
-from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
-from ragbandit.shared.types import BUDGET_FACTOR, Caller, Json, Query
+from ragbandit.shared.types import BUDGET_FACTOR, Caller, DecisionId, Json, Period, Query, SpendLimit
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     from ragbandit.router.api.dependencies import Reads
 
 log = logging.getLogger("ragbandit.api")
 
-Period = Literal["day", "month"]
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
 
 #: largest factor. The cheapest arm then gets all questions, except the least probabilities (floors) of other arms
@@ -72,11 +72,17 @@ class DollarBudget:
     setting: str
 
     def spent_of(self, sums: Spent) -> float:
+        """Dollars of stored outcomes; `Spent.of` adds the estimates of answers that run."""
         return sums.day if self.period == "day" else sums.month
+
+    def limit(self, *, now: float) -> SpendLimit:
+        refused = refusal(self, now=now)
+        name, kind = self.spender.name, self.spender.kind
+        return SpendLimit(kind=kind, name=name, period=self.period, dollars=self.dollars, refusal=refused)
 
     def factor(self, sums: Spent, *, now: float) -> float:
         begin, end = bounds(self.period, now=now)
-        return price_factor(spent=self.spent_of(sums) / self.dollars, elapsed=(now - begin) / (end - begin))
+        return price_factor(spent=sums.of(self.period) / self.dollars, elapsed=(now - begin) / (end - begin))
 
 
 def price_factor(*, spent: float, elapsed: float) -> float:
@@ -146,8 +152,10 @@ class Budgets:
             if self._throttle.lets_pass((budget.spender.kind, budget.period)):
                 extra = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
                 log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
+        limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
         factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
-        return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
+        request = query.request if factor == 1.0 else {**query.request, BUDGET_FACTOR: factor}
+        return replace(query, request=request, limits=limits)
 
     async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reserved:
         """Book the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
@@ -160,7 +168,7 @@ class Budgets:
 
         spenders = spenders_of(tenant, key=caller.key)
         if not stopping and not dollars:
-            return Reserved(spenders=tuple(spenders), dollars=0.0, day=day_of(now))
+            return Reserved(spenders=tuple(spenders), dollars=0.0, at=now)
         work = partial(reserve, self._router.database, spenders, dollars=dollars, now=now, check=check)
         return await asyncio.to_thread(work)
 
@@ -181,13 +189,15 @@ class Budgets:
         return cached is None or time.monotonic() - cached[1] >= FRESH_S
 
 
-def _sums(database: Database, spenders: Iterable[Spender], *, now: float) -> Mapping[Spender, Spent]:
+def _sums(
+    database: Database, spenders: Iterable[Spender], *, now: float, without: DecisionId | None = None
+) -> Mapping[Spender, Spent]:
     with database.read() as connection:
-        return spent(connection, list(set(spenders)), now=now)
+        return spent(connection, list(set(spenders)), now=now, without=without)
 
 
 def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
-    return [budget for budget in budgets if budget.spent_of(sums[budget.spender]) >= budget.dollars]
+    return [budget for budget in budgets if sums[budget.spender].of(budget.period) >= budget.dollars]
 
 
 def _refuse(exhausted: Sequence[DollarBudget], *, now: float) -> None:
@@ -200,14 +210,15 @@ def stopped_until(
     query: Query, *, tenants: Mapping[str, TenantSettings], database: Database, now: float
 ) -> float | None:
     """Time until which budgets forbid to spend more on a stored question; None if more may be spent. Workers check this
-    before they pay for a judge or for a second arm. Raises StoreError.
+    before they pay for a judge or for a second arm; the question's own estimate does not count. Raises StoreError.
     """
     scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
     budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=tenants)
     stopping = [budget for budget in budgets if budget.stop]
     if not stopping:
         return None
-    sums = _sums(database, (budget.spender for budget in stopping), now=now)
+    own = None if query.id is None else DecisionId(query.id)
+    sums = _sums(database, (budget.spender for budget in stopping), now=now, without=own)
     return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
 
 

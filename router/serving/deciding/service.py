@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -124,9 +124,9 @@ class RouteService:
             return self.store.add_decisions(decisions)
         claims = self.inline.claim(decisions)
 
-        def begin() -> None:
+        def begin(refused: Collection[DecisionId]) -> None:
             for question, decision in zip(questions, decisions, strict=True):
-                if question.drawn is not None and decision.id in claims:
+                if question.drawn is not None and decision.id in claims and decision.id not in refused:
                     question.drawn(decision)
 
         committed: list[Decision | RagBanditError] = []

@@ -1,7 +1,7 @@
 """Corrections of prices: rules that give outcomes the right dollars. Stored outcomes keep the dollars of their time.
 
 A correction is an entry of the audit log. Its change of the sums of spending is added to the days of the outcomes, and
-counted apart by spender and day (`corrected`), so the sums still follow from the outcomes.
+counted apart with the dollars that no outcome explains, so the sums still follow from the outcomes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, RowMapping, and_, select
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.spending import correct_spending, oldest_day, spenders_of
+from ragbandit.router.storage.access.spending import change_dollars, oldest_day, spenders_of
 from ragbandit.router.storage.rows.conversion import json_object, of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.counters import Moves, day_of
@@ -140,10 +140,9 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
             changes.dollars_before += before.dollars
             changes.dollars_after += dollars
             changes.learned += row["seq"] is not None
-            day = day_of(row["made_at"])
-            if day >= oldest_day(now):
+            if day_of(row["made_at"]) >= oldest_day(now):
                 spenders = spenders_of(row["tenant"], key=row["api_key"])
-                correct_spending(changes.moves, spenders, before=before.dollars, after=dollars, day=day)
+                change_dollars(changes.moves, spenders, before=before.dollars, after=dollars, now=row["made_at"])
     return changes, earlier
 
 

@@ -1,7 +1,9 @@
-"""Dollars spent by tenants and API keys per day (UTC): on answers, rewrites of questions, the judge and embeddings.
+"""Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge, on embeddings.
 
 Every sum is a row of `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
-row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label.
+row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. What no outcome
+explains (rewriting, judging, embeddings, runs whose process ended, corrections) is also summed apart, in rows whose
+names end with OTHER, so that `verify` can compare the rest with the outcomes.
 """
 
 import hashlib
@@ -10,23 +12,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete, text
+from sqlalchemy import Connection, delete
 
 from ragbandit.router.storage.sql.bulk_insert import Row, run
 from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.types import Outcome
+from ragbandit.shared.types import DecisionId, Outcome, Period
 
-#: dollars per unit of a counter; counters are whole numbers
-_UNIT: Final = 1e-9
+#: dollars per unit of a counter and of a reservation; both are whole numbers
+UNIT: Final = 1e-9
 #: maximum dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
 _PREFIX: Final = "spent:"
-_CORRECTED: Final = "fixed:"
-#: held until the end of a transaction of PostgreSQL
-_LOCK: Final = text("SELECT pg_advisory_xact_lock(hashtextextended(:label, 0))")
+#: end of the name of a sum of dollars that no outcome explains
+OTHER: Final = "+"
+#: estimates of answers that run or wait (reservations.py); `jobs_reserved` is an index of all that is read here
+_RESERVED: Final = (
+    "SELECT tenant, api_key, sum(reserved) AS sum FROM jobs WHERE reserved IS NOT NULL GROUP BY tenant, api_key"
+)
+_OWN: Final = "SELECT reserved FROM jobs WHERE kind = 'answer' AND decision_id = ?"
 _SPENT: Final = (
     "SELECT label, name, sum(value) AS sum FROM counters WHERE label IN ? AND name BETWEEN ? AND ? GROUP BY 1, 2"
 )
@@ -41,16 +47,16 @@ class Spender:
 
     @property
     def label(self) -> str:
-        return _PREFIX + self._digest
+        return _PREFIX + self._hash.hex()
 
     @property
-    def corrected_label(self) -> str:
-        """Label of the part of the sums that corrections of prices have changed."""
-        return _CORRECTED + self._digest
+    def lock(self) -> int:
+        """Number of an advisory lock of PostgreSQL."""
+        return int.from_bytes(self._hash[:8], signed=True)
 
     @property
-    def _digest(self) -> str:
-        return hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
+    def _hash(self) -> bytes:
+        return hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).digest()
 
 
 def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
@@ -61,25 +67,39 @@ def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """Dollars spent in a UTC day and month."""
+    """Dollars spent in a UTC day and month, and the estimated dollars of answers that run or wait."""
 
     day: float = 0.0
     month: float = 0.0
+    reserved: float = 0.0
+    #: dollars of the day that no outcome explains
+    other: float = 0.0
+
+    def of(self, period: Period) -> float:
+        """Dollars of the period, with those of answers that run or wait."""
+        return (self.day if period == "day" else self.month) + self.reserved
 
 
-def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row]) -> None:
-    """Count the cost of new outcomes. rows: decision id -> its row, with the columns `tenant` and `api_key`."""
+def count_spending(
+    moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row], is_stored: bool = True
+) -> None:
+    """Count the cost of new outcomes. rows: decision id -> its row, with the columns `tenant` and `api_key`.
+
+    is_stored: False for outcomes of second runs, which are not stored
+    """
     for outcome in outcomes:
         row = rows[outcome.decision_id]
         spenders = spenders_of(row["tenant"], key=row["api_key"])
-        _tally(moves, spenders, dollars=outcome.cost.dollars, day=day_of(outcome.made_at))
+        count_dollars(
+            moves, spenders, dollars=max(0.0, outcome.cost.dollars), now=outcome.made_at, is_outcome=is_stored
+        )
 
 
 def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
     """Count dollars spent outside answers: on rewriting a question or on judging an answer. Raises StoreError."""
     if dollars > 0.0:
         with counting(database) as (_, moves):
-            _tally(moves, spenders, dollars=dollars, day=day_of(now))
+            count_dollars(moves, spenders, dollars=dollars, now=now)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +108,7 @@ class Reserved:
 
     spenders: tuple[Spender, ...]
     dollars: float
-    day: Day
+    at: float
 
 
 def reserve(
@@ -103,53 +123,93 @@ def reserve(
 
     Reservations of a spender run one after another, in all processes, so together they exceed a budget by at most one.
     """
-    reserved = Reserved(spenders=tuple(spenders), dollars=dollars, day=day_of(now))
     with counting(database) as (connection, moves):
-        if not database.is_sqlite:  # SQLite has one writer at a time
-            for label in sorted(spender.label for spender in spenders):
-                connection.execute(_LOCK, {"label": label})
+        lock(connection, spenders)
         check(spent(connection, spenders, now=now))
-        _tally(moves, spenders, dollars=dollars, day=reserved.day)
-    return reserved
+        count_dollars(moves, spenders, dollars=dollars, now=now)
+    return Reserved(spenders=tuple(spenders), dollars=dollars, at=now)
 
 
 def settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
     """Replace an estimate by the cost. Raises StoreError; the estimate then stays."""
-    change = _amount(dollars) - _amount(reserved.dollars)
-    if change:
+    if dollars != reserved.dollars:
         with counting(database) as (_, moves):
-            for spender in reserved.spenders:
-                moves.add(reserved.day, change, label=spender.label)
+            change_dollars(moves, reserved.spenders, before=reserved.dollars, after=dollars, now=reserved.at)
 
 
-def correct_spending(moves: Moves, spenders: Iterable[Spender], *, before: float, after: float, day: Day) -> None:
-    """Change the sums of a day because of an outcome's right dollars, and count the change apart."""
-    change = _amount(after) - _amount(before)
+def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:
+    """Count other dollars than before on the day of `now`."""
+    for amount in (-before, after):
+        count_dollars(moves, spenders, dollars=amount, now=now)
+
+
+def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
+    """Let one transaction at a time admit calls of these spenders. SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        for number in sorted(spender.lock for spender in spenders):
+            run(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
+
+
+def count_dollars(
+    moves: Moves, spenders: Iterable[Spender], *, dollars: float, now: float, is_outcome: bool = False
+) -> None:
+    """Count dollars, which may be negative, on the day of `now`. is_outcome: they are the cost of a stored outcome."""
+    day, amount = day_of(now), round(min(max(dollars, -MOST_DOLLARS), MOST_DOLLARS) / UNIT)
+    if not amount:
+        return
     for spender in spenders:
-        moves.add(day, change, label=spender.label)
-        moves.add(day, change, label=spender.corrected_label)
+        moves.add(day, amount, label=spender.label)
+        if not is_outcome:
+            moves.add(Day(day + OTHER), amount, label=spender.label)
 
 
-def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: Day) -> None:
-    amount = _amount(dollars)
-    if amount:
-        for spender in spenders:
-            moves.add(day, amount, label=spender.label)
+def book_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
+    """Charge the estimates of answers whose process died. rows: of `jobs`."""
+    for row in rows:
+        if row["reserved"]:
+            spenders = spenders_of(row["tenant"], key=row["api_key"])
+            count_dollars(moves, spenders, dollars=row["reserved"] * UNIT, now=now)
 
 
-def _amount(dollars: float) -> int:
-    """Dollars of one call or answer as units of a counter."""
-    return round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
+def units(dollars: float) -> int | None:
+    """The value of `jobs.reserved` for an estimate; None for nothing."""
+    return round(min(dollars, MOST_DOLLARS) / UNIT) or None
 
 
-def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:
-    """Dollars of each spender on the day and in the month of `now`. Reads a range of the primary key per spender."""
+def spent(
+    connection: Connection, spenders: Sequence[Spender], *, now: float, without: DecisionId | None = None
+) -> dict[Spender, Spent]:
+    """Dollars of each spender on the day and in the month of `now`, and in answers that run or wait.
+
+    without: a decision whose own estimate does not count. Reads a range of the primary key per spender.
+    """
     today = day_of(now)
     days: dict[str, dict[str, float]] = {spender.label: {} for spender in spenders}
-    for row in run(connection, _SPENT, [*days], f"{today[:7]}-01", today):
-        days[row["label"]][row["name"]] = float(row["sum"]) * _UNIT
-    sums = {label: Spent(day=by_day.get(today, 0.0), month=sum(by_day.values())) for label, by_day in days.items()}
-    return {spender: sums[spender.label] for spender in spenders}
+    for row in run(connection, _SPENT, [*days], f"{today[:7]}-01", today + OTHER):
+        days[row["label"]][row["name"]] = float(row["sum"]) * UNIT
+    reserved = _reserved(connection, spenders, without=without)
+    return {
+        spender: Spent(
+            day=days[spender.label].get(today, 0.0),
+            month=sum(dollars for name, dollars in days[spender.label].items() if not name.endswith(OTHER)),
+            reserved=reserved[spender],
+            other=days[spender.label].get(today + OTHER, 0.0),
+        )
+        for spender in spenders
+    }
+
+
+def _reserved(
+    connection: Connection, spenders: Sequence[Spender], *, without: DecisionId | None
+) -> dict[Spender, float]:
+    sums = dict.fromkeys(spenders, 0.0)
+    own = [] if without is None else run(connection, _OWN, without)
+    left_out = sum(row["reserved"] or 0 for row in own)
+    for row in run(connection, _RESERVED):
+        for spender in spenders_of(row["tenant"] or "", key=row["api_key"]):
+            if spender in sums:
+                sums[spender] += float(row["sum"]) * UNIT
+    return {spender: max(0.0, dollars - left_out * UNIT) for spender, dollars in sums.items()}
 
 
 def oldest_day(now: float) -> Day:
@@ -158,6 +218,5 @@ def oldest_day(now: float) -> Day:
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:
-    for prefix in (_CORRECTED, _PREFIX):
-        is_spending = counters.c.label >= prefix, counters.c.label < prefix[:-1] + ";"
-        connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest_day(now)))
+    is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
+    connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest_day(now)))

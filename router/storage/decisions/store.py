@@ -6,7 +6,7 @@ keys. A repeated id is a duplicate if the body is the same, and a conflict if it
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
+from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tool_turns
@@ -110,14 +111,18 @@ class DecisionStore:
         context: frozenset[str] = frozenset(),
         judge: JudgeSample | None = None,
         check: bool = False,
+        estimate: Callable[[Decision], float] = lambda _decision: 0.0,
     ) -> None:
         """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
+
+        estimate: estimated dollars of a decision's answer, which budgets count until its outcome is stored.
 
         context: keys of a question's context that are stored even if texts are not
         """
         self.database, self.label = database, label
         self.text, self.context = text, context
         self.judge, self.check = judge, check
+        self.estimate, self._reservations = estimate, Reservations()
 
     @cached_property
     def secret(self) -> bytes:
@@ -129,32 +134,41 @@ class DecisionStore:
         group: Sequence[Decision],
         *,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
-        committing: Callable[[], object] = lambda: None,
+        committing: Callable[[Collection[DecisionId]], object] = lambda _refused: None,
     ) -> list[Decision | RagBanditError]:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        turn has brought the same tool results. claims: see `answers.enqueue`. committing: see `counting`.
+        turn has brought the same tool results. A decision beyond a spent budget gets the budget's refusal. claims: see
+        `answers.enqueue`. committing: called before the commit with the ids that are not stored, see `counting`.
         """
-        rows = [self._row(decision) for decision in group]
-        with counting(self.database, committing=committing) as (connection, moves):
+        refused = dict[DecisionId, RagBanditError]()
+        with counting(self.database, committing=lambda: committing(refused)) as (connection, moves):
+            reserved = {decision.id: self.estimate(decision) for decision in group}
+            over = self._reservations.admit(connection, group, estimates=reserved)
+            refused.update(over)
+            whole, group = group, [decision for decision in group if decision.id not in over]
+            rows = [self._row(decision) for decision in group]
             are_new = send_new(connection, decisions, rows, key="id")
-            refused = dict[DecisionId, RagBanditError]()
 
             def accept() -> list[Decision]:
                 new = list(compress(group, are_new()))
                 refused.update(tool_turns.take_results(connection, new))
                 return [decision for decision in new if decision.id not in refused]
 
-            self._begin(connection, group, accept=accept, moves=moves, claims=claims)
+            self._begin(connection, group, accept=accept, moves=moves, claims=claims, reserved=reserved)
             repeated = [row["id"] for row, inserted in zip(rows, are_new(), strict=True) if not inserted]
             stored = _stored_decisions(connection, repeated)
-        return [
-            settle(*stored[decision.id], request_hash=row["body_hash"])
-            if decision.id in stored
-            else refused.get(decision.id, decision)
-            for decision, row in zip(group, rows, strict=True)
-        ]
+        results: list[Decision | RagBanditError] = []
+        hashes = iter([row["body_hash"] for row in rows])
+        for decision in whole:
+            is_over = decision.id in over
+            request_hash = "" if is_over else next(hashes)
+            if decision.id in stored and not is_over:
+                results.append(settle(*stored[decision.id], request_hash=request_hash))
+            else:
+                results.append(refused.get(decision.id, decision))
+        return results
 
     def _row(self, decision: Decision) -> dict[str, Any]:
         row = decision_row(decision)
@@ -169,10 +183,11 @@ class DecisionStore:
         moves: Moves,
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
+        reserved: Mapping[DecisionId, float] = MappingProxyType({}),
     ) -> None:
         """Let new decisions of the group wait in ledgers and in the answer queue.
 
-        accept: returns the new ones, after the reads were sent. in_front, claims: see `answers.enqueue`
+        accept: returns the new ones, after the reads were sent. in_front, claims, reserved: see `answers.enqueue`
         """
         labels = labels_in_use(connection, label=self.label)
         turns = answers.read_turns(connection, [item.query.tenant for item in group if item.run_by == "worker"])
@@ -184,7 +199,7 @@ class DecisionStore:
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
-            answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims)
+            answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims, reserved=reserved)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
@@ -252,7 +267,7 @@ class DecisionStore:
                 if run_by.get(outcome.decision_id) == outcome.run_by == "worker"
                 and row["body_hash"] != hashes[outcome.decision_id]
             ]
-            count_spending(moves, again, rows=decided)  # a second run has no row, but it was paid for
+            count_spending(moves, again, rows=decided, is_stored=False)  # a second run has no row, but it was paid for
             if new:
                 insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
                 flagged = [row for row in waits() if row["decision_id"] in new]
@@ -260,7 +275,15 @@ class DecisionStore:
                 self._follow_up(connection, [*new.values()], decided=decided, sample=sample, moves=moves)
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
-                    self._begin(connection, [successor], accept=lambda: [successor], moves=moves, in_front=True)
+                    estimate = {successor.id: self.estimate(successor)}
+                    self._begin(
+                        connection,
+                        [successor],
+                        accept=lambda: [successor],
+                        moves=moves,
+                        in_front=True,
+                        reserved=estimate,
+                    )
         return [
             outcome is new.get(outcome.decision_id, (None,))[0]
             or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)

@@ -16,6 +16,7 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, case, select, update
 
+from ragbandit.router.storage.access.spending import units
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
@@ -57,12 +58,14 @@ def enqueue(
     turns: Mapping[str, Rows],
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
+    reserved: Mapping[DecisionId, float] = MappingProxyType({}),
 ) -> None:
     """Insert decisions, in the transaction that stores them.
 
     turns: from `read_turns`, in the same transaction
     in_front: whether workers take these decisions next
     claims: decision id -> key of the process that runs the decision; other decisions wait for a worker
+    reserved: decision id -> estimated dollars of its answer
     """
     by_tenant: dict[str, list[Decision]] = {}
     for decision in decisions:
@@ -83,6 +86,8 @@ def enqueue(
                 "tries": int(decision.id in claims),
                 "claimed_by": claims.get(decision.id),
                 "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
+                "api_key": decision.query.api_key,
+                "reserved": units(reserved.get(decision.id, 0.0)),
                 "facts": canonical({"chat": dict(decision.query.chat)}) if decision.query.chat else "{}",
             }
             for turn, decision in enumerate(group, start=first)

@@ -7,12 +7,14 @@ transaction that stores the result. If the process dies, another one frees the c
 Rows of `waiting` are locked before rows of `jobs`.
 """
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, select, update
 
-from ragbandit.router.storage.sql.counters import CounterName, Moves
+from ragbandit.router.storage.access.spending import book_lost
+from ragbandit.router.storage.sql.counters import CounterName, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, holder_alive
 from ragbandit.router.storage.sql.tables import jobs
@@ -81,18 +83,26 @@ class Claims:
             if is_alive is False:
                 freed += self._free(jobs.c.claimed_by == holder)
             elif some_expired and holder == self.process.key:
-                freed += self._free(jobs.c.claimed_by == holder, is_expired, jobs.c.decision_id.not_in(held))
+                held_here = jobs.c.decision_id.in_(held)
+                freed += self._free(jobs.c.claimed_by == holder, is_expired, ~held_here, is_lost=False)
             elif some_expired and is_alive is None:
                 freed += self._free(jobs.c.claimed_by == holder, is_expired)
         return freed
 
-    def _free(self, *where: ColumnElement[bool]) -> list[DecisionId]:
-        """Remove claims of jobs that no other transaction has locked."""
+    def _free(self, *where: ColumnElement[bool], is_lost: bool = True) -> list[DecisionId]:
+        """Remove claims of jobs that no other transaction has locked.
+
+        is_lost: their process may have ended in a run, after it asked a model, so their estimates are charged
+        """
         chosen = select(jobs.c.decision_id).where(*where, self._is_kind).with_for_update(skip_locked=True)
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)
         freed = freed.values(claimed_by=None, claimed_until=None)
-        with self._database.write() as connection:
-            return list(connection.execute(freed.returning(jobs.c.decision_id)).scalars())
+        columns = jobs.c["decision_id", "tenant", "api_key", "reserved"]
+        with counting(self._database) as (connection, moves):
+            rows = connection.execute(freed.returning(*columns)).mappings().all()
+            if is_lost:
+                book_lost(moves, rows, now=time.time())
+        return [row["decision_id"] for row in rows]
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:
         is_claimed = jobs.c.claimed_by == self.process.key, jobs.c.decision_id.in_(ids)

@@ -10,7 +10,7 @@ from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
-from ragbandit.router.storage.access.spending import KEPT_DAYS, Spender, forget_spending, spent
+from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, spent
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.verbs.reprice import prices_by_arm
@@ -50,8 +50,9 @@ def corrected(world, correction, **more):
 def sums(world, *, now=None):
     with world.database.read() as connection:
         found = spent(connection, [TENANT], now=now or world.now)[TENANT]
-        fixed = connection.execute(counters.select().where(counters.c.label == TENANT.corrected_label)).all()
-    return found.day, found.month, sum(row.value for row in fixed) * 1e-9
+        unexplained = counters.c.label == TENANT.label, counters.c.name.endswith(OTHER)
+        changed = connection.execute(counters.select().where(*unexplained)).all()
+    return found.day, found.month, sum(row.value for row in changed) * UNIT
 
 
 def test_it_is_as_if_the_price_had_been_right(make_world, tmp_path):

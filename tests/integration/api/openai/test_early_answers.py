@@ -21,8 +21,8 @@ class HeldCommit:
         self._commit, store.add_decisions = store.add_decisions, self
 
     def __call__(self, group, *, claims, committing):
-        def hold():
-            committing()
+        def hold(refused):
+            committing(refused)
             self.held.set()
             assert self.released.wait(20)
             if self.error is not None:

@@ -48,7 +48,8 @@ def world(tmp_path_factory):
 def dollars(keyed):
     """Dollars counted so far for keys and tenants."""
     with keyed.service.router.database.read() as connection:
-        sums = connection.execute(text("SELECT sum(value) FROM counters WHERE label LIKE 'spent:%'"))
+        of_days = "SELECT sum(value) FROM counters WHERE label LIKE 'spent:%' AND name NOT LIKE '%+'"
+        sums = connection.execute(text(of_days))
         return (sums.scalar() or 0) / 2e9
 
 

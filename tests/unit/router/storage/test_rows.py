@@ -95,7 +95,9 @@ def any_of(kind: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]
     return st.builds(kind, **{name: given[name] if name in given else values_of(hints[name]) for name in names})
 
 
-QUERY_VALUES = any_of(Query, cost_weight=st.none() | REALS | st.from_regex(r"[a-z]{1,9}", fullmatch=True))
+QUERY_VALUES = any_of(
+    Query, cost_weight=st.none() | REALS | st.from_regex(r"[a-z]{1,9}", fullmatch=True), limits=st.just(())
+)
 
 
 @st.composite

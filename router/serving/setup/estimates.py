@@ -1,0 +1,51 @@
+"""Estimates of what an answer will cost, from the prices in the settings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ragbandit.router.config.named_sections import DEFAULT
+from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.serving.deciding.steps.needs import TOKENS
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens
+from ragbandit.shared.types import Decision
+
+#: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
+_PROMPT, _ANSWER = 2000, 1000
+#: characters per token
+_TOKEN: Final = 4
+
+
+def estimator(
+    arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
+) -> Callable[[Decision], float]:
+    """A function: decision -> estimated dollars of one call of the arm's model; 0.0 for an arm without prices.
+
+    The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as the
+    request allows, at most _ANSWER. arms: the arms that workers run -> their params.
+    """
+    prices: dict[str, Sequence[float]] = {}
+    for arm, params in arms.items():
+        name = params.get("generator", DEFAULT)
+        generator = generators.get(name) if isinstance(name, str) else None
+        price = None if generator is None else generator.prices_by_model.get(generator.model)
+        if price is not None:
+            prices[arm] = price
+    is_model = {arm for arm, params in arms.items() if params.get("class", arm) == "model"}
+
+    def estimate(decision: Decision) -> float:
+        price = prices.get(decision.arm)
+        if price is None or decision.run_by != "worker":
+            return 0.0
+        query = decision.query
+        sent: Any = query.request.get(TOKENS)
+        read = sent if isinstance(sent, int) else len(query.text) // _TOKEN + 1
+        if decision.arm not in is_model:
+            read = max(read, _PROMPT)
+        return Tokens(read=read, written=_written(query.chat)).dollars(price)
+
+    return estimate
+
+
+def _written(chat: Mapping[str, Any]) -> int:
+    limits = [limit for name in TOKEN_LIMITS if isinstance(limit := chat.get(name), int)]
+    return min([_ANSWER, *limits])

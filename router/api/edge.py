@@ -8,6 +8,7 @@
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.anthropic.errors import anthropic_error, speaks_anthropic
 from ragbandit.router.api.dependencies import PART, CallerGone
+from ragbandit.router.api.not_served import instead_of
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
 from ragbandit.router.api.routes import Endpoint, RouteTable
@@ -39,6 +41,10 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
+#: maximum of the rest of a refused body that is read and dropped, in bytes and seconds. If a connection closes before a
+#: proxy has sent the body, the reply is lost and the proxy replies 502
+DRAINED_BYTES: Final = 64 * 1024 * 1024
+DRAIN_S: Final = 5.0
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 
 
@@ -89,7 +95,7 @@ class Edge:
             await reply(scope, exchange.receive, exchange.send)
         except (asyncio.CancelledError, Exception) as error:
             if not exchange.status:
-                await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
+                await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send_refusal)
             elif not isinstance(error, asyncio.CancelledError):
                 raise
             # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
@@ -145,6 +151,7 @@ class _Exchange:
         self.rule: Rule = ANY_ROLE if found is None else found.rule
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
+        self._is_read = False
         #: codings of the body, in the order in which they were applied
         self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
@@ -155,7 +162,7 @@ class _Exchange:
         if speaks_anthropic(scope):
             scope[SHAPE] = anthropic_error
             self.headers.append((b"request-id", self.headers[0][1]))
-        elif is_openai_path(path):
+        elif is_openai_path(path) or (found is None and instead_of(path)):
             scope[SHAPE] = openai_error
         elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
@@ -168,7 +175,7 @@ class _Exchange:
         """The endpoint of the request. Raises HTTPException(404), or 405 if the path takes other methods."""
         if self._endpoint is not None:
             return self._endpoint
-        methods = self._state.routes.methods(self.path)
+        methods = [] if instead_of(self.path) else self._state.routes.methods(self.path)
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
 
     async def receive(self) -> Message:
@@ -179,9 +186,31 @@ class _Exchange:
         body = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
         return {"type": "http.request", "body": body, "more_body": False}
 
-    async def _next(self) -> Message:
+    async def send_refusal(self, message: Message) -> None:
+        """Send a reply to a body that may not be read yet: its rest is read and dropped before the reply ends."""
+        is_last = message["type"] == "http.response.body" and not self._is_read and self._sends_body
+        await self.send({**message, "more_body": True} if is_last else message)
+        if is_last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    while not self._is_read and self._seen <= DRAINED_BYTES:
+                        await self._read()
+            await self.send({"type": "http.response.body"})
+
+    @property
+    def _sends_body(self) -> bool:
+        """Whether the client sends its body, and not an upgrade; one that waits for leave (Expect) sends none."""
+        headers = Headers(scope=self.scope)
+        return "upgrade" not in headers and (self._seen > 0 or "expect" not in headers)
+
+    async def _read(self) -> Message:
         message = await self._receive()
+        self._is_read = not message.get("more_body", False)
         self._seen += len(message.get("body", b""))
+        return message
+
+    async def _next(self) -> Message:
+        message = await self._read()
         if self._seen > self.limit:
             raise HTTPException(413)
         return message
@@ -241,8 +270,10 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     method, path = scope["method"], scope["path"]
     allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
-    lost = "/docs lists the endpoints"
-    if speaks_anthropic(scope):
+    lost, unserved = "/docs lists the endpoints", instead_of(path)
+    if unserved is not None:
+        lost = f"it is not served here: {unserved}"
+    elif speaks_anthropic(scope):
         lost = f"the base URL of clients is {str(Request(scope).base_url).rstrip('/')}; {lost}"
     elif is_openai_path(path):
         base = Request(scope).base_url

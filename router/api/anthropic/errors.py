@@ -14,8 +14,10 @@ from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.model_servers.anthropic_replies import STATUSES
 
-#: paths of Anthropic's interface, with any base URL; paths of models only count with its header
-_PATHS: Final = re.compile(r"(/v\d|/api|/anthropic)*/(messages|(?P<models>models))(/.*)?", re.DOTALL)
+#: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
+_PATHS: Final = re.compile(
+    r"(/v\d|/api|/anthropic)*/(messages|complete|(?P<shared>models|files|skills|organizations))(/.*)?", re.DOTALL
+)
 _TYPES: Final = {status: kind for kind, status in STATUSES.items()} | {503: "overloaded_error"}
 VERSION: Final = "anthropic-version"
 _STATUSES: Final = (400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 504)
@@ -25,7 +27,7 @@ ERRORS: Final[dict[int | str, dict[str, Any]]] = {key: an_object("Error in Anthr
 def speaks_anthropic(scope: Scope) -> bool:
     """Whether the caller of a request expects Anthropic's shapes."""
     match = _PATHS.fullmatch(scope["path"])
-    return match is not None and (match["models"] is None or VERSION in Headers(scope=scope))
+    return match is not None and (match["shared"] is None or VERSION in Headers(scope=scope))
 
 
 def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:

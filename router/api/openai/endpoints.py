@@ -49,8 +49,7 @@ async def model(
     request: Request,
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
-    requests.choice_of(model, router=router_of(request), field=None)
-    named = requests.named_model(model)
+    named = requests.named_model(model, router=router_of(request), caller=caller_of(request))
     return JsonReply(replies.model_info(named) if ANTHROPIC in request.headers else named)
 
 

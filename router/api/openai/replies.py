@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -103,6 +103,13 @@ class Model(TypedDict):
     """When this service started, seconds since 1970."""
     owned_by: str
     """Always `ragbandit`."""
+    context_length: NotRequired[int]
+    """Maximum number of tokens of prompt and answer together, of the arm with the largest such limit. Missing if an arm
+    takes prompts of any length, or its `context_tokens` is not set."""
+    context_window: NotRequired[int]
+    """The same, for clients that read this name."""
+    max_model_len: NotRequired[int]
+    """The same, for clients that read this name."""
 
 
 class ModelList(TypedDict):
@@ -118,7 +125,9 @@ def model_info(model: Model) -> dict[str, Any]:
     """A model in Anthropic's shape."""
     made_at = datetime.fromtimestamp(model["created"], UTC).isoformat()
     name = model["id"]
-    return {"type": "model", "id": name, "display_name": name, "created_at": made_at, "lifecycle": "active"}
+    window = {"max_input_tokens": model["context_length"]} if "context_length" in model else {}
+    info = {"type": "model", "id": name, "display_name": name, "created_at": made_at, "lifecycle": "active"}
+    return {**info, **window}
 
 
 def model_page(models: ModelList) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import hmac
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
@@ -49,12 +49,34 @@ class ModelChoice:
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:
     """The models among `auto`, `auto:<price>` and `arm/<arm>` that this caller may use; none if it may use no arm."""
-    allowed = caller.scopes.get("arms")
-    arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
+    arms = _arms_of(caller, router=router)
     names = _policy_models(router, caller=caller) if arms else []
     if may_force(caller, tenant=caller.tenant or "default", tenants=router.settings.tenants):
         names += [f"arm/{arm}" for arm in arms]
-    return {"object": "list", "data": [named_model(name) for name in names]}
+    return {"object": "list", "data": [named_model(name, router=router, caller=caller) for name in names]}
+
+
+def named_model(name: str, *, router: Router, caller: Caller) -> Model:
+    """The model of this name, with its context window if that is known. Raises ModelNotFound."""
+    arm = choice_of(name, router=router, field=None).arm
+    window = _window([arm] if arm else _arms_of(caller, router=router), router=router)
+    model: Model = {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
+    if window is not None:
+        model |= {"context_length": window, "context_window": window, "max_model_len": window}
+    return model
+
+
+def _arms_of(caller: Caller, *, router: Router) -> list[ArmName]:
+    """The workers' arms that a caller's key may use."""
+    allowed = caller.scopes.get("arms")
+    return [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
+
+
+def _window(arms: Iterable[ArmName], *, router: Router) -> int | None:
+    """The largest context window of these arms in tokens; None if one of them takes prompts of any length."""
+    passing = router.service.step(Needs).passing
+    windows = [passing[arm][1] if arm in passing else None for arm in arms]
+    return max((window for window in windows if window is not None), default=None) if None not in windows else None
 
 
 def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]:
@@ -93,10 +115,6 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
         field=field,
         remedy=f"known here: {', '.join(models)}; or set server.model_aliases",
     )
-
-
-def named_model(name: str) -> Model:
-    return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
 
 
 #: headers that name the conversation of a request; the first one that was sent counts

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from ragbandit.router.api import edge
 from ragbandit.router.api.edge import Edge
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.http_service import QUESTION, Service, worker_answers
@@ -163,6 +164,33 @@ def test_no_connection_waits_to_fill_its_packets(kind, settings):
         finally:
             service.close()
         assert delays == {("clients", True), ("model", True)}
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+def test_a_proxy_that_sends_a_large_body_gets_its_refusal(serve_on, version):
+    """A proxy that sends its whole body before it reads gets 413, though its connection closes after the reply."""
+    body, service = b" " * 12_000_000, serve_on()
+    for headers in ("connection: close\r\n", "connection: close\r\ntransfer-encoding: chunked\r\n"):
+        sent = post("/v1/chat/completions", body=body, headers=headers).replace(b"HTTP/1.1", version)
+        if "chunked" in headers:
+            sent = sent.replace(b"content-length: 12000000\r\n", b"").replace(
+                body, b"b71b00\r\n" + body + b"\r\n0\r\n\r\n"
+            )
+        reply = everything(connected(service, sent))
+        assert reply.startswith(b"HTTP/1.1 413 ")
+        assert b"server.max_chat_bytes" in reply
+
+
+def test_a_refused_body_is_not_read_without_end(serve_on, monkeypatch):
+    """Of a refused body at most DRAINED_BYTES are read, and an announced body that does not come ends after DRAIN_S."""
+    monkeypatch.setattr(edge, "DRAINED_BYTES", 100_000)
+    monkeypatch.setattr(edge, "DRAIN_S", 0.1)
+    service = serve_on()
+    silent = everything(connected(service, post(length=10**9, headers="connection: close\r\n")))
+    assert silent.startswith(b"HTTP/1.1 413 ")
+    link = connected(service, post(length=10**9, headers="connection: close\r\n"))
+    with link, pytest.raises(OSError, match=r"reset|[Bb]roken"):
+        link.sendall(bytes(1_000_000_000))
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -295,6 +295,9 @@ def test_errors_have_anthropics_shape(door):
             "JSON",
         ),
         (door.post("/v1/messages", content=b"a" * 5_000_000), 413, "request_too_large", "max_chat_bytes"),
+        (asked(door, path="/v1/messages/batches"), 404, "not_found_error", "POST /v1/messages"),
+        (door.get("/v1/files", headers=HEADERS), 404, "not_found_error", "`file` part"),
+        (door.post("/v1/complete", json={}), 404, "not_found_error", "POST /v1/messages"),
         (door.get("/v1/models/none", headers=HEADERS), 404, "not_found_error", "no model"),
     ]
     for reply, status, kind, words in cases:

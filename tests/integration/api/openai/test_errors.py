@@ -86,6 +86,35 @@ def test_paths_and_methods(unmoved):
 
 
 @pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/rerank", "own base URL"),
+        ("/v2/rerank", "own base URL"),
+        ("/v1/audio/speech", "input_audio"),
+        ("/audio/transcriptions", "input_audio"),
+        ("/openai/deployments/d/images/edits?api-version=1", "image_url"),
+        ("/v1/moderations", "own base URL"),
+        ("/v1/files/file-1/content", "`file` part"),
+        ("/v1/vector_stores", "`file` part"),
+        ("/v1/batches", "send each request by POST /v1/chat/completions"),
+        ("/v1/responses/compact", "POST /v1/responses"),
+        ("/v1/responses/input_tokens", "count_tokens"),
+        ("/v1/responses/some/input_items", "GET /v1/decisions/{id}"),
+        ("/v1/chat/completions/chatcmpl-1", "GET /v1/decisions/{id}"),
+        ("/v1/threads/t/runs", "POST /v1/responses"),
+        ("/v1/fine_tuning/jobs", "own base URL"),
+    ],
+)
+def test_what_is_not_served_names_what_is(unmoved, path, words):
+    """An endpoint of OpenAI that is not served is a 404 in its shape, which names what is served instead."""
+    reply = unmoved.post(path, json={"model": "auto", "input": "x"})
+    error = error_of(reply)
+    assert (reply.status_code, error["type"], error["code"]) == (404, "invalid_request_error", "not_found")
+    assert "not served here" in error["message"]
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
     "path",
     [
         *("/chat/completions", "/models", "/v1/v1/chat/completions", "/v1/v1/embeddings", "/responses/"),

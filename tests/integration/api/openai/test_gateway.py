@@ -94,6 +94,23 @@ def test_a_chat_goes_through_as_it_came(gateway):
     assert "ignored" not in kept["request"]
 
 
+def test_a_model_shows_its_context_window(gateway):
+    """A model has its context window under the names that clients read; `auto` has none if an arm takes any length."""
+    client, _, _ = gateway
+    models = {one.id: one.to_dict() for one in client.models.list()}
+    windows = dict.fromkeys(("context_length", "context_window", "max_model_len"), 4000)
+    assert models["arm/large"].items() >= windows.items()
+    assert client.models.retrieve("arm/large").to_dict() == models["arm/large"]
+    shown = httpx.get(f"{client.base_url}models", headers={"anthropic-version": "2023-06-01"}, timeout=30).json()[
+        "data"
+    ]
+    assert {one["id"]: one.get("max_input_tokens") for one in shown}.items() >= {
+        "arm/large": 4000,
+        "auto": None,
+    }.items()
+    assert models["auto"].keys() & windows.keys() == models["arm/recall"].keys() & windows.keys() == set()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_calls_of_tools(gateway, stream):
     """Calls come back whole and streamed; arms without tools are not offered, and the row names them."""

@@ -21,11 +21,13 @@ class LangChainRetriever(Retriever):
     A vector store receives `k`; the hits of any retriever are its first k documents with text, each id once. The id of
     a document without one is a hash of its text. Title and url are `title` and `url` of its metadata. LangChain's
     retrievers return no scores: a hit scores 1 / its rank.
-    name: identifies the corpus in every outcome.
+    name: identifies the corpus in every outcome. id_key: key of the metadata with the passage's id, for stores that
+    accept only ids of their own form (Qdrant).
     """
 
-    def __init__(self, retriever: Any, *, name: str) -> None:
+    def __init__(self, retriever: Any, *, name: str, id_key: str | None = None) -> None:
         self.name = name
+        self._id_key = id_key
         self._retriever = retriever
         # The retriever has threads of its own: a store that hangs must not block all threads of the event loop.
         self._threads = ThreadPoolExecutor(_SEARCHES, thread_name_prefix="ragbandit-langchain")
@@ -36,7 +38,7 @@ class LangChainRetriever(Retriever):
         ask = partial(self._retriever.invoke, query, k=k)
         try:
             documents = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-            passages = [_passage(document) for document in documents if not is_blank(document.page_content)]
+            passages = [_passage(document, id_key=self._id_key) for document in documents if not is_blank(document.page_content)]
         except Exception as error:  # a store may raise anything
             log_exception(error, of=f"the retriever {self.name}", action="search_failed", retriever=self.name)
             message = f"the retriever {self.name} failed: {type(error).__name__}: {error}"
@@ -50,9 +52,10 @@ class LangChainRetriever(Retriever):
         self._threads.shutdown(wait=False)
 
 
-def _passage(document: Any) -> Passage:
+def _passage(document: Any, *, id_key: str | None) -> Passage:
     text, metadata = document.page_content, getattr(document, "metadata", None) or {}
     title, url = ("" if metadata.get(name) is None else str(metadata[name]) for name in ("title", "url"))
-    number = getattr(document, "id", None)
+    number = metadata.get(id_key) if id_key else None
+    number = getattr(document, "id", None) if number is None else number
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
     return Passage(id=digest if number is None else str(number), title=title, text=text, url=url or None)

@@ -1,6 +1,5 @@
 """A reranker in one line of a configuration, from an index on disk to an answer."""
 
-import asyncio
 import json
 
 import pytest
@@ -10,12 +9,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from ragbandit.router.config.loading import load
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import Branch, Budget, DecisionId, Query, Retrieved
+from ragbandit.shared.types import Branch, Retrieved
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.setup.generators import inline_arms, worker_arms
-from ragbandit.workers.setup.loading import ArmLoader, parts_of
+from ragbandit.workers.setup.loading import ArmLoader
 from tests.support import command
+from tests.support.arms.configured_arms import answered
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
 
@@ -61,23 +60,6 @@ def configured(place, *, arm=None, **retriever):
     return file
 
 
-def answered(config, **budget):
-    """The outcome of the arm that the configuration names."""
-    settings = load(config, environ={}).settings
-
-    async def answer():
-        (arm,) = (arms := ArmLoader(settings).load(worker_arms(settings))).values()
-        query = Query(id=DecisionId("d"), text=QUESTION)
-        parts = {"retriever": arm.retriever, "generator": arm.generator}
-        try:
-            return await run_strategy(arm.strategy, query=query, budget=Budget(**budget), **parts)
-        finally:
-            for part in parts_of(arms.values()):
-                await part.close()
-
-    return asyncio.run(answer())
-
-
 def alone(query, text):
     """The score of a text, by transformers alone."""
     model = AutoModelForSequenceClassification.from_pretrained(tiny_cross_encoder()).eval()
@@ -102,7 +84,7 @@ def longest_last(sent):
 def test_a_cross_encoder_orders_the_passages_of_an_answer(folder, monkeypatch, retriever):
     """Every retriever's hits have the cross-encoder's scores, and the outcome has its name and seconds."""
     monkeypatch.syspath_prepend(folder)
-    outcome = answered(configured(folder, **retriever, rerank={"model": tiny_cross_encoder(), "depth": 6}))
+    outcome = answered(configured(folder, **retriever, rerank={"model": tiny_cross_encoder(), "depth": 6}), QUESTION)
     (hits,) = (event for event in outcome.trace if isinstance(event, Retrieved))
     scores = {row.id: alone(hits.query, row.text) for row in ROWS}
     best = sorted(scores, key=lambda row: -scores[row])[:2]
@@ -122,7 +104,7 @@ def test_a_server_orders_the_passages_of_an_answer(folder, monkeypatch):
     with ScriptedHttp(answer=longest_last) as http:
         prices = {"search": 0.002, "documents": 0.5, "tokens": 10.0}
         rerank = {"url": http.url, "model": "judge-1", "api_key_env": "RERANK_KEY", "depth": 4, "prices": prices}
-        outcome = answered(configured(folder, rerank=rerank))
+        outcome = answered(configured(folder, rerank=rerank), QUESTION)
         ((_, headers, body),) = http.seen
     found = body["documents"]
     assert (headers["Authorization"], len(found), len({*found} & {row.text for row in ROWS})) == ("Bearer k3y", 4, 4)
@@ -136,7 +118,7 @@ def test_a_server_orders_the_passages_of_an_answer(folder, monkeypatch):
 def test_a_server_that_fails_fails_the_answer(folder):
     """The answer fails with the reranker's name; it does not go on with the order of the retriever."""
     with ScriptedHttp(json_reply({"error": "no memory"}, status=507)) as http:
-        outcome = answered(configured(folder, rerank={"url": http.url, "model": "judge-1", "retries": 0}))
+        outcome = answered(configured(folder, rerank={"url": http.url, "model": "judge-1", "retries": 0}), QUESTION)
     assert (outcome.status, outcome.answer, outcome.cost.llm_calls) == ("failed", None, 0)
     assert "the reranker judge-1 failed: " in outcome.error
     assert "507" in outcome.error
@@ -146,7 +128,7 @@ def test_a_reranker_within_the_budget_of_seconds(folder):
     """A slow server is cut off at the question's deadline, and what it was asked is paid."""
     with ScriptedHttp(Scripted(delay_s=9)) as http:
         rerank = {"url": http.url, "prices": {"search": 0.002}}
-        outcome = answered(configured(folder, rerank=rerank), seconds=0.2)
+        outcome = answered(configured(folder, rerank=rerank), QUESTION, seconds=0.2)
     assert (outcome.status, outcome.stop_reason, outcome.cost.dollars) == ("exhausted", "budget_seconds", 0.002)
 
 

@@ -54,6 +54,16 @@ def test_documents_may_lack_everything_but_their_text():
     assert third.text == "half \ud800"
 
 
+def test_the_metadata_may_have_the_id():
+    """With id_key the id of a passage is that of the metadata, and the store's own id without one."""
+    rows = [
+        {"id": "0b1c", "page_content": "river", "metadata": {"key": "guide.md#1"}},
+        {"id": "0b1d", "page_content": "sea", "metadata": {"key": None}},
+    ]
+    (hits,) = found(LangChainRetriever(documents(*rows), name="store", id_key="key"), "river", k=3)
+    assert [hit.passage.id for hit in hits] == ["guide.md#1", "0b1d"]
+
+
 @pytest.mark.parametrize("reply", [None, [{"page_content": 7}], [{"id": "no text"}]])
 def test_a_store_that_fails_fails_the_search(reply):
     """An error of the store is ArmFailed, and so is a reply without documents."""

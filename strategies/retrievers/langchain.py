@@ -38,7 +38,9 @@ class LangChainRetriever(Retriever):
         ask = partial(self._retriever.invoke, query, k=k)
         try:
             documents = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-            passages = [_passage(document, id_key=self._id_key) for document in documents if not is_blank(document.page_content)]
+            passages = [
+                _passage(document, id_key=self._id_key) for document in documents if not is_blank(document.page_content)
+            ]
         except Exception as error:  # a store may raise anything
             log_exception(error, of=f"the retriever {self.name}", action="search_failed", retriever=self.name)
             message = f"the retriever {self.name} failed: {type(error).__name__}: {error}"

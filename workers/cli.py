@@ -70,7 +70,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
                 "import": f"{_CLI}.data:import_",
                 "erase": f"{_CLI}.data:erase",
                 "backup": f"{_CLI}.data:backup",
-                "reprice": f"{_VERBS}.reprice:reprice",
+                **{verb: f"{_VERBS}.reprice:{verb}" for verb in ("reprice", "credit")},
             },
         ),
         "keys": VerbGroup(

@@ -263,8 +263,14 @@ class OpenAiGenerator(Generator):
         if not reply.was_sent or is_free:
             return
         used = self._usage(reply)
-        cost = Cost(prompt_tokens=used.read, completion_tokens=used.written, dollars=self._dollars(used, reply=reply))
-        reply.request.lost.cost += cost
+        reply.request.lost.cost += Cost(
+            prompt_tokens=used.read,
+            completion_tokens=used.written,
+            cached_tokens=used.cached,
+            cache_write_tokens=used.cache_write,
+            reasoning_tokens=used.reasoning or 0,
+            dollars=self._dollars(used, reply=reply),
+        )
 
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):

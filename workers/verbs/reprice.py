@@ -1,4 +1,4 @@
-"""Verb `data reprice`: takes back a wrong price."""
+"""Verbs `data reprice` and `data credit`: take back a wrong price, and dollars that no outcome has."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,10 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.repricing import reprice as corrected
-from ragbandit.router.storage.access.corrections import Correction
-from ragbandit.router.storage.access.spending import MOST_DOLLARS
+from ragbandit.router.storage.access.corrections import Correction, credit as take_back
+from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Json
 from ragbandit.strategies.registry import built_in_arms, generates, registered_name
 from ragbandit.workers.setup.generators import make_strategies, worker_arms
 
@@ -84,6 +85,34 @@ def reprice(
     show(done, as_json=as_json)
     if done["label"] is not None and not as_json:
         errors.say(f"set policy.label to {done['label']} and restart the services in turn")
+
+
+def credit(
+    dollars: Annotated[float, typer.Argument(min=0.0, max=MOST_DOLLARS, help="dollars to take back")],
+    *,
+    tenant: Annotated[str | None, typer.Option(help="tenant whose sum is wrong")] = None,
+    key: Annotated[str | None, typer.Option(help="public id of the API key whose sum is wrong")] = None,
+    day: Annotated[str | None, typer.Option(help="day (UTC) on which they were booked (default: today)")] = None,
+    reason: Annotated[str, typer.Option(help="for the audit log")] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take back dollars that were booked without an outcome: of embeddings, rewrites and scores.
+
+    Most calls are booked on a tenant and on a key: give both. For answers use `ragbandit data reprice`.
+    """
+    spenders = [] if tenant is None else [Spender("tenant", tenant)]
+    spenders += [] if key is None else [Spender("key", key)]
+    if not spenders:
+        raise InvalidInput("nobody is named", remedy="give --tenant, --key or both")
+    now = time.time()
+    at = now if day is None else parse_time(day, now=now, field="day")
+    with opened(config, registered=False) as (_, ledger):
+        number = take_back(ledger.database, spenders, dollars=dollars, at=at, actor=actor(), reason=reason, now=now)
+        with ledger.database.read() as connection:
+            sums = spent(connection, spenders, now=at)
+    left: Mapping[str, Json] = {f"{spender.kind}_day": sums[spender].day for spender in spenders}
+    show({"number": number, "dollars": dollars, **left}, as_json=as_json)
 
 
 def prices_by_arm(settings: Settings) -> Mapping[str, Mapping[str, Sequence[float]]]:

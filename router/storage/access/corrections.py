@@ -11,16 +11,18 @@ from typing import Any, Final
 from sqlalchemy import Connection, RowMapping, and_, select
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.access.spending import change_dollars, oldest_day, spenders_of
+from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, spenders_of, spent
 from ragbandit.router.storage.rows.conversion import json_object, of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
-from ragbandit.router.storage.sql.counters import Moves, day_of
+from ragbandit.router.storage.sql.counters import Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.types import Cost, JoinedDecision
 
 ACTION: Final = "price.correct"
+CREDIT: Final = "spending.credit"
 _PAGE: Final = 1000
 
 
@@ -174,3 +176,29 @@ def add_correction(
     target = next((f"{kind}:{rule[kind]}" for kind in ("decision", "arm", "generator") if kind in rule), "all")
     stored = {**rule, **facts, "reason": reason}
     return replace(new, number=record(connection, actor=actor, action=ACTION, target=target, facts=stored, now=now))
+
+
+def credit(
+    database: Database,
+    spenders: Sequence[Spender],
+    *,
+    dollars: float,
+    at: float,
+    actor: str,
+    reason: str,
+    now: float,
+) -> int:
+    """Take back dollars that were booked without an outcome, on the day (UTC) of `at`. Returns the audit log's number.
+
+    Raises InvalidInput if a spender has spent less on that day.
+    """
+    day, names = day_of(at), {str(spender.kind): spender.name for spender in spenders}
+    with counting(database) as (connection, moves):
+        for spender, sums in spent(connection, spenders, now=at).items():
+            if sums.day < dollars:
+                message = f"the {spender.kind} {spender.name!r} has spent {sums.day:g} dollars on {day}"
+                raise InvalidInput(message, field="dollars", remedy="give at most that, or another --day")
+        change_dollars(moves, spenders, before=dollars, after=0.0, now=at)
+        facts = {**names, "dollars": dollars, "day": day, "reason": reason}
+        target = ", ".join(f"{kind}:{name}" for kind, name in names.items())
+        return record(connection, actor=actor, action=CREDIT, target=target, facts=facts, now=now)

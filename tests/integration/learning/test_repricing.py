@@ -10,7 +10,7 @@ from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
-from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, spent
+from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, book, forget_spending, spent
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.verbs.reprice import prices_by_arm
@@ -147,6 +147,23 @@ def test_the_command(make_world, tmp_path, monkeypatch):
     assert (kept["outcomes"], kept["dollars_after"], kept["label"]) == (1, 0.25, None)
     done = run("data", "reprice", "--arm", wrong[0].arm, "--factor", "0.001", "--config", str(config))
     assert (done.exit_code, "policy.label to main_q1" in done.stderr) == (0, True), done.stderr
+
+
+def test_dollars_without_an_outcome_are_taken_back(make_world, tmp_path, monkeypatch):
+    """A credit changes the sums of a day, at most by what was spent, and is an entry of the audit log."""
+    world = make_world(now=NOON)
+    book(world.database, [TENANT], dollars=999.0, now=NOON)
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
+    monkeypatch.chdir(tmp_path)
+    given = "data", "credit", "998.5", "--day", "2026-11-20"
+    for options, words in (((), "--tenant, --key or both"), (("--tenant", "other"), "has spent 0 dollars")):
+        refused = run(*given, *options)
+        assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
+    done = json.loads(run(*given, "--tenant", "default", "--json").stdout)
+    assert done["tenant_day"] == pytest.approx(0.5)
+    assert sums(world) == pytest.approx((0.5, 0.5, 0.5))
+    (entry,) = (one for one in entries(world.database) if one.action == "spending.credit")
+    assert (entry.target, entry.facts["dollars"]) == ("tenant:default", 998.5)
 
 
 def test_which_arms_have_a_price_of_tokens(settings):

@@ -1,4 +1,4 @@
-"""What was asked of a model is booked on its tenant, however the call ends."""
+"""Calls of a model are booked on the tenant that asked, however they end."""
 
 import httpx
 import pytest

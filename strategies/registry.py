@@ -101,6 +101,11 @@ def takes(name: str, *, path: object, param: str) -> bool:
         return False
 
 
+def is_form(name: str) -> bool:
+    """Whether a built-in arm is no strategy by itself: its params name what answers (a model, a URL, arms)."""
+    return bool(getattr(built_in_arms().get(name), "is_form", False))
+
+
 def retrieves(arm: Strategy) -> bool:
     return bool(getattr(arm, "retrieves", True))
 

@@ -199,7 +199,7 @@ class _Exchange:
 
     @property
     def _sends_body(self) -> bool:
-        """Whether the client sends its body, and not an upgrade; one that waits for leave (Expect) sends none."""
+        """Whether the client sends its body: not with an upgrade, nor while it waits for leave (Expect)."""
         headers = Headers(scope=self.scope)
         return "upgrade" not in headers and (self._seen > 0 or "expect" not in headers)
 

@@ -325,8 +325,9 @@ def _of_redis(settings: "Settings") -> Iterator[Finding]:
     except QueueError:
         if settings.redis_url is not None:
             raise
-        what = "the Redis of `ragbandit up` does not run: no process answers or learns"
-        yield Finding("warning", "Redis", what, "start it")
+        what = "`ragbandit up` does not run here, so no service answers and no process of it learns"
+        remedy = "start it; a program that calls Router.open() decides and learns by itself, and needs none"
+        yield Finding("warning", "processes", what, remedy)
         return
     if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
         what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it deletes jobs and rates"
@@ -339,7 +340,7 @@ def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterato
     judged = settings.judge.generator is not None and settings.judge.share > 0
     served = {queue for card in cards for queue in card.queues}
     if not any(card.role == "service" for card in cards):
-        what = "no service runs; a library that decides in its own process is not listed"
+        what = "no service runs; a program that calls Router.open() decides by itself, and is not listed"
         yield Finding("warning", "processes", what, "start `ragbandit up`; it is listed within seconds")
     for queue, is_needed in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
         if is_needed and queue not in served:

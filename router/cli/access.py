@@ -11,11 +11,14 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.prompt import Confirm
 
+from ragbandit.router.api.security.rules import READ_ALL
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.cli.tables import show_list
+from ragbandit.router.serving.setup.bootstrap import is_open
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
@@ -40,14 +43,22 @@ def create_key(
         list[str] | None,
         typer.Option(help="NAME=VALUE, such as forced=false or dollars_per_day=5 (docs/security.md); repeat it"),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask, even if this is the first key")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a key and print it. It cannot be printed again, since the store keeps only the sha256 of its secret."""
-    with _key_store(config) as store:
-        now = time.time()
+    """Create a key and print it. It cannot be printed again, since the store keeps only the sha256 of its secret.
+
+    From the first key on, a service that was open to this machine refuses every request without a key. A terminal asks
+    before that.
+    """
+    with opened(config, registered=False, make=True) as (settings, ledger):
+        store, now = KeyStore(ledger.database), time.time()
         ends = None if expires is None else _end(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
+        if is_open(settings.server, keys=store.in_force(now=now)):
+            opens_pages = tenant is None and role in (READ_ALL.roles or ())
+            _announce_first(opens_pages=opens_pages, asks=not yes and sys.stdin.isatty())
         new = store.create(name=name, role=role, tenant=tenant, scopes=scopes, expires_at=ends, actor=actor(), now=now)
         if as_json:
             print_json({"key": new.text, **_facts(new.key, now=now)})
@@ -58,9 +69,23 @@ def create_key(
         errors.say(f"{role}{owner}, expires: {expiry}. The key is not shown again: keep it now.")
 
 
+def _announce_first(*, opens_pages: bool, asks: bool) -> None:
+    """Print what the first key changes, and ask whether to make it. Exits with code 1 if the answer is no."""
+    errors.say(
+        "This is the first key. From now on the service refuses every client without a key (401), also on this "
+        "machine, and stays closed if the key is revoked. Give each client a key: OpenAI's and Anthropic's as their "
+        "API key, `ragbandit` and its client in RAGBANDIT_API_KEY. The dashboard (/ui) asks for one as a password."
+    )
+    if not opens_pages:
+        also = 'ragbandit keys create --name "my laptop" --role admin'
+        errors.say(f"This key does not open the dashboard. Make one for yourself too: {also}")
+    if asks and not Confirm.ask("Make it?", default=False, console=errors):
+        raise typer.Exit(1)
+
+
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys with their rights, their expiry and their last use."""
-    with _key_store(config, make=False) as store:
+    with _key_store(config) as store:
         keys = [_facts(key, now=time.time()) for key in store.listed()]
     show_list(keys, none="no key yet (ragbandit keys create --help)", as_json=as_json)
 
@@ -71,7 +96,7 @@ def revoke_key(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke a key: services refuse it within a second."""
-    with _key_store(config, make=False) as store:
+    with _key_store(config) as store:
         now = time.time()
         revoked = store.revoke(_public_id(key), actor=actor(), now=now)
         if as_json:
@@ -81,8 +106,8 @@ def revoke_key(
 
 
 @contextmanager
-def _key_store(config: str | None, *, make: bool = True) -> Iterator[KeyStore]:
-    with opened(config, registered=False, make=make) as (_, ledger):
+def _key_store(config: str | None) -> Iterator[KeyStore]:
+    with opened(config, registered=False) as (_, ledger):
         yield KeyStore(ledger.database)
 
 

@@ -60,7 +60,11 @@ def migrate(
     new_store: NewStoreOption = False,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SQLITE_URL", help="SQLite store to move into an empty PostgreSQL database"),
+        typer.Option(
+            "--from",
+            metavar="DATA_DIR",
+            help="SQLite store to move into an empty PostgreSQL database: folder, file or URL",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,7 +78,7 @@ def migrate(
         if pre or wait is not None or new_store:
             remedy = "leave out --pre, --wait and --new-store"
             raise InvalidInput("a move has no further options", field="from", remedy=remedy)
-        _move(settings, source if "://" in source else f"sqlite:///{source}", as_json=as_json)
+        _move(settings, _url_of_store(source), as_json=as_json)
         return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
@@ -91,6 +95,13 @@ def migrate(
         console.say(f"{url} is at {revision}")
 
 
+def _url_of_store(source: str) -> str:
+    """The URL of a SQLite store, given by its URL, its file or its folder (`data_dir`)."""
+    if "://" in source:
+        return source
+    return Settings(data_dir=source).database if Path(source).is_dir() else f"sqlite:///{source}"
+
+
 def _move(settings: Settings, url: str, *, as_json: bool) -> None:
     old = settings.model_copy(update={"database_url": url})
     file = sqlite_file(old)
@@ -98,7 +109,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
         remedy = "set DATABASE_URL=postgresql+psycopg://...; copy PostgreSQL with pg_dump, SQLite with `data backup`"
         raise InvalidInput("a store is moved from a file of SQLite to PostgreSQL", field="from", remedy=remedy)
     if not file.is_file():
-        raise InvalidInput(f"there is no file {file}", field="from", remedy="for example .ragbandit/ragbandit.db")
+        raise InvalidInput(f"there is no store at {file}", field="from", remedy="for example --from .ragbandit")
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())

@@ -63,6 +63,7 @@ class Model(ParamsArm[ModelParams]):
     """
 
     arm: ClassVar[str] = "model"
+    is_form: ClassVar[bool] = True
     example: ClassVar = {"max_tokens": 20, "instructions": "Be short."}
     needs: frozenset[Need] = frozenset({"completion"})
     retrieves: ClassVar[bool] = False

@@ -28,6 +28,7 @@ class CallableParams(ArmParams):
 
 class CallableArm(ParamsArm[CallableParams]):
     arm: ClassVar[str] = "callable"
+    is_form: ClassVar[bool] = True
     example: ClassVar = {"object": "json:dumps"}
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False

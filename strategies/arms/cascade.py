@@ -87,6 +87,7 @@ class Cascade(ParamsArm[CascadeParams]):
     """
 
     arm: ClassVar[str] = "cascade"
+    is_form: ClassVar[bool] = True
     example: ClassVar = {"first": "a", "then": "b", "differs_from": "c", "check": "checks:score", "forms": ["no idea"]}
     retrieves: ClassVar[bool] = False  # the cascade does not search itself: its arms have their own retrievers
     generates: ClassVar[bool] = False

@@ -108,6 +108,7 @@ class Http(ParamsArm[HttpParams]):
     """
 
     arm: ClassVar[str] = "http"
+    is_form: ClassVar[bool] = True
     example: ClassVar = {"url": "http://localhost:9/answer", "headers_env": {"X-Home": "HOME"}}
     retrieves: ClassVar[bool] = False
     generates: ClassVar[bool] = False

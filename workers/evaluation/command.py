@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
@@ -54,8 +53,8 @@ def evaluate(
     if len(arms) < 2 and table:
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
-    for name, reason in lacking.items():
-        errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
+    if lacking:
+        errors.say(runs.left_out(lacking))
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
     with runs.Answers(file, resume=resume or retry_failed) as stored, bars(errors) as progress:
         if retry_failed:

@@ -19,7 +19,7 @@ from ragbandit.shared.json_lines import parsed
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
-from ragbandit.strategies.registry import known_arms, make_arms
+from ragbandit.strategies.registry import is_form, known_arms, make_arms
 from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
 
 Piece = TypeVar("Piece")
@@ -190,14 +190,22 @@ async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[obj
 ALL = "all"
 
 
+def left_out(lacking: Mapping[str, str]) -> str:
+    """One line about the arms of ALL that do not run. lacking: as `parse_arms` returns it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in lacking.items():
+        names.setdefault(reason, []).append(name)
+    return "left out: " + "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())
+
+
 def parse_arms(
     wanted: Sequence[str], *, settings: Settings, others: Collection[str] = ()
 ) -> tuple[dict[str, WorkerArm], dict[str, str]]:
     """Returns (arms to run, name -> reason for each arm of ALL that cannot run). wanted: names, also joined by commas.
 
-    ALL is every arm of RagBandit, of installed packages and of the configuration. An arm that is not configured has
-    default params. others: names that the caller runs. Raises ConfigError for a named arm that cannot run, and
-    InvalidInput for an unknown name.
+    ALL is every strategy of RagBandit and of installed packages, and every arm of the configuration. An arm that is not
+    configured has default params. others: names that the caller runs. Raises ConfigError for a named arm that cannot
+    run, and InvalidInput for an unknown name.
     """
     names = list(dict.fromkeys(name.strip() for name in ",".join(wanted).split(",") if name.strip()))
     available = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
@@ -210,6 +218,9 @@ def parse_arms(
         return arms, lacking
     for name, arm in available.items():
         if name in arms:
+            continue
+        if is_form(name) and name not in settings.arms:
+            lacking[name] = "no strategies by themselves; those under `arms` of the configuration run"
             continue
         try:
             strategy = make_arms({name: arm.params}, capabilities=frozenset(get_args(Need)))[ArmName(name)]

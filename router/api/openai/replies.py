@@ -107,9 +107,9 @@ class Model(TypedDict):
     """Maximum number of tokens of prompt and answer together, of the arm with the largest such limit. Missing if an arm
     takes prompts of any length, or its `context_tokens` is not set."""
     context_window: NotRequired[int]
-    """The same, for clients that read this name."""
+    """`context_length` again, for clients that read this name."""
     max_model_len: NotRequired[int]
-    """The same, for clients that read this name."""
+    """`context_length` again, for clients that read this name."""
 
 
 class ModelList(TypedDict):

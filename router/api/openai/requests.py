@@ -73,7 +73,7 @@ def _arms_of(caller: Caller, *, router: Router) -> list[ArmName]:
 
 
 def _window(arms: Iterable[ArmName], *, router: Router) -> int | None:
-    """The largest context window of these arms in tokens; None if one of them takes prompts of any length."""
+    """The largest context window of these arms in tokens; None if an arm takes prompts of any length."""
     passing = router.service.step(Needs).passing
     windows = [passing[arm][1] if arm in passing else None for arm in arms]
     return max((window for window in windows if window is not None), default=None) if None not in windows else None

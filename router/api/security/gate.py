@@ -18,7 +18,7 @@ from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rules import Rule
 from ragbandit.router.api.security.sites import check_host, check_site, signs_in
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.serving.setup.bootstrap import is_loopback
+from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, is_known
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
@@ -56,7 +56,7 @@ class Gate:
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
         keys, headers = await self._keys(path), Headers(scope=scope)
-        if self._is_open(keys):
+        if is_open(self._server, keys=keys):
             if self._loopback or self._hosts:
                 check_host(headers, allowed=self._hosts)
             allowed = self._server.cors_origins if path.startswith("/v1/") else ()
@@ -85,17 +85,9 @@ class Gate:
                 raise
             is_fresh = path == _METRICS and time.monotonic() - copy.at <= STALE_S
             # An open service needs no keys. Endpoints that need the failed database fail by themselves.
-            if is_fresh or self._is_open(copy.keys):
+            if is_fresh or is_open(self._server, keys=copy.keys):
                 return copy.keys
             raise
-
-    def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
-        signs people in. Otherwise True if the setting `open` is true, or on loopback as long as no key was ever made.
-        """
-        if keys.unrevoked or self._server.trusted_header is not None:
-            return False
-        return self._server.open or (self._loopback and not keys.ever)
 
     def _key(self, headers: Headers, keys: KeysInForce, *, by_browser: bool) -> ApiKey:
         sent = headers.getlist("authorization")

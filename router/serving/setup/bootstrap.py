@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import inspect
 
-from ragbandit.router.config.settings import EncoderSettings, Settings
+from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.config.sources import changed_settings
 from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
@@ -27,7 +27,7 @@ from ragbandit.router.serving.setup.requirements import (
     has_store,
     refusal_to_begin,
 )
-from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.api_keys import KeysInForce, KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.ledgers.inheritance import origin_in
@@ -187,6 +187,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, which may have any address
         return False
+
+
+def is_open(server: ServerSettings, *, keys: KeysInForce) -> bool:
+    """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
+    signs people in. Otherwise True if the setting `open` is true, or on loopback as long as no key was ever made.
+    """
+    if keys.unrevoked or server.trusted_header is not None:
+        return False
+    return server.open or (is_loopback(server.host) and not keys.ever)
 
 
 def check_exposure(settings: Settings, *, now: float) -> None:

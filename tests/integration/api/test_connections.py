@@ -182,7 +182,7 @@ def test_a_proxy_that_sends_a_large_body_gets_its_refusal(serve_on, version):
 
 
 def test_a_refused_body_is_not_read_without_end(serve_on, monkeypatch):
-    """Of a refused body at most DRAINED_BYTES are read, and an announced body that does not come ends after DRAIN_S."""
+    """At most DRAINED_BYTES of a refused body are read, and a body that does not come is awaited for DRAIN_S."""
     monkeypatch.setattr(edge, "DRAINED_BYTES", 100_000)
     monkeypatch.setattr(edge, "DRAIN_S", 0.1)
     service = serve_on()

@@ -5,6 +5,7 @@ import shutil
 import time
 from collections import namedtuple
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -213,6 +214,16 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
     hosts(redis_client, {"pid": 2})
     mended = command.run("status")
     assert mended.exit_code == 0, mended.stdout
+
+
+def test_a_stopped_up_beside_a_library(settings):
+    """If `ragbandit up` ran here once, its absence is a warning that excepts programs that decide by themselves."""
+    stopped = settings()
+    Path(stopped.data_dir).mkdir(exist_ok=True)
+    Path(stopped.data_dir, "redis.log").touch()
+    (line,) = told(of_processes(stopped), "processes")
+    assert line.startswith("warning processes: `ragbandit up` does not run here")
+    assert "Router.open() decides and learns by itself" in line
 
 
 def test_a_schema_of_another_version(stored):

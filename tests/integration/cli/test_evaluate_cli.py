@@ -225,14 +225,17 @@ def test_answers_are_not_overwritten(run, tmp_path):
 
 
 def test_all_names_what_cannot_be_run(run, tmp_path):
-    """The word "all" runs every arm that the generator can serve and says what the others lack."""
+    """The word "all" runs every strategy that the generator can serve, and one line says why others are left out."""
     needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
     write_config(tmp_path, arms={"single_step": {}, "needy": needy, "gone": {"class": "nowhere:Arm"}})
     done = run("--json", strategy="all")
     assert {"no_retrieval", "single_step", "multi_step"} <= set(report(done))
     assert not {"needy", "gone"} & set(report(done))
-    assert "left out: needy: the generator lacks attention" in done.stderr
-    assert "left out: gone: arms.gone.class: 'nowhere:Arm' cannot be imported" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("left out: ")]
+    assert "needy: the generator lacks attention" in line
+    assert "gone: arms.gone.class: 'nowhere:Arm' cannot be imported" in line
+    assert "callable, cascade, http, model: no strategies by themselves" in line
+    assert not {"callable", "cascade", "http", "model"} & set(report(done))
 
 
 @pytest.mark.parametrize(

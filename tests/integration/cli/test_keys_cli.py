@@ -1,11 +1,14 @@
 """`ragbandit keys` and `audit`: keys are made, listed and revoked, which the log records."""
 
+import io
 import json
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from ragbandit.router.cli import access
 from tests.support import command
 
 
@@ -33,6 +36,47 @@ def test_a_key_is_printed_once(tmp_path):
     assert "a [b] key" in listed.stdout
     for shown in (listed, run("keys", "list", "--json"), run("audit")):
         assert secret not in shown.output
+
+
+def test_the_first_key_says_who_is_locked_out():
+    """Only the first key says that all clients and the dashboard need keys, and that it opens no page."""
+    first, second = (run("keys", "create", "--name", "ours", "--role", "app").stderr for _ in range(2))
+    for words in ("refuses every client without a key", "RAGBANDIT_API_KEY", "/ui", "--role admin"):
+        assert words in first
+        assert words not in second
+
+
+def test_an_admins_first_key_opens_the_dashboard():
+    """An admin's first key closes the service too, and no other key is asked for."""
+    said = run("keys", "create", "--name", "ours", "--role", "admin").stderr
+    assert "refuses every client without a key" in said
+    assert "--role admin" not in said
+
+
+def test_a_service_that_needs_keys_already_is_not_closed(monkeypatch):
+    """A service that other machines can reach has never served without a key, so its first key locks nobody out."""
+    monkeypatch.setenv("RAGBANDIT_SERVER__HOST", "10.0.0.1")
+    assert "refuses every client" not in run("keys", "create", "--name", "ours", "--role", "app").stderr
+
+
+def test_a_terminal_asks_before_the_first_key(monkeypatch):
+    """In a terminal `create` makes the first key only after a yes, or with --yes; it does not ask for the second."""
+
+    def create(answer, *more):
+        stdin = io.StringIO(answer)
+        stdin.isatty = lambda: True
+        monkeypatch.setattr(access, "sys", SimpleNamespace(stdin=stdin))
+        monkeypatch.setattr("builtins.input", lambda _="": stdin.readline().strip())
+        return command.run("keys", "create", "--name", "ours", "--role", "admin", *more)
+
+    assert create("n\n").exit_code == 1
+    assert json.loads(run("keys", "list", "--json").stdout) == []
+    monkeypatch.setenv("RAGBANDIT_SERVER__OPEN", "true")  # then it is open again when no key is left
+    for answer, more in (("y\n", ()), ("", ("--yes",))):
+        assert "rb_" in create(answer, *more).stdout
+        assert "rb_" in create("").stdout
+        for key in json.loads(run("keys", "list", "--json").stdout):
+            run("keys", "revoke", key["public_id"])
 
 
 def test_create_takes_tenant_scopes_and_expiry():

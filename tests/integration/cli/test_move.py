@@ -99,8 +99,10 @@ def test_a_source_that_changed_is_not_mixed(source, target, monkeypatch):
     assert "of this store before it changed" in run("migrate", "--from", source, code=2).output
 
 
-def test_texts_that_postgresql_refuses(source, target, monkeypatch):
-    """NUL and invalid UTF-8 become U+FFFD; a value that does not fit is refused with its table, row and column."""
+def test_texts_that_postgresql_refuses(source, target, monkeypatch, tmp_path):
+    """NUL and invalid UTF-8 become U+FFFD; a value that does not fit is refused with its table, row and column. The
+    folder of a store names it, too.
+    """
     with closing(Database(source)) as database, database.write() as connection:
         connection.exec_driver_sql(
             "UPDATE decisions SET text = 'a' || char(0) || 'b', fault = CAST(x'41EDA080' AS TEXT)"
@@ -111,7 +113,9 @@ def test_texts_that_postgresql_refuses(source, target, monkeypatch):
     assert "table decisions after row 0, line 2, column arm" in refused
     with closing(Database(source)) as database, database.write() as connection:
         connection.exec_driver_sql("UPDATE decisions SET arm = 'x'")
-    run("migrate", "--from", source, code=0)
+    (tmp_path / "store").mkdir()
+    (tmp_path / "old.db").rename(tmp_path / "store" / "ragbandit.db")
+    run("migrate", "--from", "store", code=0)
     with closing(Database(target)) as database, database.read() as connection:
         texts = connection.execute(select(decisions.c.text, decisions.c.fault)).all()
     assert set(texts) == {("a\ufffdb", "A\ufffd\ufffd\ufffd")}
@@ -122,7 +126,8 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
     assert "set DATABASE_URL=postgresql" in run("migrate", "--from", source, code=2).output
     monkeypatch.setenv("DATABASE_URL", target)
     assert "pg_dump" in run("migrate", "--from", target, code=2).output
-    assert "there is no file" in run("migrate", "--from", "none.db", code=2).output
+    assert "there is no store at none.db" in run("migrate", "--from", "none.db", code=2).output
+    assert f"there is no store at {tmp_path / 'ragbandit.db'}" in run("migrate", "--from", ".", code=2).output
     assert "leave out --pre" in run("migrate", "--from", source, "--pre", code=2).output
     with hold_store(Settings(database_url=source), at="http://127.0.0.1:8000"):
         assert "`ragbandit serve` runs on this folder" in run("migrate", "--from", source, code=2).output

@@ -162,7 +162,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _costs, _uneven, _budgets, _failing, _gone)
+    checks = (_schema, _clocks, _costs, _uneven, _budgets, _failing, _gone)
     return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -176,6 +176,19 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
+
+
+def _clocks(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
+    from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entries
+
+    with database.read() as connection:
+        found = last_entries(connection, action=CLOCK_ACTION)
+    for entry in found:
+        if entry.facts.get("ahead_s"):
+            ahead = duration(float(str(entry.facts["ahead_s"])))
+            what = f"the clock of {entry.target} is {ahead} ahead, noticed at {moment(entry.made_at)}"
+            effect = "for an hour nothing is deleted, given up or asked again because of it"
+            yield Finding("problem", "clock", f"{what}; {effect}", "set the clock of this host (NTP)")
 
 
 def month_report(database: "Database", *, settings: "Settings", now: float) -> "Report":

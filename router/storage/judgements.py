@@ -89,8 +89,11 @@ class ScoreQueue:
         self._attempts, self._expire_s = attempts, expire_s
         self._budget = budget or DayBudget()
 
-    def claim(self, *, now: float) -> ScoreJob | Refused | None:
-        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due."""
+    def claim(self, *, now: float, expiring: float | None = None) -> ScoreJob | Refused | None:
+        """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due.
+
+        expiring: time from which the waits are counted that are too long; by default now
+        """
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
         if not self.claims.wait(*is_due):
             return None
@@ -101,7 +104,7 @@ class ScoreQueue:
                 return None
             values = {"failures": 0, "share": 1.0, **json.loads(row["facts"])}
             job = ScoreJob(decision_id=row["decision_id"], attempt=row["tries"], claimed_at=now, **values)
-            if row["made_at"] <= now - self._expire_s:
+            if row["made_at"] <= (now if expiring is None else expiring) - self._expire_s:
                 return self._drop(connection, job, why="expired", moves=moves)
             if job.attempt > self._attempts:
                 return self._drop(connection, job, why="given_up", moves=moves)

@@ -17,6 +17,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.counters import GONE, Moves, counting
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, updates
 from ragbandit.router.storage.totals import TRAFFIC, position_of, rewards_reader
@@ -38,10 +39,10 @@ class Retention:
         *,
         holder: str,
         days: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.database, self.holder = database, holder
-        self.clock = clock
+        self.clock = clock or DeadlineClock(database).for_deletion
         self._days = days
         self._lease = Lease(database=database, name="retention")
         self._batch = FEWEST

@@ -15,6 +15,7 @@ from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_k
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, reading_positions, updates
 from ragbandit.shared.types import (
@@ -347,10 +348,11 @@ class Extender:
     """Adds new rows to the totals. holder: name of this process in the lease. weight: the setting reward.weight."""
 
     def __init__(
-        self, database: Database, *, holder: str, weight: float, clock: Callable[[], float] = time.time
+        self, database: Database, *, holder: str, weight: float, clock: Callable[[], float] | None = None
     ) -> None:
+        deadlines = DeadlineClock(database)
         self.database, self.holder = database, holder
-        self.clock = clock
+        self.clock, self._for_deletion = clock or deadlines.now, clock or deadlines.for_deletion
         self._weight = weight
         self._lease = Lease(database=database, name="arm_hours")
         self._forgot_at = -1
@@ -397,7 +399,7 @@ class Extender:
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
     def _forget(self) -> None:
-        now = self.clock()
+        now = self._for_deletion()
         if self._forgot_at == hour_of(now):
             return
         with self.database.write() as connection:

@@ -33,7 +33,6 @@ from ragbandit.router.serving.checks.questions import checked_number, checked_ty
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
@@ -51,7 +50,6 @@ log = logging.getLogger("ragbandit.worker")
 
 #: `WarmRows.origin` of rows that were read from the store
 STORE: Final = "store"
-_KEPT_RUNS: Final = 30
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}
 
 
@@ -95,7 +93,7 @@ def advise_verb(
     settings = loaded.settings
     with bars(errors) as progress:
         ask = Ask(folds=folds, worth=worth)
-        sources = _Sources(settings=settings, ask=ask, progress=progress)
+        sources = Sources(settings=settings, ask=ask, progress=progress)
         details: dict[str, Any] = {}
         if questions is not None:
             folder = configuration.class_folder(loaded.file or Path("config.yaml"))
@@ -169,7 +167,7 @@ def advise(
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
     warnings: list[str] = []
-    sources = _Sources(settings=settings, ask=Ask(), progress=no_progress, warn=warnings.append, router=router)
+    sources = Sources(settings=settings, ask=Ask(), progress=no_progress, warn=warnings.append, router=router)
     run = RunOptions(pipelines=pipelines, family=family, budget=budget)
     file = question_file(questions, folder=Path(settings.data_dir))
     details, material, advice = sources.of_run(file, run=run, learns=apply)
@@ -191,7 +189,7 @@ def advise(
 
 
 @dataclass(kw_only=True)
-class _Sources:
+class Sources:
     """Reads outcomes from a run, a table or a log, and makes the verdict on them."""
 
     settings: Settings
@@ -343,35 +341,3 @@ def _applied(
     if apply:
         details["incumbent"] = set_incumbent(advice.best, file=file, **common)
     return details
-
-
-def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float] = time.time) -> None:
-    """Let all arms answer the questions `learning.golden`, and the policy learn the outcomes, if this is due.
-
-    The lease is kept until the next run is due, so one process of the fleet asks. Stored answers of an interrupted run
-    are used again. Raises StoreError, InvalidInput, ConfigError and NotReady.
-    """
-    options, number = settings.learning, int(clock() // settings.learning.golden_s)
-    done = Path(settings.data_dir) / "golden" / f"{number}.outcomes.jsonl"
-    is_free = partial(Lease(database=ledger.database, name="golden").acquire, holder=holder, lease_s=options.golden_s)
-    if done.exists() or not is_free():
-        return
-    sources = _Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
-    rows = runs.distinct(runs.read_questions(Path(str(options.golden)), family="ours"))
-    # Answers to the same questions in earlier runs have another version, so all are asked again.
-    loaded = RunOptions(pipelines={}).arms_of(settings, learns=True).items()
-    arms = {name: replace(arm, version=f"{arm.version} {number}") for name, arm in loaded}
-    extra = {"action": "golden", "questions": len(rows), "arms": len(arms), "dollars": options.golden_dollars}
-    log.info("golden questions are asked, for these dollars at most", extra=extra)
-    with runs.Answers(done.with_name(f"{number}.jsonl"), resume=True) as stored:
-        run = PairedRun(rows=rows, arms=arms, answers=stored, settings=settings, family="ours", progress=no_progress)
-        run.budget, run.warn = options.golden_dollars, log.warning
-        run.finish(concurrency=1)
-    rows_file = done.with_name(f"{number}.rows.jsonl")
-    write_records(rows_file, run.records)
-    if run.records:
-        enter(sources.of_log(rows_file, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
-    rows_file.rename(done)
-    for old in sorted(done.parent.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -2 * _KEPT_RUNS]:
-        old.unlink()
-    log.info("golden questions were asked", extra={"action": "golden", **run.facts()})

@@ -64,6 +64,9 @@ class PairedRun:
     #: returns whether records suffice for a verdict; called in a thread. None to ask every question
     is_known: Callable[[list[dict[str, Json]]], bool] | None = None
     warn: Callable[[str], None] = lambda _text: None
+    #: whether failed answers have records, of quality 0
+    learns_failures: bool = True
+    #: dollars of the answers of this run, also of those that were stored before
     spent: float = 0.0
     #: number of questions that every arm has answered, and that count
     answered: int = 0
@@ -112,7 +115,12 @@ class PairedRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        open_questions = itertools.takewhile(lambda _: self.ended is None, self.rows)
+        stored = self.answers.found
+        self.spent = self.answers.forgotten_dollars + sum(
+            stored[work.key].cost.dollars for row in self.rows for work in self.work(row) if work.key in stored
+        )
+        self._look_at_budget()
+        open_questions = itertools.takewhile(lambda row: self.ended is None or self._is_paid(row), self.rows)
         try:
             await in_parallel(open_questions, self._ask, concurrency=concurrency)
         finally:
@@ -129,8 +137,7 @@ class PairedRun:
         answers: dict[ArmName, StoredAnswer] = {}
         new_answers: list[StoredAnswer] = []
         for work in self.work(row):
-            known = stored.get(work.key)
-            if known is None or not (row.answers or known.score is not None or is_blank(known.answer)):
+            if self._known(row, work) is None:
                 await self._answer(row, work)
                 new_answers.append(stored[work.key])
             answers[work.arm] = stored[work.key]
@@ -171,8 +178,21 @@ class PairedRun:
                 self.warn(f"{work.arm} failed: {outcome.error}")
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
             self.answers.add(outcome, work=work, score=await self._judged(row, outcome))
+        self._look_at_budget()
+
+    def _look_at_budget(self) -> None:
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
             self.ended = f"the budget of {self.budget:g} dollars is spent"
+
+    def _is_paid(self, row: LabelledQuestion) -> bool:
+        """Whether all answers to the question are stored."""
+        return all(self._known(row, work) is not None for work in self.work(row))
+
+    def _known(self, row: LabelledQuestion, work: Work) -> StoredAnswer | None:
+        """The stored answer, if nothing is missing in it."""
+        known = self.answers.found.get(work.key)
+        needs_score = known is not None and not (row.answers or known.score is not None or is_blank(known.answer))
+        return None if needs_score else known
 
     async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
         assert self.judge is not None
@@ -204,6 +224,7 @@ class PairedRun:
         self.records += [
             log_record(row.question, answer, quality=scores[arm], arms=tuple(answers), reward=reward)
             for arm, answer in answers.items()
+            if self.learns_failures or not answer.failed
         ]
         done = self.answered + self.unjudged
         self.progress(f"questions ({self.spent:.4g} dollars)", done, len(self.rows))

@@ -100,6 +100,8 @@ class Answers:
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
+        #: dollars of the answers that `forget_failed` has left out
+        self.forgotten_dollars = 0.0
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
@@ -121,6 +123,7 @@ class Answers:
 
     def forget_failed(self) -> None:
         """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
+        self.forgotten_dollars += sum(stored.cost.dollars for stored in self.found.values() if stored.failed)
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:

@@ -18,6 +18,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.jobs.claims import Claims
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.types import ArmName, Json
@@ -64,6 +65,8 @@ class Context:
     looked_again_at: float = -math.inf
     is_overdue: bool = False
     wake_versions: Callable[[], None] = lambda: None
+    #: the time for what deletes, gives up or pays again
+    deadlines: DeadlineClock = field(init=False)
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
     #: arms that workers run -> their params; arms that pass chats on -> their abilities
@@ -72,6 +75,7 @@ class Context:
     health: OutcomePoller = field(init=False)
 
     def __post_init__(self) -> None:
+        self.deadlines = DeadlineClock(self.store.database)
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)

@@ -24,6 +24,7 @@ from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreErro
 from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import DecisionId, PolicyVersion
 from ragbandit.workers.judge.reward_check import check_reward_check
+from ragbandit.workers.running.clock_watch import watch_clock
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.recovery import recover
 from ragbandit.workers.running.retries import insist
@@ -186,13 +187,14 @@ def routines_of(context: Context) -> list[Routine]:
     extender = Extender(database, holder=lease_holder("totals"), weight=settings.reward.weight)
 
     def wake_again() -> None:
-        recover(database, jobs=context.jobs, settings=settings.judge, now=steady_clock().now())
+        recover(database, jobs=context.jobs, settings=settings.judge, now=context.deadlines.for_deletion())
 
     def extend_totals() -> float:
         return 2.0 if extender.extend(seconds=2.0) else 5.0  # seconds until the next call
 
     routines += [
         Routine("look for unfinished decisions", wake_again, every_s=sweep_s).start(),
+        watch_clock(context.deadlines),
         Routine("extend the hourly totals", extend_totals, every_s=5.0, at_end=extender.release).start(),
         version_learning(context),
     ]
@@ -204,15 +206,17 @@ def routines_of(context: Context) -> list[Routine]:
         common: dict[str, Any] = {"every_s": source.every_s, "outage": poller.outage}
         routines.append(Routine(f"fetch ratings.{name}", poller.poll, at_end=end, **common).start())
     if settings.learning.golden is not None:
-        from ragbandit.workers.evaluation.advise import ask_golden  # it takes 40 MB
+        from ragbandit.workers.evaluation.golden import ask_golden  # it takes 40 MB
 
-        ask = partial(ask_golden, settings, ledger=context.ledger, holder=lease_holder("golden"))
+        holder = lease_holder("golden")
+        ask = partial(ask_golden, settings, ledger=context.ledger, holder=holder, clock=context.deadlines.now)
         failing = "cannot ask the golden questions; trying again. Check learning.golden, the arms and the database"
         outage = StoreOutage(action="golden", failing=failing, restored="the golden questions are asked again")
         routines.append(Routine("ask the golden questions", ask, every_s=60.0, outage=outage).start())
     days = settings.retention.days
     if days is not None:
-        retention = Retention(database, holder=lease_holder("retention"), days=days)
+        clock = context.deadlines.for_deletion
+        retention = Retention(database, holder=lease_holder("retention"), days=days, clock=clock)
         chore = "let old decisions leave the store"
         routines.append(Routine(chore, retention.step, every_s=60.0, at_end=retention.release).start())
     return routines if settings.reward.check is None else [*routines, checking_routine(context)]

@@ -40,7 +40,7 @@ def load_judge(context: Context) -> int:
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
-    queue.new_budget(now=time.time())
+    queue.new_budget(now=context.deadlines.now())
     context.judging = Judging(judge, queue=queue)
     context.loop = context.loop or EventLoop()
     return at_once

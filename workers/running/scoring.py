@@ -35,7 +35,7 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
     """Claim the answer that has been due longest. Returns the function that scores it; None if no answer is due."""
     if scorer is None or scorer.paused:
         return None
-    job = scorer.queue.claim(now=time.time())
+    job = scorer.queue.claim(now=context.deadlines.now(), expiring=context.deadlines.for_deletion())
     if isinstance(job, ScoreJob):
         run = scorer.active.begin(ActiveRun(decision_id=job.decision_id, tries=job.attempt))
         return None if run is None else partial(score, context, scorer, job=job, run=run)
@@ -73,7 +73,7 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             verdict = _judged(context, scorer, job, record=record, outcome=outcome)
         else:
             assert isinstance(scorer, Checking)
-            verdict = _checked(scorer, job, record=record, outcome=outcome)
+            verdict = _checked(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
         if verdict is not None:
             _keep(context, scorer, job, verdict=verdict)
 
@@ -106,11 +106,12 @@ def _judged(
     """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
     query, queue = record.decision.query, judging.queue
     database = context.store.database
-    stopped = stopped_until(query, tenants=context.settings.tenants, database=database, now=time.time())
+    now = context.deadlines.now()
+    stopped = stopped_until(query, tenants=context.settings.tenants, database=database, now=now)
     if stopped is not None:
         extra = {"action": "judge", "decision": job.decision_id}
         log.info("a dollar budget is spent; the answer is judged later", extra=extra)
-        queue.put_back(job, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
+        queue.put_back(job, due_at=min(stopped, now + LOOK_AGAIN_S))
         return None
     assert context.loop is not None
     retry_s = judging.judge.settings.retry_s
@@ -127,16 +128,16 @@ def _judged(
     except (ServerFailed, TimeoutError) as error:
         judging.failed(error)
         spent = error.spent if isinstance(error, ServerFailed) else spent_of(lost.cost)
-        queue.put_back(job, due_at=time.time(), spent=spent, pause_s=retry_s)
+        queue.put_back(job, due_at=context.deadlines.now(), spent=spent, pause_s=retry_s)
     except NoVerdict as error:
         judging.worked()
         spent = error.spent
-        result = queue.fail(job, spent=spent, now=time.time(), pause_s=retry_s)
+        result = queue.fail(job, spent=spent, now=context.deadlines.now(), pause_s=retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
         spent = spent_of(lost.cost)
-        queue.put_back(job, due_at=time.time(), spent=spent)
+        queue.put_back(job, due_at=context.deadlines.now(), spent=spent)
         if not context.ending.is_set():
             raise
     spenders = spenders_of(query.tenant, key=query.api_key)
@@ -145,14 +146,16 @@ def _judged(
     return verdict
 
 
-def _checked(checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome) -> Verdict | None:
+def _checked(
+    checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome, now: float
+) -> Verdict | None:
     """The check's score as a verdict; None if the check fails or returns no score, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
         _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
-        checking.queue.fail(job, spent=Spent(), now=time.time(), pause_s=60.0)
+        checking.queue.fail(job, spent=Spent(), now=now, pause_s=60.0)
         return None
     if value is None:
         checking.queue.withhold(job)

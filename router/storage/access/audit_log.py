@@ -18,6 +18,8 @@ from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.types import Json
 
 _BLOCK: Final = 1000
+#: action of an entry about the clock of a host (`target`), with the fact `ahead_s`, which is 0 when it is right again
+CLOCK_ACTION: Final = "clock"
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}
 
 
@@ -65,6 +67,13 @@ def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntr
     query = select(audit_log).where(*is_wanted).order_by(audit_log.c.number.desc()).limit(1)
     row = connection.execute(query).mappings().first()
     return None if row is None else _entry(row)
+
+
+def last_entries(connection: Connection, *, action: str) -> list[AuditEntry]:
+    """The last entry with this action of each of the 100 targets that had one last."""
+    newest = select(func.max(audit_log.c.number)).where(audit_log.c.action == action).group_by(audit_log.c.target)
+    query = select(audit_log).where(audit_log.c.number.in_(newest)).order_by(audit_log.c.number.desc()).limit(100)
+    return [_entry(row) for row in connection.execute(query).mappings()]
 
 
 def entries(database: Database, *, after: int = 0) -> Iterator[AuditEntry]:

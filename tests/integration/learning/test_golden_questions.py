@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import leases
-from ragbandit.workers.evaluation.advise import ask_golden
+from ragbandit.workers.evaluation import golden
+from ragbandit.workers.evaluation.golden import ACTION, LEASE_S, ask_golden
 from tests.support.logs.log_rows import write_json
 
 SCRIPT = {"name": "scripted", "script": {"": "So the answer is: yes."}, "token_prices": {"input": 1.0, "output": 1.0}}
@@ -63,9 +66,63 @@ def test_only_one_process_asks(asked, monkeypatch):
     assert lines[1].ended == "the budget of 1e-09 dollars is spent"
 
 
+def test_the_cap_survives_a_restart(asked, monkeypatch):
+    """A run that is interrupted after the cap was spent asks nothing more, and learns what was paid for."""
+    ask = asked(golden_dollars=1e-9)
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(golden, "write_records", killed)
+        with pytest.raises(KeyboardInterrupt):
+            ask(1000.0)
+    seq, lines = ask(1000.0)
+    assert (seq, lines[1].answered) == (2, 1)
+    stored = (Path(ask.world.settings.data_dir) / "golden" / "10.jsonl").read_text().splitlines()
+    assert len(stored) == 2
+
+
+def test_failures_are_no_answers(asked):
+    """While arms fail their questions are asked again; after a quarter of the period the others are learned alone."""
+    ask = asked()
+    right = ask.world.settings
+    down = right.generator.model_copy(update={"script": {"question 0?": "So the answer is: yes."}})
+    ask.world.settings = right.model_copy(update={"generator": down})
+    assert ask(1000.0)[0] == 0
+    ask.world.settings = right
+    assert ask(1010.0)[0] == 12
+    ask.world.settings = right.model_copy(update={"generator": down})
+    assert ask(1100.0)[0] == 12
+    assert ask(1126.0)[0] == 14
+    assert ask(1130.0) == (14, [])
+
+
+def test_an_interrupted_run_goes_on_at_another_host(asked, monkeypatch, tmp_path):
+    """The lease is short and released, and a run that is done anywhere is done, whatever files a host has."""
+    ask = asked()
+    held = []
+    monkeypatch.setattr(golden, "_run", lambda *_, **__: held.append(lease(ask.world)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ask(1000.0)
+    assert (held[0] <= LEASE_S, lease(ask.world)) == (True, None)
+    monkeypatch.undo()
+    ask.world.settings = ask.world.settings.model_copy(update={"data_dir": str(tmp_path / "other")})
+    assert ask(1000.0)[0] == 12
+    ask.world.settings = ask.world.settings.model_copy(update={"data_dir": str(tmp_path / "third")})
+    assert ask(1050.0) == (12, [])
+    assert [entry.target for entry in entries(ask.world.database) if entry.action == ACTION] == ["10 main"]
+
+
+def lease(world):
+    """Seconds left of the lease; None if no process has it."""
+    held = Lease(database=world.database, name="golden").held()
+    return None if held is None else held.left_s
+
+
 def test_old_answers_are_deleted(asked, monkeypatch):
     """The folder has the files of the newest runs only."""
-    monkeypatch.setattr("ragbandit.workers.evaluation.advise._KEPT_RUNS", 2)
+    monkeypatch.setattr("ragbandit.workers.evaluation.golden._KEPT_RUNS", 2)
     ask = asked(questions=1)
     for number in range(4):
         ask(10_000.0 - 2_500.0 * number)

@@ -1,0 +1,31 @@
+"""Records in the audit log when the clock of this host jumps ahead, and when it is right again, for the findings."""
+
+import logging
+import platform
+from functools import partial
+
+from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entry, record
+from ragbandit.router.storage.sql.deadlines import DeadlineClock
+from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.processes.steady_clock import SLACK_S
+
+log = logging.getLogger("ragbandit.clock")
+
+
+def watch_clock(clock: DeadlineClock) -> Routine:
+    """The thread that compares the host's clock with the time of deadlines."""
+    look = partial(look_at_clock, clock, host=platform.node())
+    return Routine("look at the clock of this host", look, every_s=5.0).start()
+
+
+def look_at_clock(clock: DeadlineClock, *, host: str) -> None:
+    """Record a change of whether the host's clock is ahead. Raises StoreError."""
+    ahead_s = clock.ahead_s()
+    with clock.database.read() as connection:
+        last = last_entry(connection, action=CLOCK_ACTION, target=host)
+    if (ahead_s > SLACK_S) == (last is not None and last.facts.get("ahead_s") != 0):
+        return
+    ahead_s = round(ahead_s) if ahead_s > SLACK_S else 0
+    with clock.database.write() as connection:
+        record(connection, actor="service", action=CLOCK_ACTION, target=host, facts={"ahead_s": ahead_s})
+    log.warning("the clock of this host is %.0f s ahead", ahead_s, extra={"action": "clock"})

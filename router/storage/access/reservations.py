@@ -47,18 +47,19 @@ class Reservations:
             return {}
         spenders = {Spender(limit.kind, limit.name) for decision in limited for limit in decision.query.limits}
         lock(connection, spenders)
-        stored = {row["id"] for row in run(connection, _STORED, sorted({decision.id for decision in limited}))}
+        known = {row["id"] for row in run(connection, _STORED, sorted({decision.id for decision in limited}))}
         means = self._mean_costs(connection)
         sums = spent(connection, sorted(spenders, key=repr), now=limited[0].made_at)
         refused = dict[DecisionId, RagBanditError]()
         admitted = dict.fromkeys(spenders, 0.0)
         for decision in limited:
-            if decision.id in stored:  # a repeated request gets its stored decision
+            if decision.id in known:  # a repeated request gets its stored decision, also if both come at once
                 continue
             over = _spent_limit(decision.query.limits, sums=sums, admitted=admitted)
             if over is not None:
                 refused[decision.id] = over.refusal
                 continue
+            known.add(decision.id)
             amount = estimates[decision.id] = max(estimates.get(decision.id, 0.0), means.get(decision.arm, 0.0))
             for spender in {Spender(limit.kind, limit.name) for limit in decision.query.limits}:
                 admitted[spender] += amount

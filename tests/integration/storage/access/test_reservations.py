@@ -80,6 +80,14 @@ def test_a_repeated_question_gets_its_decision_though_the_budget_is_spent(stores
     assert (again.id, isinstance(other, Conflict), new) == ("q0", True, REFUSED)
 
 
+def test_a_question_that_is_sent_twice_at_once_is_admitted_once(stores):
+    """Of two equal ids in one group, the second gets the decision of the first, and one estimate is reserved."""
+    stores[0].add_decisions([question(f"q{number}") for number in range(4)])
+    results = stores[1].add_decisions([question("twice"), question("twice"), question("new")])
+    assert [result if result is REFUSED else result.id for result in results] == ["twice", "twice", REFUSED]
+    assert sums(stores[0])[0] == (0.0, 5.0)
+
+
 def test_an_outcome_ends_its_reservation(stores):
     """With the outcome the cost replaces the estimate, and the next question is admitted again."""
     stores[0].add_decisions([question(f"q{number}") for number in range(5)])

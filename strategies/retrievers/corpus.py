@@ -24,6 +24,7 @@ from ragbandit.shared.json_lines import lines, parsed
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers import office_files
 
 log = logging.getLogger("ragbandit.documents")
 
@@ -320,9 +321,15 @@ def _pdf(path: Path) -> tuple[str, str]:
         raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
 
 
+def _office(path: Path) -> tuple[str, str]:
+    title, text = office_files.READERS[path.suffix.lower()](path)
+    return title or path.stem, _tidied(text)
+
+
 #: suffix of a file -> function that returns (title, text) of the file
 _READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
     {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
+    | dict.fromkeys(office_files.READERS, _office)
 )
 
 

@@ -13,7 +13,6 @@ from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.strategies.base import Retriever
-from ragbandit.strategies.retrievers.rerankers.rerank_server import RerankServer
 from ragbandit.strategies.retrievers.rerankers.reranked import Price, RerankedRetriever, Reranker, Scored, free
 from ragbandit.strategies.run import Strategy
 
@@ -31,6 +30,8 @@ def make_reranker(chosen: RerankSettings) -> Reranker:
     if chosen.url is None:
         assert chosen.model is not None  # checked by the settings
         return _cross_encoder(chosen.model, device=chosen.device, prices=chosen.prices)
+    from ragbandit.strategies.retrievers.rerankers.rerank_server import RerankServer  # it loads httpx
+
     return RerankServer(
         chosen.url,
         model=chosen.model,

@@ -363,7 +363,7 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
         tmp_path / "docs",
         a_pdf=b"no pdf",
         b_txt=b"caf\xe9",
-        c_docx=b"PK",
+        c_odt=b"PK",
         d_txt=" ",
         e_md="---\ntitle: x\n---\n",
         z_txt="Warsaw stands.",
@@ -383,7 +383,7 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
     assert left == {
         "a.pdf": left["a.pdf"],
         "b.txt": "the text is not UTF-8: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
-        "c.docx": "the file's suffix is not one of .txt, .md, .html, .htm, .pdf",
+        "c.odt": "the file's suffix is not one of .txt, .md, .html, .htm, .pdf, .docx, .pptx, .xlsx",
         "d.txt": "the document has no text",
         "e.md": "the document has no text",
         "f.txt": "the path is not a file, or is a broken link",

@@ -37,6 +37,10 @@ class RequestRefused(ServerFailed):
     """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
 
 
+class AnswerBlocked(ArmFailed):
+    """The server's content filter blocked the answer. Other requests may succeed."""
+
+
 def error_text(error: BaseException) -> str:
     if isinstance(error, RagBanditError | OutOfBudget):
         return without_secrets(str(error))

@@ -32,7 +32,7 @@ from ragbandit.shared.model_servers.token_usage import (
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.failures import RequestRefused
+from ragbandit.strategies.failures import AnswerBlocked, RequestRefused
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 log = logging.getLogger("ragbandit.arms")
@@ -337,7 +337,7 @@ class PartialReply(ModelReply):
         """Complete the message. Raises BrokenReply for a missing answer, ArmFailed for missing requested details."""
         super().end()
         if self.finish == "content_filter" and self.request.chat is None:
-            raise ArmFailed("the server's content filter blocked the answer")
+            raise AnswerBlocked("the server's content filter blocked the answer")
         if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
             broken = "log-probabilities that are not numbers" if self.has_broken_logprobs else "no log-probabilities"
             remedy = "set generator.openai.logprobs to false"

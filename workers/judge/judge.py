@@ -9,10 +9,11 @@ from typing import Final, Literal
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.model_servers.event_reader import ReplyTooLarge
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import Cost, Decision, Json, Outcome
 from ragbandit.strategies.base import Account, Completion, Generator, Passage, Request, Retriever
-from ragbandit.strategies.failures import PromptTooLong
+from ragbandit.strategies.failures import AnswerBlocked, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge import rubric
@@ -116,7 +117,9 @@ class Judge:
         try:
             completion = await self.generator.complete(request)
         except ArmFailed as error:
-            raise ServerFailed(without_secrets(str(error)), spent=spent_of(lost.cost)) from error
+            is_reply = isinstance(error, AnswerBlocked) or isinstance(error.__cause__, ReplyTooLarge)
+            raised = NoVerdict if is_reply else ServerFailed
+            raise raised(without_secrets(str(error)), spent=spent_of(lost.cost)) from error
         if completion.finish == "deadline":
             message = f"the judge did not reply within {self.settings.seconds:g} s"
             raise ServerFailed(message, spent=spent_of(completion))

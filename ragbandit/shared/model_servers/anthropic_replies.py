@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.event_reader import MAX_EVENT, BrokenReply
+from ragbandit.shared.model_servers.event_reader import MAX_EVENT, ReplyTooLarge
 from ragbandit.shared.model_servers.message_parts import BLOCKS, MAX_PARTS, clean, listed, object_in, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 
@@ -42,7 +42,7 @@ class ChatChunks:
         self._calls = self._text = self._size = 0
 
     def of(self, value: Any) -> Iterator[Any]:
-        """The chunks for a value of the reply. Raises BrokenReply."""
+        """The chunks for a value of the reply. Raises ReplyTooLarge."""
         kind = value.get("type") if isinstance(value, dict) else None
         index = count_of(value.get("index")) if kind else None
         if kind == "message":  # a whole reply
@@ -92,7 +92,7 @@ class ChatChunks:
         kind = str(block.get("type"))
         self._size += clean(delta)[1]
         if self._size > MAX_EVENT:
-            raise BrokenReply(f"the reply has more than {MAX_EVENT} characters")
+            raise ReplyTooLarge(f"the reply has more than {MAX_EVENT} characters")
         for name in delta.keys() - {"type"}:
             pieces.setdefault(name, []).append(delta[name])
         if kind == "tool_use":
@@ -121,7 +121,7 @@ class ChatChunks:
 
 def _check_count(blocks: int) -> None:
     if blocks > MAX_PARTS:
-        raise BrokenReply(f"the reply has more than {MAX_PARTS} blocks")
+        raise ReplyTooLarge(f"the reply has more than {MAX_PARTS} blocks")
 
 
 def _chunk(delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:

@@ -38,6 +38,10 @@ class BrokenReply(Exception):
         self.remedy, self.status_code, self.is_cut = remedy, status_code, is_cut
 
 
+class ReplyTooLarge(BrokenReply):
+    """The reply exceeds a cap: the model wrote too much, so its server has not failed."""
+
+
 class EventReader:
     """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
 
@@ -66,7 +70,7 @@ class EventReader:
         self._size += len(data)
         if self._size > MAX_EVENT:
             message = f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event"
-            raise BrokenReply(message, is_cut=True)
+            raise ReplyTooLarge(message, is_cut=True)
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
@@ -89,7 +93,7 @@ class EventReader:
                     self._size = 0
                     self._values += 1
                     if self._values > MAX_VALUES:
-                        raise BrokenReply(f"the reply has more than {MAX_VALUES} events")
+                        raise ReplyTooLarge(f"the reply has more than {MAX_VALUES} events")
                     yield from values
 
     def end(self) -> list[Any]:
@@ -157,7 +161,7 @@ def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
 
 def _value_of(data: bytes) -> Any:
     if len(data) > MAX_ITEMS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_ITEMS:
-        raise BrokenReply(f"the reply has a value of more than {MAX_ITEMS} items")
+        raise ReplyTooLarge(f"the reply has a value of more than {MAX_ITEMS} items")
     try:
         return json_value(data, strict=False)
     except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message
 from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
@@ -187,11 +187,11 @@ class ModelReply:
             return
         self._empty += 1
         if self._empty > MAX_EMPTY:
-            raise BrokenReply(f"the reply has more than {MAX_EMPTY} events in sequence without content")
+            raise ReplyTooLarge(f"the reply has more than {MAX_EMPTY} events in sequence without content")
 
     def _take_choices(self, choices: list[Mapping[str, Any]]) -> None:
         if len(choices) > MAX_CALLS:
-            raise BrokenReply(f"a value of the reply has more than {MAX_CALLS} choices")
+            raise ReplyTooLarge(f"a value of the reply has more than {MAX_CALLS} choices")
         for choice in choices:
             index = count_of(choice.get("index"))
             self._choice = self._choice if self._choice is not None and self.size else index
@@ -254,7 +254,7 @@ class ModelReply:
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
         if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
-            raise BrokenReply(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
+            raise ReplyTooLarge(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
             word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
@@ -270,7 +270,7 @@ class ModelReply:
         text, kind, images, further = "", "", list[Any](), dict[str, list[str]]()
         parts = content if isinstance(content, list) else [content]
         if len(parts) > MAX_PARTS:
-            raise BrokenReply(f"the content of the reply has more than {MAX_PARTS} parts")
+            raise ReplyTooLarge(f"the content of the reply has more than {MAX_PARTS} parts")
         for part in parts:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
@@ -321,7 +321,7 @@ class ModelReply:
             self.size += size
         elif self._media_size + size > self._max_media:
             message = f"the reply has more than {self._max_media} characters of images, audio or video"
-            raise BrokenReply(message, remedy="raise generator.openai.media_chars")
+            raise ReplyTooLarge(message, remedy="raise generator.openai.media_chars")
         else:
             self._media_size += size
         return cleaned
@@ -331,7 +331,7 @@ class ModelReply:
         known = self.message.count(name)
         if (known or 0) + sum(isinstance(one, dict) for one in value) > MAX_PARTS:
             if name in LARGE:
-                raise BrokenReply(f"the reply has more than {MAX_PARTS} objects in {name}")
+                raise ReplyTooLarge(f"the reply has more than {MAX_PARTS} objects in {name}")
             self._omit(name)
             return None
         if known is None:
@@ -391,7 +391,7 @@ class ModelReply:
         size, entries = 0 if is_whole else len(sent), enumerate(sent[:MAX_CALLS])
         calls = [piece for at, entry in entries for piece in self._take_call(entry, at=at, of=size)]
         if max(len(sent), len(self._calls)) > MAX_CALLS:
-            raise BrokenReply(f"the reply has more than {MAX_CALLS} tool calls")
+            raise ReplyTooLarge(f"the reply has more than {MAX_CALLS} tool calls")
         if calls:
             self.delta["tool_calls"] = calls
 

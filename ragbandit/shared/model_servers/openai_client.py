@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies, proxy_bypass
 
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.texts.redaction import without_keys
@@ -275,9 +275,9 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
 def _check_size(size: int, *, sent: int | None) -> None:
     """Raises BrokenReply for a reply that is too large. sent: size before it was decompressed; None if it was not."""
     if size > _MOST_REPLY:
-        raise BrokenReply(f"the reply has more than {_MOST_REPLY} bytes")
+        raise ReplyTooLarge(f"the reply has more than {_MOST_REPLY} bytes")
     if sent is not None and size > _MOST_RATIO * sent:
-        raise BrokenReply(f"the reply is compressed, and more than {_MOST_RATIO} times as large as what was sent")
+        raise ReplyTooLarge(f"the reply is compressed, and more than {_MOST_RATIO} times as large as what was sent")
 
 
 def _read(closed: "asyncio.Future[None]") -> None:

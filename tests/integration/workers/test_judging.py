@@ -18,7 +18,7 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import jobs
-from ragbandit.shared.types import Cost, Query, Source
+from ragbandit.shared.types import MAX_TEXT, Cost, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -233,6 +233,21 @@ def test_nonsense_and_refusals_are_given_up_at_last(bench, answered):
     assert trial.due() == {}
     counts = trial.today()
     assert (counts["failed"], counts["given_up"], counts["begun"]) == (3, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "reply", ["x" * (MAX_TEXT + 1), Reply(text=GOOD, finish="content_filter")], ids=["large", "blocked"]
+)
+def test_a_reply_that_its_reader_refuses_counts_as_an_attempt(bench, answered, reply):
+    """A reply above the cap of an answer, or blocked by a filter, is no score, and does not pause the judge."""
+    with ScriptedServer(reply if isinstance(reply, str) else lambda _: reply) as server:
+        trial = bench(server=server, attempts=1, retry_s=60.0)
+        key = answered(trial)
+        trial.judge()
+        assert len(server.requests) == 1
+    assert (trial.scores(key), trial.due(), trial.context.judging.paused) == ([], {}, False)
+    assert trial.today()["given_up"] == 1
+    assert trial.today()["dollars"] > 0
 
 
 @pytest.mark.parametrize(

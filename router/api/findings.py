@@ -259,12 +259,13 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     from ragbandit.router.storage.sql.tables import decisions, outcomes
     from ragbandit.shared.model_servers.failures import FAILURE, failure_of, successor_of
 
-    newest = select(outcomes.c.decision_id, outcomes.c.made_by, outcomes.c.status)
+    newest = select(*outcomes.c["decision_id", "made_by", "status", "stop_reason"])
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
     recent = newest.subquery()
     is_same = decisions.c.id == recent.c.decision_id
     rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
     rows = rows.where(recent.c.status == "failed", recent.c.made_by.contains(f'"{FAILURE}"'))
+    rows = rows.where(recent.c.stop_reason != "request_refused")
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
     with database.read() as connection:

@@ -3,10 +3,11 @@ import logging
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
+from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code, names_object
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of, refused_thoughts, unread
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
@@ -248,12 +249,21 @@ class OpenAiGenerator(Generator):
     def _failed(self, error: Exception, *, reply: "PartialReply") -> ArmFailed:
         tries = f" after {reply.attempts} attempts" if reply.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
-        failure = failure_of_error(error)
+        failure, is_refused = self._failure(error, request=reply.request)
         remedy = self._remedy(error, failure=failure)
-        if reply.request.chat is not None and failure.kind == "refused":
+        if is_refused:
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("openai", self.provider).replace("generator.", f"{self.section}.")
         return ServerFailed(message, remedy=remedy, failure=failure)
+
+    def _failure(self, error: Exception, *, request: Request) -> tuple[Failure, bool]:
+        """Returns (failure, whether the caller's chat is at fault)."""
+        failure, body = failure_of_error(error), getattr(error, "body", None)
+        if failure.status not in ABSENT:
+            return failure, request.chat is not None and failure.kind == "refused"
+        if names_object(request.chat or {}):  # another arm may have what is named, so the kind stays "denied"
+            return failure, not has_own_code(failure, body=body)
+        return replace(failure, gone=gone_sign(failure, body=body, model=self.name)), False
 
     def _note_loss(self, error: BaseException, *, reply: "PartialReply") -> None:
         """Add the cost of an attempt that failed or was cancelled: the reported usage, else an estimate of the prompt

@@ -13,6 +13,9 @@ from ragbandit.shared.types import DecisionId
 #: limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong. refused: the request is
 #: wrong, and no other arm is asked
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
+#: sign that a server no longer has the model. named: status 410, the server's own code, or words with the model's name.
+#: words: only words about some model, which may repeat what a caller wrote
+GoneSign = Literal["named", "words"]
 
 #: key in the `made_by` of a failed outcome; the value is `Failure.facts`
 FAILURE: Final = "failure"
@@ -55,8 +58,6 @@ _READ: Final = 100_000
 _TAG: Final = re.compile(r"<(?:(?P<end>/?)(?P<name>script|style|head)\b)?[^<>]*>?", re.IGNORECASE)
 #: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
-#: words of servers that do not know a model
-_MODEL: Final = re.compile("model|deployment|no endpoints", re.IGNORECASE)
 _PARAM: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
 #: codes of a status 429 that another attempt does not change, since the quota or the money of the key is used up
 _NO_QUOTA: Final = frozenset(
@@ -77,8 +78,7 @@ class Failure:
     code: str | None = None
     #: parameter of the request that the server names
     param: str | None = None
-    #: True if the server no longer has the model: status 410, or 404 with a message about a model
-    gone: bool | None = None
+    gone: GoneSign | None = None
 
     @property
     def has_no_quota(self) -> bool:
@@ -144,8 +144,7 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     code = _code(body)
     if status == 429 and code in _NO_QUOTA:
         kind, after_s = "denied", 0.0
-    gone = status == 410 or (status == 404 and bool(_MODEL.search(f"{code} {server_message(body)}"))) or None
-    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body), gone=gone)
+    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
 
 
 def failure_of_error(error: Exception) -> Failure:

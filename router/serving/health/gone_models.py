@@ -1,13 +1,15 @@
-"""Gone models: arms whose model's server replied 410, or 404 for the model to two different questions.
+"""Gone models: arms whose model's server no longer has the model.
 
-The arm is not offered until its settings change, or a change is declared. The audit log has the retirements.
+Status 410, the server's own code or the model's name in its words retires an arm at once. Other words about a model may
+repeat what a caller wrote: they retire the arm only if two callers received them (`_agree`). The arm is not offered
+until its settings change, or a change is declared. The audit log has the retirements.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, and_, select
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
@@ -15,13 +17,17 @@ from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import audit_log
-from ragbandit.shared.model_servers.failures import failure_of
+from ragbandit.router.storage.sql.tables import audit_log, decisions
+from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json
 
 log = logging.getLogger("ragbandit.health")
 
 _ACTION: Final = "arm.gone"
+#: time in which other callers count as seen, seconds
+_RECENT_S: Final = 3600.0
+#: maximum number of remembered signs of an arm; the oldest is dropped first
+_MOST: Final = 100
 
 
 class GoneModels:
@@ -37,8 +43,8 @@ class GoneModels:
                 self._known[ArmName(name)] = generator.model, body_hash(repr((dict(params), generator.model_dump())))
         #: retired arm -> {"model", "status", "settings": hash of the arm's settings}
         self.retired: dict[ArmName, Mapping[str, Any]] = {}
-        #: arm -> hashes of the requests with a 404 since its last success
-        self._requests: dict[ArmName, set[str]] = {}
+        #: arm -> (tenant, API key, hash of the request) of each failure since its last success that is a sign
+        self._signs: dict[ArmName, dict[tuple[str, str | None, str], Failure]] = {}
         self._number, self._began = 0, float("inf")
 
     def read(self) -> None:
@@ -55,19 +61,45 @@ class GoneModels:
     def note(self, rows: Sequence[Row[Any]], *, now: float) -> None:
         """Retire arms by new outcomes, newest first, of decisions since the first call. Raises StoreError."""
         self._began = min(self._began, now)
+        changed: set[ArmName] = set()
         for row in reversed(rows):
             arm, made_by = ArmName(row.arm), object_or_empty(row.made_by)
             failure = failure_of(made_by)
             if row.status != "failed":
-                self._requests.pop(arm, None)
+                self._signs.pop(arm, None)
             elif failure is not None and failure.gone and arm in self._known and arm not in self.retired:
-                model, settings = self._known[arm]
-                if made_by.get("generator") != model or row.decided_at < self._began:
+                if made_by.get("generator") != self._known[arm][0] or row.decided_at < self._began:
                     continue  # an earlier configuration of the arm
-                self._requests[arm] = requests = self._requests.get(arm, set()) | {row.body_hash}
-                if failure.status == 410 or len(requests) > 1:
-                    facts = {"model": model, "status": failure.status, "settings": settings}
-                    with self._database.write() as connection:
-                        record(connection, actor="service", action=_ACTION, target=f"{KIND}{arm}", facts=facts, now=now)
-                    log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
-                    self.read()
+                signs = self._signs.setdefault(arm, {})
+                signs[row.tenant, row.api_key, row.body_hash] = failure
+                if len(signs) > _MOST:
+                    del signs[next(iter(signs))]
+                changed.add(arm)
+        for arm in sorted(changed & self._signs.keys()):
+            signs = self._signs[arm]
+            named = [failure for failure in signs.values() if failure.gone == "named"]
+            if named or self._agree(list(signs), now=now):
+                self._retire(arm, status=(named or list(signs.values()))[-1].status, now=now)
+
+    def _agree(self, signs: Sequence[tuple[str, str | None, str]], *, now: float) -> bool:
+        """Whether two tenants received a sign: two keys if no other tenant asked in the last hour, or two questions if
+        no other key did.
+        """
+        with self._database.read() as connection:
+            for column, values in zip(
+                (decisions.c.tenant, decisions.c.api_key), zip(*signs, strict=True), strict=False
+            ):
+                if len(set(values)) > 1:
+                    return True
+                is_other = and_(decisions.c.made_at > now - _RECENT_S, column.is_distinct_from(values[0]))
+                if connection.execute(select(decisions.c.id).where(is_other).limit(1)).first() is not None:
+                    return False
+        return len(signs) > 1
+
+    def _retire(self, arm: ArmName, *, status: int | None, now: float) -> None:
+        model, settings = self._known[arm]
+        facts = {"model": model, "status": status, "settings": settings}
+        with self._database.write() as connection:
+            record(connection, actor="service", action=_ACTION, target=f"{KIND}{arm}", facts=facts, now=now)
+        log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
+        self.read()

@@ -39,7 +39,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
     imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
     made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
     return (
-        select(*decisions.c["arm", "budget", "tenant"], outcomes.c.answer.is_(None).label("empty"), made_by)
+        select(*decisions.c["arm", "budget", "tenant", "api_key"], outcomes.c.answer.is_(None).label("empty"), made_by)
         .add_columns(decisions.c.body_hash, decisions.c.made_at.label("decided_at"))
         .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)

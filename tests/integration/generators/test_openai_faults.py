@@ -13,7 +13,7 @@ from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import Request
-from ragbandit.strategies.failures import OutOfBudget
+from ragbandit.strategies.failures import OutOfBudget, RequestRefused
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
@@ -266,6 +266,28 @@ def test_a_fault_that_stays_fails_at_once(fault, remedy):
         assert len(server.requests) == 1
     assert isinstance(error, ArmFailed)
     assert remedy in error.remedy
+
+
+FILE = {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "model0"}}]}]}
+TEXT = {"messages": [{"role": "user", "content": "Which model?"}]}
+
+
+@pytest.mark.parametrize(
+    ("chat", "reply", "gone", "is_refused"),
+    [
+        (TEXT, Reply(status=404, text="no such model"), "words", False),
+        (TEXT, Reply(status=404, text="The model `gpt` does not exist"), "named", False),
+        (FILE, Reply(status=404, text="File not found: model0 of the model gpt"), None, True),
+        (FILE, Reply(status=404, text="no such model", code="model_not_found"), None, False),
+        (None, Reply(status=410, text="gone"), "named", False),
+    ],
+)
+def test_what_a_404_is_about(chat, reply, gone, is_refused):
+    """A 404 is a sign about the model if the chat names no file; of a file it counts against the chat, not the arm."""
+    with ScriptedServer([reply]) as server:
+        error, _ = ask(server, request={"chat": chat})
+    assert (error.failure.gone, isinstance(error, RequestRefused)) == (gone, is_refused)
+    assert error.failure.kind == "denied"
 
 
 KEY = "configured-key-0123456789"

@@ -1,0 +1,67 @@
+"""Replies with status 404 or 410: does the server lack the model, or something that the caller named?"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.failures import Failure, GoneSign, server_message
+
+ABSENT: Final = (404, 410)
+#: codes of servers for a model that they do not have
+_CODES: Final = frozenset({"model_not_found", "model_not_available", "DeploymentNotFound"})
+#: words of servers that do not know a model. Endpoints "that support" something depend on the request
+_WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IGNORECASE)
+#: fields of a request whose value is an id, an address or a name of something outside the request
+_NAMES: Final = re.compile(
+    r"(_i|I)ds?$|(^|_)ur[il]s?$|Ur[il]s?$|(^|_)models?$|^(container|skills|fallbacks|cached_?[cC]ontent|only|order)$"
+)
+#: ids that no server looks up
+_OWN_IDS: Final = frozenset({"tool_call_id", "tool_use_id", "call_id", "user_id", "session_id"})
+#: fields that no server looks into: arguments of tools, their schemas, the caller's notes
+_OPAQUE: Final = frozenset({"input", "properties", "metadata"})
+#: an object with an `id` and none of these fields is a reference, for example to stored audio
+_TYPED: Final = frozenset({"type", "function", "role", "messages"})
+
+
+def has_own_code(failure: Failure, *, body: object) -> bool:
+    """Whether the server's own code says that it lacks the model. body: parsed if it is JSON."""
+    is_anthropic = failure.code == "not_found_error" and server_message(body).startswith("model:")
+    return failure.code in _CODES or is_anthropic
+
+
+def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
+    """Sign of a reply that the server no longer has the model; None for no sign, or another status than ABSENT."""
+    if failure.status not in ABSENT:
+        return None
+    if failure.status == 410 or has_own_code(failure, body=body):
+        return "named"
+    words = f"{failure.code} {server_message(body)}"
+    rest = re.sub(rf"(?<![\w-]){re.escape(model)}(?![\w-]|\.\w)", " ", words, count=1, flags=re.IGNORECASE)
+    if rest != words and _WORDS.search(rest):
+        return "named"
+    return "words" if _WORDS.search(words) else None
+
+
+def names_object(request: Mapping[str, Any]) -> bool:
+    """Whether a request names a file, a container, another stored object, an address or a further model.
+
+    The server may lack that object, and repeat in its message what the caller wrote.
+    """
+    left: list[Any] = [{name: value for name, value in request.items() if name != "model"}]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            if ("id" in value and not value.keys() & _TYPED) or any(map(_is_name, value.items())):
+                return True
+            left += [part for name, part in value.items() if name not in _OPAQUE]
+        elif isinstance(value, list):
+            left += value
+    return False
+
+
+def _is_name(field: tuple[Any, Any]) -> bool:
+    name, value = field
+    if not _NAMES.search(name) or name in _OWN_IDS:
+        return False
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and text and not text.startswith("data:") for text in texts)

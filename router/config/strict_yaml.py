@@ -1,5 +1,6 @@
-"""Strict YAML: refuses duplicate keys, recursive values, and texts whose aliases stand for too many values."""
+"""Strict YAML: refuses duplicate keys, recursive values and too many aliases. All numbers of JSON are numbers."""
 
+import re
 from itertools import chain
 from typing import Any, Final
 
@@ -7,6 +8,8 @@ import yaml
 
 #: maximum number of values in a YAML text; an alias counts as many values as it stands for
 _MOST_VALUES: Final = 1_000_000
+#: a number of JSON with an exponent (1e-05), which is a text in YAML 1.1 without a point and a sign
+_JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][-+]?[0-9]+\Z")
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -36,6 +39,19 @@ class _OnceLoader(yaml.SafeLoader):
             return super().construct_object(node, deep=deep or True)  # with deep=True recursive values raise
         except (ValueError, KeyError, AttributeError):
             raise yaml.constructor.ConstructorError(None, None, "the value is invalid", node.start_mark) from None
+
+
+class _Dumper(yaml.SafeDumper):
+    """A SafeDumper that quotes texts which `_OnceLoader` would read as numbers."""
+
+
+for _kind in (_OnceLoader, _Dumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _JSON_NUMBER, list("-0123456789"))
+
+
+def yaml_text(value: Any, **options: Any) -> str:
+    """The value as YAML that `parsed_yaml` reads as the same value, in the value's order. options: of `yaml.dump`."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 
 def parsed_yaml(text: str) -> Any:

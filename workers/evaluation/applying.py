@@ -14,7 +14,7 @@ import yaml
 
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import HoldbackSettings, Settings
-from ragbandit.router.config.strict_yaml import parsed_yaml
+from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -101,5 +101,5 @@ def _edits(text: str, node: Any, *, wanted: Any, present: Any) -> Iterator[tuple
 
 def _flow(value: Json) -> str:
     """The value as YAML on one line."""
-    text = yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf, allow_unicode=True)
+    text = yaml_text([value], default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.strip()[1:-1]

@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import IO
 
-import yaml
-
 from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
+from ragbandit.router.config.strict_yaml import yaml_text
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
 from ragbandit.router.storage.sql.database import Database
@@ -99,7 +98,7 @@ class Supervisor:
         origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
         # In ASCII, because PyYAML cannot read some letters that it writes.
-        text = (head + yaml.safe_dump(dict(self._loaded.tree), sort_keys=False)).encode("ascii")
+        text = (head + yaml_text(dict(self._loaded.tree))).encode("ascii")
         try:
             write_file(self._accepted, text, durable=False)
         except OSError as error:

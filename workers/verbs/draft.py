@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.strict_yaml import yaml_text
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
@@ -196,7 +195,7 @@ def as_yaml(choices: Sequence[Choice]) -> str:
     )
     parts = [_comment(head)]
     for choice in choices:
-        body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
+        body = yaml_text(choice.sections, default_flow_style=None, width=110)
         parts.append(_comment(choice.why) + (body if choice.sections else "") + _comment(choice.note))
     return "\n".join(parts)
 

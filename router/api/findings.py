@@ -178,11 +178,21 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         yield Finding("warning", "schema", what, remedy)
 
 
-def _clocks(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
+def _clocks(database: "Database", _: "Settings", now: float) -> Iterator[Finding]:
+    from sqlalchemy import func, select
+
     from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entries
+    from ragbandit.router.storage.sql.tables import decisions
+    from ragbandit.shared.processes.steady_clock import SLACK_S
 
     with database.read() as connection:
         found = last_entries(connection, action=CLOCK_ACTION)
+        newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
+    if newest is not None and newest > now + SLACK_S:
+        what = (
+            f"the newest decision was made {duration(newest - now)} after now: a clock was ahead, or this one is behind"
+        )
+        yield Finding("warning", "clock", what, "set the clocks of all hosts (NTP); nothing is lost")
     for entry in found:
         if entry.facts.get("ahead_s"):
             ahead = duration(float(str(entry.facts["ahead_s"])))

@@ -35,6 +35,7 @@ from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import closures, waiting
@@ -140,10 +141,11 @@ def erase(
     Probabilities, rewards, the order of the ledger and everything learned are kept. A decision that still waits for
     an outcome or feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
-    limit = None if before is None else parse_time(before, now=time.time(), field="before")
     decision = None if decision is None else plain_decision_id(decision)
-    selection = erasure.Selection(decision=decision, session=session, tenant=tenant, before=limit)
     with opened(config, registered=False) as (_, ledger):
+        now = DeadlineClock(ledger.database).for_deletion()
+        limit = None if before is None else parse_time(before, now=now, field="before")
+        selection = erasure.Selection(decision=decision, session=session, tenant=tenant, before=limit)
         if dry_run:
             erased = erasure.erasable(ledger.database, selection)
         elif not yes:

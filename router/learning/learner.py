@@ -27,6 +27,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
+from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
@@ -47,11 +48,11 @@ class Learner:
         files: SnapshotFiles,
         settings: Settings,
         announce: Callable[[SnapshotInfo], None] = lambda _info: None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.ledger, self.files = ledger, files
-        self.settings, self.clock = settings, clock
-        self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=clock)
+        self.settings, self.clock = settings, clock or steady_clock().now
+        self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=self.clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger

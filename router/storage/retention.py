@@ -19,8 +19,9 @@ from ragbandit.router.storage.sql.counters import GONE, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.positions import position_of
 from ragbandit.router.storage.sql.tables import decisions, outcomes, policies, updates
-from ragbandit.router.storage.totals import TRAFFIC, position_of, rewards_reader
+from ragbandit.router.storage.totals import TRAFFIC, rewards_reader
 
 #: target duration of a transaction, seconds; other writers of SQLite wait for it
 AIM_S: Final = 0.012

@@ -17,7 +17,8 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, reading_positions, updates
+from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
 from ragbandit.shared.types import (
     CANCELLED,
     IMPORTED,
@@ -391,10 +392,7 @@ class Extender:
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
                 return False
-            values = {"position": canonical(dict(position)), "moved_at": now}
-            insert = insert_into(connection, reading_positions).values(reader=reader, **values)
-            new = {name: insert.excluded[name] for name in values}
-            connection.execute(insert.on_conflict_do_update(index_elements=["reader"], set_=new))
+            move_position(connection, reader, position=position, now=now)
             add_deltas(connection, deltas, now=now)
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
@@ -408,12 +406,6 @@ class Extender:
                 connection.execute(delete(arm_hours).where(*old))
                 forget_spending(connection, now=now)
         self._forgot_at = hour_of(now)
-
-
-def position_of(connection: Connection, reader: str) -> dict[str, Any]:
-    """Position of a reader; {} before it has read anything."""
-    text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
-    return {} if text is None else dict(json.loads(text))
 
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:

@@ -1,23 +1,24 @@
 """Golden questions: each period all arms answer the questions of `learning.golden`, and the policy learns the outcomes.
 
-That a period is done is an entry of the audit log, so any process can go on with an interrupted run. On the same host
-it uses the stored answers again, and their dollars count for `learning.golden_dollars`.
+The store has the state of the period (done or not, dollars so far, time of the next try), so any process can go on
+with an interrupted run. On the same host it uses the stored answers again.
 """
 
 import logging
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.advice import Ask
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.offline.warm import enter
-from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.advise import RunOptions, Sources
@@ -26,7 +27,6 @@ from ragbandit.workers.evaluation.paired import PairedRun
 
 log = logging.getLogger("ragbandit.worker")
 
-ACTION: Final = "golden"
 #: duration of the lease unless it is renewed, and time between renewals, seconds
 LEASE_S, RENEW_S = 60.0, 15.0
 #: failed answers are asked again TRIES times in the first PART of a period
@@ -34,42 +34,67 @@ PART, TRIES = 0.25, 6
 _KEPT_RUNS: Final = 30
 
 
-def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> float | None:
-    """Ask the golden questions if that is due and no other process does. Returns seconds until the next try, or None.
+def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> None:
+    """Ask the golden questions if that is due and no other process does.
 
     clock: time that decides which period it is, see `DeadlineClock`. Raises StoreError, InvalidInput, ConfigError and
     NotReady.
     """
-    number, passed = divmod(clock(), settings.learning.golden_s)
-    period = str(int(number))
     lease = Lease(database=ledger.database, name="golden")
-    if _is_done(ledger, period) or not lease.acquire(holder=holder, lease_s=LEASE_S):
-        return None
+    if not State.read(ledger, settings, now=clock()).is_due or not lease.acquire(holder=holder, lease_s=LEASE_S):
+        return
     renew = partial(lease.acquire, holder=holder, lease_s=LEASE_S)
     renewal = Routine("renew the lease of the golden questions", renew, every_s=RENEW_S, at_once=False).start()
     try:
-        if _is_done(ledger, period):  # by the last holder of the lease
-            return None
-        tried_for_s = PART * settings.learning.golden_s
-        is_done = _run(settings, ledger=ledger, period=period, is_last=passed >= tried_for_s)
-        return None if is_done else tried_for_s / TRIES
+        state = State.read(ledger, settings, now=clock())  # the last holder of the lease may have changed it
+        if state.is_due:
+            _run(settings, ledger=ledger, state=state)
     finally:
         renewal.close()
         lease.release(holder=holder)
 
 
-def _is_done(ledger: Ledger, period: str) -> bool:
-    with ledger.database.read() as connection:
-        return last_entry(connection, action=ACTION, target=_target(ledger, period)) is not None
+@dataclass(kw_only=True)
+class State:
+    """State of a period. dollars: spent on its answers. next_at: time of the next try; infinite if it is done."""
+
+    ledger: Ledger
+    period: int
+    now: float
+    dollars: float = 0.0
+    next_at: float = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return self.now >= self.next_at
+
+    @classmethod
+    def read(cls, ledger: Ledger, settings: Settings, *, now: float) -> Self:
+        with ledger.database.read() as connection:
+            stored = position_of(connection, _reader(ledger))
+        period = int(now // settings.learning.golden_s)
+        if stored.get("period") != period:
+            return cls(ledger=ledger, period=period, now=now)
+        next_at = math.inf if stored["next_at"] is None else stored["next_at"]
+        return cls(ledger=ledger, period=period, now=now, dollars=stored["dollars"], next_at=next_at)
+
+    def keep(self, *, dollars: float, next_at: float | None = None) -> None:
+        """Store the dollars, and the time of the next try if it changes."""
+        self.dollars, self.next_at = dollars, self.next_at if next_at is None else next_at
+        later = None if math.isinf(self.next_at) else self.next_at
+        position = {"period": self.period, "dollars": dollars, "next_at": later}
+        with self.ledger.database.write() as connection:
+            move_position(connection, _reader(self.ledger), position=position, now=self.now)
 
 
-def _target(ledger: Ledger, period: str) -> str:
-    return f"{period} {ledger.label}"
+def _reader(ledger: Ledger) -> str:
+    return f"golden:{ledger.label}"
 
 
-def _run(settings: Settings, *, ledger: Ledger, period: str, is_last: bool) -> bool:
-    """Ask the questions and let the policy learn. Returns False if some are asked again, because arms failed."""
-    options = settings.learning
+def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
+    """Ask the questions and let the policy learn, unless some are asked again later, because arms failed."""
+    options, period = settings.learning, state.period
+    tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
     sources = Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
     rows = runs.distinct(runs.read_questions(Path(str(options.golden)), family="ours"))
@@ -82,18 +107,18 @@ def _run(settings: Settings, *, ledger: Ledger, period: str, is_last: bool) -> b
         stored.forget_failed()
         run = PairedRun(rows=rows, arms=arms, answers=stored, settings=settings, family="ours", progress=no_progress)
         run.budget, run.warn, run.learns_failures = options.golden_dollars, log.warning, False
+        run.paid_before, run.on_paid = state.dollars, lambda dollars: state.keep(dollars=dollars)
         run.finish(concurrency=1)
     facts = {**run.facts(), "failed": sum(run.failures.values())}
-    if run.failures and not is_last:
+    if run.failures and run.ended is None and state.now < period * options.golden_s + tried_for_s:
+        state.keep(dollars=run.spent, next_at=state.now + tried_for_s / TRIES)
         log.warning("arms failed at golden questions; these are asked again", extra={"action": "golden", **facts})
-        return False
+        return
     outcomes = folder / f"{period}.outcomes.jsonl"
     write_records(outcomes, run.records)
     if run.records:
         enter(sources.of_log(outcomes, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
-    with ledger.database.write() as connection:
-        record(connection, actor="service", action=ACTION, target=_target(ledger, period), facts=facts)
+    state.keep(dollars=run.spent, next_at=math.inf)
     for old in sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -2 * _KEPT_RUNS]:
         old.unlink()
     log.info("golden questions were asked", extra={"action": "golden", **facts})
-    return True

@@ -66,6 +66,10 @@ class PairedRun:
     warn: Callable[[str], None] = lambda _text: None
     #: whether failed answers have records, of quality 0
     learns_failures: bool = True
+    #: dollars of answers of this run that may not be in `answers`
+    paid_before: float = 0.0
+    #: called with `spent` after each answer
+    on_paid: Callable[[float], None] = lambda _dollars: None
     #: dollars of the answers of this run, also of those that were stored before
     spent: float = 0.0
     #: number of questions that every arm has answered, and that count
@@ -115,10 +119,8 @@ class PairedRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        stored = self.answers.found
-        self.spent = self.answers.forgotten_dollars + sum(
-            stored[work.key].cost.dollars for row in self.rows for work in self.work(row) if work.key in stored
-        )
+        stored = sum(self.answers.dollars[work.key] for row in self.rows for work in self.work(row))
+        self.spent = max(self.paid_before, stored)
         self._look_at_budget()
         open_questions = itertools.takewhile(lambda row: self.ended is None or self._is_paid(row), self.rows)
         try:
@@ -172,6 +174,7 @@ class PairedRun:
         )
         self.answers.add(outcome, work=work)
         self.spent += outcome.cost.dollars
+        await asyncio.to_thread(self.on_paid, self.spent)
         if outcome.status == "failed":
             self.failures[work.arm] += 1
             if self.failures[work.arm] == 1:

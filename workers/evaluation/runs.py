@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import json
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
@@ -100,8 +101,8 @@ class Answers:
 
     def __init__(self, file: Path, *, resume: bool) -> None:
         self.file = file
-        #: dollars of the answers that `forget_failed` has left out
-        self.forgotten_dollars = 0.0
+        #: key -> dollars of all its answers, also of those that failed and were asked again
+        self.dollars = defaultdict[str, float](float)
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._stream = append_private(self.file)
@@ -123,7 +124,6 @@ class Answers:
 
     def forget_failed(self) -> None:
         """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
-        self.forgotten_dollars += sum(stored.cost.dollars for stored in self.found.values() if stored.failed)
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
@@ -135,7 +135,12 @@ class Answers:
         except OSError as error:
             message = f"the file cannot be written: {error.strerror}"
             raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
-        self.found[stored.key] = stored
+        self._enter(self.found, stored)
+
+    def _enter(self, answers: dict[str, StoredAnswer], stored: StoredAnswer) -> None:
+        answers[stored.key] = stored
+        if stored.score is None:  # a score comes with a second line of the same answer
+            self.dollars[stored.key] += stored.cost.dollars
 
     def _lock(self) -> None:
         try:
@@ -158,7 +163,7 @@ class Answers:
             except (InvalidInput, KeyError, TypeError) as error:
                 message, where = "this line is not an answer of an evaluation", f"{self.file}:{number}"
                 raise InvalidInput(message, field=where, remedy=f"take the line out, or {_OTHER_FILE}") from error
-            answers[stored.key] = stored
+            self._enter(answers, stored)
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)

@@ -1,6 +1,5 @@
 """The time for whatever deletes, gives up or pays again, which the wrong clock of one host must not decide."""
 
-import math
 import time
 from typing import Final
 
@@ -8,11 +7,15 @@ from sqlalchemy import func, select
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock
+from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.processes.steady_clock import TRUST_S, Clock, SteadyClock, steady_clock
 
-#: time after the newest decision for which the clock of a new process is believed at once, seconds
+#: time after the last time of deletion for which the clock of a new process is believed at once, seconds
 QUIET_S: Final = 86_400.0
+#: time between two writes of the time of deletion, seconds
+KEEP_S: Final = 60.0
+_READER: Final = "deletion"
 
 
 class DeadlineClock:
@@ -33,8 +36,9 @@ class DeadlineClock:
         self.database = database
         self._steady, self._wall, self._monotonic = steady or steady_clock(), wall, monotonic
         self._began = monotonic()
-        #: time of the newest decision when the process began; infinite if there was none
-        self._newest: float | None = None
+        #: the stored time of deletion when the process began (None before the first call), and now
+        self._latest: float | None = None
+        self._stored = 0.0
 
     def now(self) -> float:
         """Time that decides what is due. Raises StoreError."""
@@ -47,17 +51,28 @@ class DeadlineClock:
     def for_deletion(self) -> float:
         """Time that decides what is too old. Raises StoreError.
 
-        With SQLite, the host's clock may have been wrong since the process began. So this time is, for TRUST_S, at most
-        QUIET_S after the newest decision that was stored then, plus the time since then.
+        With SQLite, the host's clock may have been wrong since the process began. So the store keeps the latest time
+        that was returned, and for TRUST_S a process returns at most QUIET_S more, plus the time since it began.
         """
         now, passed = self.now(), self._monotonic() - self._began
-        if not self.database.is_sqlite or passed >= TRUST_S:
+        if not self.database.is_sqlite:
             return now
-        if self._newest is None:
-            with self.database.read() as connection:
-                newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
-            self._newest = math.inf if newest is None else float(newest)
-        return min(now, self._newest + QUIET_S + passed)
+        if self._latest is None:
+            self._latest = self._stored = self._read()
+        if passed < TRUST_S:
+            now = min(now, self._latest + QUIET_S + passed)
+        if now >= self._stored + KEEP_S:
+            self._stored = now
+            with self.database.write() as connection:
+                move_position(connection, _READER, position={"at": now}, now=now)
+        return now
+
+    def _read(self) -> float:
+        """The latest time in the store; in a store that has none, the time of its newest decision."""
+        with self.database.read() as connection:
+            stored = position_of(connection, _READER)
+            newest = None if stored else connection.execute(select(func.max(decisions.c.made_at))).scalar()
+        return float(stored["at"]) if stored else self.now() if newest is None else float(newest)
 
     def ahead_s(self) -> float:
         """Seconds by which the host's clock is ahead of the steady clock or of PostgreSQL. Raises StoreError."""

@@ -37,6 +37,12 @@ class HostClock:
         return time.monotonic() + self.passed
 
 
+def deadlines(world, clock):
+    """The clock of a process that begins now."""
+    steady = SteadyClock(wall=clock.wall, monotonic=clock.monotonic)
+    return DeadlineClock(world.database, steady=steady, wall=clock.wall, monotonic=clock.monotonic)
+
+
 def learned(world):
     """A learned decision on each of four days, the last one now, all of them counted in the totals."""
     for day in range(3, -1, -1):
@@ -75,13 +81,13 @@ def test_a_clock_that_is_wrong_from_the_start_deletes_nothing(world):
     learned(world)
     clock = HostClock(world.database)
     clock.ahead = 40 * DAY
-    clock.deadlines = DeadlineClock(
-        world.database,
-        steady=SteadyClock(wall=clock.wall, monotonic=clock.monotonic),
-        wall=clock.wall,
-        monotonic=clock.monotonic,
-    )
+    clock.deadlines = deadlines(world, clock)
     assert clock.deadlines.for_deletion() <= world.now + QUIET_S + 60.0
+    world.now += 40 * DAY  # a decision with the wrong time, and a restart
+    world.route()
+    clock.deadlines = deadlines(world, clock)
+    assert clock.deadlines.for_deletion() <= time.time() + 2 * QUIET_S + 60.0
+    world.now -= 40 * DAY
     clock.passed = TRUST_S
     assert (clock.deadlines.for_deletion() > world.now + 39 * DAY) == world.database.is_sqlite
 

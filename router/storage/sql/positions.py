@@ -1,0 +1,23 @@
+"""Positions: small JSON objects of the store, each with one reader, that survive the process which wrote them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.tables import reading_positions
+
+
+def position_of(connection: Connection, reader: str) -> dict[str, Any]:
+    """Position of a reader; {} before it has read anything."""
+    text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
+    return {} if text is None else dict(json.loads(text))
+
+
+def move_position(connection: Connection, reader: str, *, position: Mapping[str, Any], now: float) -> None:
+    values = {"position": json.dumps(dict(position), sort_keys=True, separators=(",", ":")), "moved_at": now}
+    insert = insert_into(connection, reading_positions).values(reader=reader, **values)
+    new = {name: insert.excluded[name] for name in values}
+    connection.execute(insert.on_conflict_do_update(index_elements=["reader"], set_=new))

@@ -1,0 +1,39 @@
+"""Every YAML block of a page is a configuration that loads."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: first key of a block -> the program whose configuration it is
+OF_OTHERS = {"image": "Helm", "model_list": "LiteLLM", "endpoints": "LibreChat"}
+#: an indented block that begins with a setting
+_INDENTED = rf"(?<=\n\n)((?: {{4}}(?:{'|'.join(Settings.model_fields)}):[^\n]*\n)(?: {{4}}[^\n]*\n)*)"
+BLOCKS = [
+    (path.relative_to(ROOT).as_posix(), text)
+    for path in PAGES
+    for found in re.finditer(rf"^```yaml\n(.*?)^```|{_INDENTED}", path.read_text(encoding="utf-8"), re.DOTALL | re.M)
+    for text in [found[1] or found[2]]
+]
+
+
+@pytest.mark.parametrize(("page", "text"), BLOCKS, ids=[page for page, _ in BLOCKS])
+def test_a_block_of_settings_loads(page, text, tmp_path):
+    """A block has only known settings with possible values, or is the configuration of a named other program."""
+    if next(iter(yaml.safe_load(text))) in OF_OTHERS:
+        return
+    (tmp_path / "config.yaml").write_text(text)
+    assert load(tmp_path / "config.yaml", environ={}).rows
+
+
+def test_blocks_are_found():
+    """Fenced and indented blocks are read, and each other program's configuration is still documented."""
+    assert len(BLOCKS) > 40
+    assert {"docs/drift.md", "docs/gateway.md"} <= {page for page, _ in BLOCKS}
+    assert {next(iter(yaml.safe_load(text))) for _, text in BLOCKS} >= OF_OTHERS.keys()

@@ -15,8 +15,9 @@ from ragbandit.shared.errors import InvalidInput
 
 #: maximum bytes of all XML of a document together when it is expanded. A ZIP file may be a thousand times smaller
 MAX_EXPANDED: Final = 128 * 1024 * 1024
-#: maximum number of files in a document
+#: maximum number of files in a document, and of tags in its XML, since an element takes up to thirty times its bytes
 MAX_PARTS: Final = 50_000
+MAX_TAGS: Final = 8_000_000
 #: maximum number of characters of a document's text. Cells of a sheet may all show the same long text
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
 
@@ -45,10 +46,10 @@ class Package:
         self.names = frozenset(archive.namelist())
         if len(archive.infolist()) > MAX_PARTS:
             raise InvalidInput(f"the document has more than {MAX_PARTS} parts")
-        left = MAX_EXPANDED
+        self._left, self._tags_left = MAX_EXPANDED, MAX_TAGS
         for info in archive.infolist():
             if info.filename.lower().endswith(_XML):
-                left = self._check(info, left=left)
+                self._check(info)
 
     @property
     def title(self) -> str:
@@ -98,18 +99,20 @@ class Package:
         with _as_invalid(name), self._archive.open(name) as part:
             yield part
 
-    def _check(self, info: zipfile.ZipInfo, *, left: int) -> int:
-        """Expand a part once, since its stated size may be wrong. Returns the bytes that further parts may have."""
+    def _check(self, info: zipfile.ZipInfo) -> None:
+        """Expand a part once, since its stated size may be wrong, and subtract it from what is left of the caps."""
         before = b""
         with self.opened(info.filename) as part:
             while chunk := part.read(_CHUNK):
-                left -= len(chunk)
-                if left < 0:
+                self._left -= len(chunk)
+                self._tags_left -= chunk.count(b"<")
+                if self._left < 0:
                     raise InvalidInput(f"the document has more than {MAX_EXPANDED >> 20} MiB when it is expanded")
+                if self._tags_left < 0:
+                    raise InvalidInput(f"the document has more than {MAX_TAGS} tags")
                 if any(mark in before + chunk for mark in _DTD):
                     raise InvalidInput(f"the document has a DTD in {info.filename}, which Office documents cannot have")
                 before = chunk[-32:]
-        return left
 
 
 @contextmanager

@@ -265,6 +265,7 @@ REFUSED = {
     "a DTD": (lambda path: with_part(path, "word/x.xml", DTD), "the document has a DTD in word/x.xml"),
     "a DTD in UTF-16": (lambda path: with_part(path, "x.xml", DTD.encode("utf-16")), "the document has a DTD in x.xml"),
     "a ZIP bomb": (lambda path: with_part(path, "x.xml", b" " * 3_000_000), "more than 2 MiB when it is expanded"),
+    "too many tags": (lambda path: with_part(path, "x.xml", b"<a>" + b"<b/>" * 20_000), "more than 20000 tags"),
     "too many parts": (lambda path: [with_part(path, f"{n}.bin", b"") for n in range(25)], "more than 24 parts"),
 }
 
@@ -275,6 +276,7 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path, monkeypatch, case, suf
     """Damaged and encrypted files, and files that expand beyond the caps, are left out with the reason."""
     monkeypatch.setattr(package_module, "MAX_EXPANDED", 2 * 1024 * 1024)
     monkeypatch.setattr(package_module, "MAX_PARTS", 24)
+    monkeypatch.setattr(package_module, "MAX_TAGS", 20_000)
     path = tmp_path / f"bad{suffix}"
     if suffix == ".docx":
         word(path, said("a"))

@@ -179,6 +179,10 @@ def backup(
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
             raise InvalidInput("only SQLite is copied, but the store is on PostgreSQL", field="to", remedy=remedy)
+        for folder in (to, to / "snapshots"):
+            if folder.is_symlink():
+                remedy = "name a new folder, or the folder that the link leads to"
+                raise InvalidInput(f"{folder} is a link, and a backup follows no links", field="to", remedy=remedy)
         private_folder(to)
         file = to / "ragbandit.db"
         if file.exists():

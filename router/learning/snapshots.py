@@ -6,6 +6,7 @@ two policies with the same sha256 are equal.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 FORMAT = 1
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
+#: name of a snapshot. The database, which others may have written, gives it, and it becomes part of a path
+_NAME: Final = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
 
@@ -72,9 +75,10 @@ class SnapshotFiles:
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
         """Write the tensor file, then the JSON file, which makes the snapshot valid. Raises SnapshotError."""
         text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1)
+        json_name, tensor_name = _names(info.version)
         try:
-            self._folder.put(f"{info.version}.safetensors", tensors)
-            self._folder.put(f"{info.version}.json", text.encode())
+            self._folder.put(tensor_name, tensors)
+            self._folder.put(json_name, text.encode())
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
 
@@ -113,24 +117,28 @@ class SnapshotFiles:
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)
 
     def exists(self, version: str) -> bool:
-        return all(self._folder.exists(name) for name in _names(version))
+        """Whether both files exist; False for a name that `load` refuses."""
+        return _is_plain(version) and all(self._folder.exists(name) for name in _names(version))
 
     def fingerprint(self, version: str) -> str | None:
-        """A text that changes if the files are written again; None if a file is missing. Does not read the files."""
+        """A text that changes if the files are written again; None if a file is missing. Does not read the files.
+
+        Raises SnapshotError for a name that is not plain.
+        """
         try:
             return " ".join(self._folder.fingerprint(name) for name in _names(version))
         except OSError:
             return None
 
     def prune(self, versions: list[str]) -> None:
-        for version in versions:
+        for version in filter(_is_plain, versions):  # no file was written under another name
             for name in _names(version):
                 self._folder.remove(name)
 
     def _read(self, version: str) -> tuple[bytes, dict[str, Any]]:
+        json_name, tensor_name = _names(version)
         try:
-            tensors = self._folder.get(f"{version}.safetensors")
-            described = json.loads(self._folder.get(f"{version}.json"))
+            tensors, described = self._folder.get(tensor_name), json.loads(self._folder.get(json_name))
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{version} cannot be read from {self.root}: {error}", remedy=_REMAKE) from error
         if not isinstance(described, dict):
@@ -138,5 +146,14 @@ class SnapshotFiles:
         return tensors, described
 
 
+def _is_plain(version: str) -> bool:
+    return _NAME.fullmatch(version) is not None
+
+
 def _names(version: str) -> tuple[str, str]:
+    """Returns (name of the JSON file, name of the tensor file). Raises SnapshotError for a name that is not plain."""
+    if not _is_plain(version):
+        message = f"{version[:200]!r} is not the name of a snapshot, so no file of that name is used"
+        remedy = "find out who wrote to the database; the learner makes a new snapshot from the ledger"
+        raise SnapshotError(message, remedy=remedy)
     return f"{version}.json", f"{version}.safetensors"

@@ -66,6 +66,19 @@ def test_a_database_that_is_there_is_not_replaced(make_world, configured, tmp_pa
     assert (tmp_path / "copy" / "ragbandit.db").stat() == before
 
 
+def test_a_backup_follows_no_links(make_world, configured, tmp_path):
+    """A folder that is a link, or has a link in place of its snapshots, is refused."""
+    configured(make_world().settings.data_dir)
+    for folder in ("elsewhere", "copy"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "copy" / "snapshots").symlink_to("../elsewhere")
+    for folder in ("link", "copy"):
+        refused = run("data", "backup", folder)
+        assert (refused.exit_code, "is a link" in refused.stderr) == (2, True), refused.output
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+
+
 def test_postgresql_by_its_own_programs(settings, configured, postgres, postgres_url, tmp_path):
     """The verb names pg_dump; what it dumps while another process writes is restored to a store that verifies."""
     with writing(settings(data_dir=str(tmp_path / "live"), database_url=postgres_url)):

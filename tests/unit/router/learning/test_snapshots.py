@@ -45,9 +45,23 @@ def written(files):
 def refused(files, info, *, encoder_hash=ENCODER):
     with pytest.raises(SnapshotError) as caught:
         files.load(info, encoder_hash=encoder_hash)
-    assert info.version in caught.value.message
+    assert repr(info.version)[1:-1][:200] in caught.value.message
     assert caught.value.remedy, "the error has no remedy"
     return caught.value
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/b", "..", "", "a\\b", "a\0b", "a\n", "x" * 201])
+def test_a_name_that_is_not_plain_becomes_no_path(written, tmp_path, name):
+    """A snapshot whose name in the database leads elsewhere is neither read, written nor deleted."""
+    files, info = written
+    outside = tmp_path / "outside.json"
+    outside.write_text("{}")
+    error = refused(files, replace(info, version=name))
+    assert "is not the name of a snapshot" in error.message
+    with pytest.raises(SnapshotError):
+        files.write(replace(info, version=name), b"", {})
+    files.prune([name])
+    assert (files.exists(name), files.exists(info.version), outside.read_text()) == (False, True, "{}")
 
 
 def rewritten(files, info, **changes):

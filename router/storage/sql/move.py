@@ -17,18 +17,20 @@ from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, held_leases, holder_alive
 from ragbandit.router.storage.sql.schema import MOVING, RUN_ALONE
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, counters, leases, metadata
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, counters, leases, metadata, service_secrets
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
 
 #: rows per transaction; they are read and sent one by one, so memory does not depend on it
 ROWS = 5_000
 _EMPTY: Final = "choose an empty database, or empty this one: DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+_USED: Final = "if this store was moved there before, the move is complete: use it; else choose an empty database"
 _STOP: Final = "stop every process that uses the SQLite store"
 
 
 def move(source: Database, target: Database, *, progress: Callable[[int, int], None]) -> int:
     """Copy all rows of SQLite (`read_only`) to PostgreSQL; an interrupted move continues. Returns the number of rows.
 
+    A move that was complete before, for example because its process was killed at the end, changes nothing.
     progress: called after each batch with (number of rows copied, number of all rows).
     Raises NotReady if the source is in use, Conflict if it has changed or the target has rows, and StoreError.
     """
@@ -38,6 +40,8 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
         # PostgreSQL refuses these characters.
         driver.text_factory = lambda value: value.decode("utf-8", "replace").replace("\0", "\ufffd")
         rows, state = _state(connection)
+        if _is_complete(target, rows, state=state):
+            return sum(rows.values())
         _begin(target, state=state)
         with target.write() as copies:
             copies.execute(RUN_ALONE)  # the server may still be committing the last batch of a killed move
@@ -76,9 +80,21 @@ def _counts(connection: Connection) -> dict[str, int]:
 
 
 def _state(connection: Connection) -> tuple[dict[str, int], str]:
-    """Returns (`_counts`, a hash that changes if the store does: whatever adds no row changes a counter)."""
-    rows, values = _counts(connection), sorted(map(tuple, connection.execute(select(counters))))
+    """Returns (`_counts`, a hash that changes if the store does: whatever adds no row changes a counter).
+
+    Two stores with equal numbers differ in their random secrets.
+    """
+    tables = (counters, service_secrets)
+    rows, values = _counts(connection), [sorted(map(tuple, connection.execute(select(table)))) for table in tables]
     return rows, f"{MOVING} {hashlib.sha256(repr((rows, values)).encode()).hexdigest()[:24]}"
+
+
+def _is_complete(target: Database, rows: dict[str, int], *, state: str) -> bool:
+    """Whether an earlier move of this store has ended, and nothing has used the target since."""
+    with target.read() as connection:
+        if schema.version_of(connection)[0] != SCHEMA_REVISION:
+            return False
+        return _state(connection) == (rows, state)
 
 
 def _begin(target: Database, *, state: str) -> None:
@@ -93,7 +109,8 @@ def _begin(target: Database, *, state: str) -> None:
         return
     if filled or (version != MOVING and (version or "") > SCHEMA_REVISION):
         message = "DATABASE_URL has rows of another store or release, or of this store before it changed"
-        raise Conflict(f"{message}: {', '.join(filled)}", field="database_url", remedy=f"{_STOP}; {_EMPTY}")
+        remedy = f"{_STOP}; {_EMPTY}" if version == MOVING else _USED
+        raise Conflict(f"{message}: {', '.join(filled)}", field="database_url", remedy=remedy)
     if version != MOVING:
         schema.migrate(target)
     with target.write() as connection:

@@ -71,7 +71,10 @@ def value(column, number):
 
 
 def test_a_killed_move_continues(source, target, monkeypatch):
-    """After kill -9 the target refuses to serve; the same command continues, and every table is equal, row by row."""
+    """After kill -9 the target refuses to serve; the same command continues, and every table is equal, row by row.
+
+    Repeated after its end, it succeeds again; once the new store was used, it is refused without advice to empty it.
+    """
     before = rows_of("sqlite:///made.db")
     done = subprocess.run([sys.executable, "-c", KILLED, source, target], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -86,8 +89,14 @@ def test_a_killed_move_continues(source, target, monkeypatch):
         assert check_schema(database) == SCHEMA_REVISION
         assert not [column for table in metadata.tables for column in inspect(connection).get_columns(table)
                     if column["autoincrement"] or column.get("identity")]  # fmt: skip
+    assert "ragbandit verify --deep, then ragbandit up" in run("migrate", "--from", source, code=0).output
+    assert rows_of(target) == before
+    with closing(Database(target)) as database, database.write() as connection:
+        connection.execute(text("UPDATE counters SET value = value + 1"))  # as the service does
     refused = run("migrate", "--from", source, code=2).output
     assert "CONFLICT database_url: DATABASE_URL has rows of another store" in refused
+    assert "the move is complete: use it" in " ".join(refused.split())
+    assert "DROP SCHEMA" not in refused
 
 
 def test_a_source_that_changed_is_not_mixed(source, target, monkeypatch):

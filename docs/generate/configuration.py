@@ -21,9 +21,10 @@ and their comments there. -->
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or
 range stops the start, with the key, the value and the remedy. `ragbandit validate` checks a configuration
-without starting anything, tries whether data_dir can be written, the port is free, and Redis, the database and servers
-of models can be reached, prints what is not the default and where it comes from (`--all`: every setting), and ends with
-one line: `ok: ...`, or the number of problems (exit code 1). `--settings-only` tries nothing.
+without starting anything, and prints all faults at once (exit code 2). If there are none, it tries whether data_dir
+can be written, the port is free, and Redis, the database and servers of models can be reached. It prints what is not
+the default and where it comes from (`--all`: every setting), and ends with one line: `ok: ...`, or the number of
+problems (exit code 1). `--settings-only` tries nothing.
 
 - **Order**: the environment beats the file, the file beats the default.
 - **Environment**: `RAGBANDIT_<SECTION>__<KEY>`, for example `RAGBANDIT_LEARNING__WAIT_S=30` or

@@ -75,9 +75,14 @@ def interruptible(message: str) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _fail(error: RagBanditError) -> NoReturn:
+def say_error(error: RagBanditError) -> None:
+    """Print an error on one line: its code, field, message and remedy."""
     line = escape(" ".join(one_line(error).split()))
     errors.print(f"[red]{error.code}[/red] {line}", soft_wrap=True, highlight=False)
+
+
+def _fail(error: RagBanditError) -> NoReturn:
+    say_error(error)
     if isinstance(error, StoreError) and error.lasting:
         raise typer.Exit(LASTING if PARENT_VARIABLE in os.environ else 2) from None
     raise typer.Exit(2) from None

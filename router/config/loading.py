@@ -50,7 +50,24 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if present) and the environment. Raises
     ConfigError.
     """
-    environ = os.environ if environ is None else environ
+    read = read_tree(path, environ=os.environ if environ is None else environ)
+    settings = checked(read.tree, sources=read.sources)
+    sources = with_short_forms(read.tree, read.sources)
+    return LoadedSettings(settings=settings, sources=sources, file=read.file, tree=read.written)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadTree:
+    file: Path | None
+    #: content of the file, without the environment
+    written: Mapping[str, Any]
+    #: the settings of both, not checked
+    tree: dict[str, Any]
+    sources: Sources
+
+
+def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTree:
+    """Read the file and the environment, and let classes of users be imported. Raises ConfigError."""
     file = _file(path or environ.get("RAGBANDIT_CONFIG"))
     tree = {} if file is None else _read(file)
     refuse_secrets(tree)
@@ -59,12 +76,17 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     for variable, keys, value in _from_environment(environ):
         _put(tree, keys, value, variable=variable)
         sources = overridden(sources, ".".join(keys), value=value, source=f"environment {variable}")
-    settings = _checked(tree, sources)
-    check_urls(settings)
     if file is not None:
         folder = environ.get(CLASS_FOLDER) or class_folder(file)
         sys.path.extend({folder} - {*sys.path})
-    return LoadedSettings(settings=settings, sources=with_short_forms(tree, sources), file=file, tree=written)
+    return ReadTree(file=file, written=written, tree=tree, sources=sources)
+
+
+def checked(tree: Mapping[str, Any], *, sources: Sources = MappingProxyType({})) -> Settings:
+    """The settings of a tree. Raises ConfigError for the first fault."""
+    settings = _checked(tree, sources)
+    check_urls(settings)
+    return settings
 
 
 def class_folder(file: Path) -> str:

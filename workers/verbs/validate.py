@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.api.findings import Finding, month_report, of_disk, of_report, of_settings, of_store, ping, tried
-from ragbandit.router.cli.console import console, errors, print_json
+from ragbandit.router.cli.console import console, errors, print_json, say_error
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.faults import faults_of
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
@@ -41,11 +43,17 @@ def validate(
 ) -> None:
     """Check the configuration and the packages that it needs, and try data_dir, port, Redis, database, model servers.
 
-    Prints the settings that are not the default, with their sources, and what reward.weight means; --json prints every
-    setting. The last line is the verdict; exit code 1 if something that was tried does not work.
+    Prints every fault of the settings (exit code 2). Without faults it prints the settings that are not the default,
+    with their sources, and what reward.weight means; --json prints every setting. The last line is the verdict; exit
+    code 1 if something that was tried does not work.
     """
-    loaded = configuration.load(config)
-    encoder = check_settings(loaded.settings)
+    try:
+        loaded = configuration.load(config)
+        encoder = check_settings(loaded.settings)
+    except ConfigError:
+        for fault in _faults(config):
+            say_error(fault)
+        raise typer.Exit(2) from None
     rows = loaded.rows
     changed = [row for row in rows if every or row[2] != "default"]
     if as_json:
@@ -70,6 +78,16 @@ def validate(
         counts = f"{count} of {len(rows)} settings are not the default (--all prints all)"
         line = f"ok: {counts}; tried: {', '.join(names) or 'nothing'}"
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _faults(config: str | None) -> list[ConfigError]:
+    """Every fault of the configuration. Hints are not logged, since each search for a further fault repeats them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        return faults_of(config, check=check_settings)
+    finally:
+        logging.disable(before)
 
 
 def check_settings(settings: Settings) -> requirements.EncoderChoice:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.texts.formats import duration, moment, number
+from ragbandit.shared.texts.formats import duration, moment, number, percent
 from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ragbandit.router.learning.status import Status
     from ragbandit.router.queue.presence import ProcessCard
     from ragbandit.router.reporting.reading import Report
+    from ragbandit.router.storage.jobs.judged_arms import JudgedArm
     from ragbandit.router.storage.sql.database import Database
+    from ragbandit.shared.types import ArmName
 
 #: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected
 Severity = Literal["warning", "problem"]
@@ -40,6 +42,11 @@ WRONG_S: Final = 60.0
 #: free bytes of a disk: a warning below LITTLE, a problem below NEARLY_NONE
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000
+#: share of an arm's answers that are not judged since a text addresses the judge: a finding from LARGE_SHARE, and from
+#: UNEVEN_SHARES between two arms; arms with fewer than FEW_ANSWERS are not compared
+LARGE_SHARE: Final = 0.1
+UNEVEN_SHARES: Final = 0.05
+FEW_ANSWERS: Final = 100
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
 #: number of newest answers whose costs are compared
@@ -158,6 +165,19 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
     ):
         if count:
             yield Finding("warning", about, f"{count:g} {what}", remedy)
+    yield from _suspicious(state.judge.arms)
+
+
+def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
+    """A finding if a large or uneven share of the answers is not judged, since such arms learn less than others."""
+    shares = {arm: one.share for arm, one in arms.items() if one.answers >= FEW_ANSWERS}
+    if not shares:
+        return
+    most, least = max(shares, key=shares.__getitem__), min(shares.values())
+    if shares[most] >= LARGE_SHARE or shares[most] - least >= UNEVEN_SHARES:
+        uneven = f", of others as few as {percent(least)}" if shares[most] > least else ""
+        what = f"{percent(shares[most])} of the answers of {most} address it, so they are not judged{uneven}"
+        yield Finding("warning", "judge", what, "read some of them: see docs/judge.md")
 
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:

@@ -64,11 +64,12 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
         now = time.time()
-        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now)
+        arms = [ArmName(arm) for arm in settings.arms]
+        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now, arms=arms)
         gone = GoneModels(ledger.database, arms=settings.worker_arms, generators=settings.named_generators)
         seconds = settings.budget.seconds
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=seconds, gone=gone)
-        healths = poller.read([ArmName(arm) for arm in settings.arms], now=now)
+        healths = poller.read(arms, now=now)
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
         month = checks.month_report(ledger.database, settings=settings, now=now)
@@ -132,7 +133,11 @@ def _encoder(origin: Mapping[str, str | None]) -> str:
 
 def _judge(state: Status) -> str:
     today = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
-    return f"{state.judge.waiting} wait; today {', '.join(today)}" if today else f"{state.judge.waiting} wait"
+    shares = [f"{arm} {percent(one.share)}" for arm, one in state.judge.arms.items() if one.suspicious]
+    parts = [f"{state.judge.waiting} wait"]
+    parts += [f"today {', '.join(today)}"] if today else []
+    parts += [f"suspicious in 7 days: {', '.join(shares)}"] if shares else []
+    return "; ".join(parts)
 
 
 #: fields of a verdict that its sentence contains

@@ -1,6 +1,6 @@
 """Status of a ledger, read from the database: counters, lag, quarantined decisions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
@@ -10,13 +10,14 @@ from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select,
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagnosis
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.jobs.judge_days import today
+from ragbandit.router.storage.jobs.judged_arms import judged_arms
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import kept
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import Counters
+from ragbandit.shared.types import ArmName, Counters
 
 #: largest number of ready decisions from which the lag is computed; at least this number is a backlog
 LEARNED_NEXT: Final = 100
@@ -110,8 +111,14 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
     return count, count * passed / (newest.seq - oldest.seq) if passed > 0.0 else None
 
 
-def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float) -> Status:
-    """Read a ledger's status. serving: policy of the routers; None for an imported ledger without one."""
+def status(
+    ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
+) -> Status:
+    """Read a ledger's status.
+
+    serving: policy of the routers; None for an imported ledger without one
+    arms: the arms whose judged answers are counted
+    """
     maker: dict[str, Any] = {} if serving is None else {"algorithm": serving.algorithm, "params": serving.params}
     with ledger.database.read() as connection:  # one transaction: all numbers belong to the same moment
         last_seq = ledger.last_seq(connection=connection)
@@ -120,7 +127,11 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         counts_of_label = kept(connection, label=ledger.label)
         counts = _counters(connection, counts_of_label, label=ledger.label)
         learned_next = connection.execute(_learned_next(rule), {"label": ledger.label, "now": now}).all()
-        judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
+        judge = JudgeState(
+            waiting=counts_of_label["judge_due"],
+            today=today(connection, now=now),
+            arms=judged_arms(connection, arms=arms, now=now),
+        )
         diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
         learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
         decided_then = connection.execute(learned).scalar()

@@ -30,6 +30,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, StoreError
 from ragbandit.shared.types import (
+    ArmName,
     Decision,
     DecisionId,
     Feedback,
@@ -275,7 +276,8 @@ class Router(AbstractContextManager["Router"]):
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         self._diagnose()
         serving, rule = self.process.versions.snapshots.fresh, closing_rule(self.settings.learning)
-        return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time())
+        arms = map(ArmName, self.settings.arms)
+        return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""

@@ -10,13 +10,14 @@ from sqlalchemy import Connection, select, update
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
+from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
 from ragbandit.router.storage.sql.counters import ALL, Moves, counting, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.outbound import back_off
 from ragbandit.shared.processes.this_process import ProcessIdentity
-from ragbandit.shared.types import DecisionId, Feedback, Receipt
+from ragbandit.shared.types import ArmName, DecisionId, Feedback, Receipt
 
 _LONGEST_PAUSE_S: Final = 3600.0
 
@@ -65,6 +66,8 @@ class JudgeState:
     waiting: int = 0
     #: column of `judge_days` -> value of this UTC day
     today: Mapping[str, Any] = field(default_factory=dict)
+    #: arm -> its answers of the last 7 days that were scored, or withheld because a text addresses the judge
+    arms: Mapping[ArmName, JudgedArm] = field(default_factory=dict)
 
 
 class ScoreQueue:
@@ -124,11 +127,12 @@ class ScoreQueue:
         used = {"judgements": day["begun"], "tokens": tokens, "dollars": day["dollars"]}
         return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
-    def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent) -> Receipt | None:
+    def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent, arm: ArmName | None = None) -> Receipt | None:
         """Store a score and its cost, and delete the job. Returns None if the score is not stored.
 
         The score is not stored if another judge has stored one, or if the decision does not wait any more, because it
-        was erased or waited too long. A score without cost does not count as a judgement of the day.
+        was erased or waited too long. A score without cost does not count as a judgement of the day. arm: the arm whose
+        answer the judge scored; None for checks.
         """
 
         def end(connection: Connection, moves: Moves) -> None:
@@ -136,6 +140,8 @@ class ScoreQueue:
             self._count(connection, counts, now=job.claimed_at)
             if not drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves):
                 raise _NotWaitingError
+            if arm is not None:
+                count_judged(moves, arm, what="scored", now=job.claimed_at)
 
         try:
             (reply,) = self.store.add_feedback([feedback], also=end)
@@ -170,10 +176,16 @@ class ScoreQueue:
             self._count(connection, counts, now=job.claimed_at)
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
-    def withhold(self, job: ScoreJob, *, suspicious: bool = False) -> None:
-        """Delete a job without a score, and do not count it as a judgement of the day."""
+    def withhold(self, job: ScoreJob, *, suspicious: ArmName | None = None) -> None:
+        """Delete a job without a score, and do not count it as a judgement of the day.
+
+        suspicious: the arm of the answer, if a text addresses the judge
+        """
         with counting(self.database) as (connection, moves):
-            self._count(connection, {"begun": -1, "suspicious": int(suspicious)}, now=job.claimed_at)
+            counts = {"begun": -1, "suspicious": int(suspicious is not None)}
+            self._count(connection, counts, now=job.claimed_at)
+            if suspicious is not None:
+                count_judged(moves, suspicious, what="suspicious", now=job.claimed_at)
             drop_jobs(connection, [job.decision_id], kind=self.kind, moves=moves)
 
     def new_budget(self, *, now: float) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
+from ragbandit.router.storage.jobs.judged_arms import forget_judged
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
@@ -405,6 +406,7 @@ class Extender:
                 old = arm_hours.c.hour >= 0, arm_hours.c.hour < hour_of(now) - KEPT
                 connection.execute(delete(arm_hours).where(*old))
                 forget_spending(connection, now=now)
+                forget_judged(connection, now=now)
         self._forgot_at = hour_of(now)
 
 

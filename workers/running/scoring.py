@@ -75,10 +75,10 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
             assert isinstance(scorer, Checking)
             verdict = _checked(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
         if verdict is not None:
-            _keep(context, scorer, job, verdict=verdict)
+            _keep(context, scorer, job, record=record, verdict=verdict)
 
 
-def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, verdict: Verdict) -> None:
+def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRecord, verdict: Verdict) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -94,7 +94,8 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, verdict: Verdict) 
         rater=scorer.rater,
         facts={**scorer.facts, **shared, **verdict.facts},
     )
-    keep = partial(scorer.queue.keep, job, feedback=feedback, spent=verdict.spent)
+    arm = record.decision.arm if isinstance(scorer, Judging) else None
+    keep = partial(scorer.queue.keep, job, feedback=feedback, spent=verdict.spent, arm=arm)
     if insist(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
@@ -124,7 +125,7 @@ def _judged(
         spent = verdict.spent
     except Suspicious:
         _log(judging, job, "a text of the answer or its passages addresses the judge; it is not judged")
-        queue.withhold(job, suspicious=True)
+        queue.withhold(job, suspicious=record.decision.arm)
     except (ServerFailed, TimeoutError) as error:
         judging.failed(error)
         spent = error.spent if isinstance(error, ServerFailed) else spent_of(lost.cost)

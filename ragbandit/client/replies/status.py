@@ -62,6 +62,15 @@ class JudgeDay(TypedDict):
     """Price of these tokens; 0 if the judge has no prices."""
 
 
+class JudgedArm(TypedDict):
+    """Answers of an arm in the last 7 days (UTC)."""
+
+    scored: int
+    """Scores that were stored."""
+    suspicious: int
+    """Answers not judged because a text addresses the judge."""
+
+
 class JudgeReply(TypedDict):
     """State of the judge, see docs/judge.md."""
 
@@ -69,6 +78,8 @@ class JudgeReply(TypedDict):
     """Answers that wait for the judge."""
     today: JudgeDay
     """Work of today (UTC)."""
+    arms: dict[str, JudgedArm]
+    """Judged answers by arm."""
 
 
 class CountersReply(TypedDict):

@@ -370,7 +370,12 @@ feedback = _table(
 
 counters = _table(
     "counters",
-    Column("label", LABEL, primary_key=True, comment="ledger; empty: the store; spent:HASH: a tenant or key"),
+    Column(
+        "label",
+        LABEL,
+        primary_key=True,
+        comment="ledger; empty: store; spent:HASH: tenant or key; judge:HASH: arm",
+    ),
     Column("name", String(24), primary_key=True, comment="name of the count; of spending the day, as 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
     Column("value", LONG, nullable=False, comment="number of rows; of spending billionths of a dollar"),

@@ -8,6 +8,7 @@ from ragbandit.router.api.findings import of_ledger
 from ragbandit.router.cli.inspection import _facts
 from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
+from ragbandit.router.storage.jobs.judged_arms import JudgedArm
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters
 
@@ -29,12 +30,18 @@ DRIFTING = Diagnosis(
 )
 
 
+def judged(**arms):
+    """The state of a judge. arms: (scored, suspicious) of each."""
+    return JudgeState(arms={name: JudgedArm(scored=a, suspicious=b) for name, (a, b) in arms.items()})
+
+
 def test_counts_say_what_they_mean():
     """A count that is 0 is left out, every other one has its meaning; an ordinary state has no findings."""
     facts = _facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
     assert list(of_ledger(WELL)) == []
+    assert list(of_ledger(replace(WELL, judge=judged(a=(93, 7), b=(96, 4), few=(1, 9))))) == []
 
 
 @pytest.mark.parametrize(
@@ -53,6 +60,8 @@ def test_counts_say_what_they_mean():
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),
         (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers were not judged", "judge.md")),
         (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answers have texts", "judge.md")),
+        (replace(WELL, judge=judged(a=(88, 12), b=(88, 12))), False, ("judge: 12 % of the answers of a", "judge.md")),
+        (replace(WELL, judge=judged(a=(99, 1), b=(93, 7))), False, ("7 % of the answers of b", "as few as 1 %")),
         (
             replace(WELL, learning=DRIFTING),
             False,

@@ -92,9 +92,9 @@ def test_a_cross_encoder_orders_the_passages_of_an_answer(folder, monkeypatch, r
     assert list(hits.ids) == [source.id for source in outcome.sources] == best
     assert hits.scores == pytest.approx([scores[row] for row in best], abs=1e-5)
     (note,) = (event.value for event in outcome.trace if isinstance(event, Branch) and event.rule == "reranked")
-    assert ": 6 passages in 0." in note
+    assert ": 6 passages in " in note
     assert note.partition(": 6")[0] in outcome.made_by["retriever"]
-    assert 0 < float(note.split()[-2]) <= outcome.cost.seconds_retrieve
+    assert 0 < float(note.split()[-2]) <= outcome.cost.seconds_retrieve + 0.0005  # it is rounded
     assert outcome.cost.dollars == 0
 
 
@@ -128,7 +128,7 @@ def test_a_reranker_within_the_budget_of_seconds(folder):
     """A slow server is cut off at the question's deadline, and what it was asked is paid."""
     with ScriptedHttp(Scripted(delay_s=9)) as http:
         rerank = {"url": http.url, "prices": {"search": 0.002}}
-        outcome = answered(configured(folder, rerank=rerank), QUESTION, seconds=0.2)
+        outcome = answered(configured(folder, rerank=rerank), QUESTION, seconds=0.8)
     assert (outcome.status, outcome.stop_reason, outcome.cost.dollars) == ("exhausted", "budget_seconds", 0.002)
 
 
@@ -180,6 +180,18 @@ def test_a_named_retriever_names_its_own_section(folder):
 def worker_arms_of(config):
     settings = load(config, environ={}).settings
     ArmLoader(settings).load(worker_arms(settings))
+
+
+def test_stored_answers_of_other_prices_are_not_used(folder):
+    """The version of an arm, by which `evaluate` finds its stored answers, changes with the reranker's prices only."""
+
+    def version(rerank):
+        settings = load(configured(folder, rerank=rerank), environ={}).settings
+        (arm,) = ArmLoader(settings).load(worker_arms(settings)).values()
+        return arm.version
+
+    cheap, dear = ({**SERVER, "prices": {"search": dollars}} for dollars in (0.001, 0.002))
+    assert version(None) == version(SERVER) != version(cheap) != version(dear)
 
 
 @pytest.mark.parametrize(("rerank", "is_inline"), [(SERVER, True), ({"model": "m"}, False), (None, True)])

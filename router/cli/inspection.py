@@ -147,7 +147,7 @@ _IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", 
 def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
-    deep: Annotated[bool, typer.Option(help="also compute the probabilities of every decision again")] = False,
+    deep: Annotated[bool, typer.Option(help="also compute all probabilities again, and compare the rows")] = False,
     recount: Annotated[
         bool, typer.Option("--recount", help="only correct counters; writes wait 1 s per 10^6 rows")
     ] = False,

@@ -197,6 +197,8 @@ def _is_list(value: object) -> bool:
 
 
 _QUALITIES = {"exact_match": exact_match, "f1": f1, "containment": containment}
+#: names of the measures of a label
+MEASURES: Final = tuple(_QUALITIES)
 
 
 def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> float:

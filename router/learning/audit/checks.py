@@ -64,7 +64,9 @@ def draw_fault(decision: Decision) -> str | None:
     return None
 
 
-Counter = Literal["counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches"]
+Counter = Literal[
+    "counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches", "row_mismatches"
+]
 #: what each counter counts
 _COUNTED: Final[Mapping[Counter, str]] = {
     "damages": "damaged place",
@@ -72,6 +74,7 @@ _COUNTED: Final[Mapping[Counter, str]] = {
     "propensity_mismatches": "wrong draw",
     "ledger_mismatches": "wrong update",
     "deep_mismatches": "wrong pmf",
+    "row_mismatches": "wrong row",
 }
 
 #: largest number of notes in a Verdict; further mismatches are only counted
@@ -100,6 +103,9 @@ class Verdict:
     deep_mismatches: int = 0
     #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones
     not_checkable: int = 0
+    #: only in a deep check: outcomes and feedback that are not as they were stored, learned rows that do not follow
+    #: from them, and days whose counted dollars do not contain those of the outcomes
+    row_mismatches: int = 0
     #: only in a deep check: versions whose arrays are not compared, for example because their files were deleted
     not_compared: int = 0
     #: decisions whose texts, or texts and features, were erased on request

@@ -5,6 +5,7 @@ rounding of the processor: then the arrays of both policies may differ by the to
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from ragbandit.router.learning.audit.checks import (
     seed_fault,
 )
 from ragbandit.router.learning.audit.differences import difference
+from ragbandit.router.learning.audit.stored_rows import RowCheck
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
 from ragbandit.router.policies import make_policy
@@ -45,7 +47,7 @@ def verify(
 
     serving: a policy with the algorithm and params of the routers. None for an imported ledger without a policy: then
         rows are checked, and nothing is replayed
-    deep: compute every pmf again
+    deep: compute every pmf again, and compare the stored rows with each other
     progress: called with (checked decisions, all decisions)
     """
     verdict = Verdict()
@@ -73,6 +75,8 @@ def verify(
         verdict.note("the probabilities of decisions are not made again, since this needs every update")
     elif deep:
         DeepCheck(ledger, files=files, verdict=verdict).run()
+    if deep:
+        RowCheck(ledger, verdict=verdict, now=time.time()).run()
     return verdict
 
 

@@ -155,8 +155,8 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
 
 def body_hash(body: object) -> str:
     """sha256 of the canonical JSON, 43 digits of base64; a repeated id with another hash is a conflict."""
-    # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
-    digest = hashlib.sha256(canonical(body).encode("utf-8", "surrogatepass")).digest()
+    # Lone surrogates become question marks here, as in what is stored, so that an audit can compute the hash again.
+    digest = hashlib.sha256(canonical(body).encode("utf-8", "replace")).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 
@@ -321,7 +321,11 @@ def decision_value(row: Row) -> Decision:
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
     """A row of `feedback`, whose column `late` is False; the caller may change it."""
-    return _FEEDBACK.row(feedback) | {"body_hash": body_hash(_feedback_body(feedback)), "late": False}
+    return _FEEDBACK.row(feedback) | {"body_hash": feedback_body_hash(feedback), "late": False}
+
+
+def feedback_body_hash(feedback: Feedback) -> str:
+    return body_hash(_feedback_body(feedback))
 
 
 def _feedback_body(feedback: Feedback) -> dict[str, Any]:

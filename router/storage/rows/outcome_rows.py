@@ -139,6 +139,22 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     return body | {"trace": trace_json(outcome.trace), "cost": _nonzero(outcome.cost), "made_by": dict(outcome.made_by)}
 
 
+def outcome_hashes(row: Row) -> set[str]:
+    """The hashes that the stored outcome can have had: numbers of steps may have come as whole numbers.
+
+    row: with all texts, and a cost without later turns. Texts that could not be stored as they came have no hash here,
+    so then the stored hash is returned.
+    """
+    trace = unpacked(row["trace"], answer=row["answer"] or "")
+    texts = [row["answer"] or "", row["error"] or "", row["stop_reason"], row["made_by"], trace]
+    if len(row["stop_reason"]) == 64 or any("\ufffd" in text for text in texts):
+        return {row["body_hash"]}
+    body = {name: row[name] for name in ("status", "answer", "stop_reason", "error", "run_by")}
+    body |= {"trace": json.loads(trace), "cost": json_object(row["cost"]), "made_by": json_object(row["made_by"])}
+    steps = {row["steps"], int(row["steps"])} if row["steps"].is_integer() else {row["steps"]}
+    return {body_hash(body | {"steps": count}) for count in (*steps, *map(int, steps))}
+
+
 def _sources_json(sources: tuple[Source, ...]) -> str | None:
     values = [asdict(source) for source in sources]
     for value in values:

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.setup.retrievers import kind_of, with_choice
 from ragbandit.workers.verbs.index import build_index
+from ragbandit.workers.verbs.model_abilities import described
 from ragbandit.workers.verbs.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
@@ -101,6 +102,9 @@ def look_around(
     if wanted and server is None:
         raise ConfigError("no model server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
+    if server is not None and any(model.supports is None for model in models):
+        abilities = described([model.name for model in models], url=server.url, key=server.key)
+        models = tuple(replace(model, supports=model.supports or abilities.get(model.name)) for model in models)
     local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local)
 
@@ -178,6 +182,8 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     """The choices for these surroundings. preference: a key of WEIGHTS. prices: one for each model, or none."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
+    if here.server and here.server.embeddings:
+        choices.append(_embeddings(here.server, key_env=key_env))
     if here.index is not None:
         name, contents = here.index
         why = f"the index {name} has {contents} (bm25); `rerank` reorders its hits (docs/generators.md)"
@@ -260,7 +266,35 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     note = "" if prices else _NO_PRICE
     if unknown:
         note += f"\nThe server lists no context length of {unknown}; context_tokens sets one."
-    return Choice(topic="model", why=f"{roles} ({here.picked}), at {url}", sections={**chosen, **preset}, note=note)
+    images, remedy = _images(here.models)
+    why = f"{roles} ({here.picked}), at {url}; {images}"
+    return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note + remedy)
+
+
+def _images(models: Sequence[Model]) -> tuple[str, str]:
+    """Which models read images, and what to do if it is not known. Returns (clause, note for the file)."""
+    able = " and ".join(model.name for model in models if "images" in (model.supports or ()))
+    unknown = " and ".join(model.name for model in models if model.supports is None)
+    clause = f"images go to {able}" if able else "requests with images are refused"
+    if not unknown:
+        return f"{clause}, as the server describes its models", ""
+    remedy = (
+        f"\nThe server does not describe whether {unknown} reads images, so requests with images are refused (400) or "
+        "go to another model. If it reads them, add this line to its generator:\nsupports: [tools, json, images]"
+    )
+    return f"{clause}: the server does not describe {unknown} (generator.supports)", remedy
+
+
+def _embeddings(server: ModelServer, *, key_env: str) -> Choice:
+    names = ", ".join(model.name for model in server.embeddings[:MOST_NAMED])
+    options: Params = {"base_url": server.url}
+    if key_env != OpenAiOptions().api_key_env:
+        options["api_key_env"] = key_env
+    prices = {model.name: [model.price["input"], model.price["output"]] for model in server.embeddings if model.price}
+    if len(prices) == len(server.embeddings):  # with some prices, models without one would be refused
+        options["token_prices"] = prices
+    why = f"/v1/embeddings passes requests on to the same server, which has {names}"
+    return Choice(topic="embed", why=why, sections={"embeddings": options})
 
 
 def _generator(model: Model, *, url: str, key_env: str) -> Params:

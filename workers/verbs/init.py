@@ -43,7 +43,7 @@ def init(
 ) -> None:
     """Write a first config.yaml: looks for models and documents, asks for the prices of two models and for one choice.
 
-    Servers are asked only for their lists of models. No secret is written.
+    Servers are asked only for lists and descriptions of their models. No secret is written.
     """
     file = Path(config or os.environ.get("RAGBANDIT_CONFIG") or "config.yaml")
     _check_target(file, force=force)

@@ -4,7 +4,7 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -14,6 +14,7 @@ from ragbandit.router.cli.console import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.texts.redaction import credentials_in, without_secrets
+from ragbandit.workers.verbs.model_abilities import supports_of
 
 #: product -> its default port
 USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
@@ -22,6 +23,9 @@ OPENAI: Final = "https://api.openai.com/v1"
 _OTHER_USES: Final = re.compile(
     r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
 )
+_EMBEDDINGS: Final = re.compile(r"embed|\b(bge|e5|gte|minilm)\b(?!.*rerank)", re.IGNORECASE)
+#: kinds of models in lists that have one (Together, LM Studio), besides those that answer questions
+_OTHER_KINDS: Final = ("embedding", "embeddings", "image", "rerank", "moderation", "audio", "transcribe", "video")
 MOST_NAMED: Final = 20
 
 
@@ -34,7 +38,7 @@ class Model:
     context_tokens: int | None = None
     #: seconds since 1970; 0 or less if unknown
     created: float = 0.0
-    #: supported features besides text, values of _ABILITIES
+    #: supported features besides text, as in `generator.supports`
     supports: tuple[str, ...] | None = None
     #: dollars per million tokens
     price: Mapping[str, float] | None = None
@@ -43,7 +47,12 @@ class Model:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelServer:
     url: str
+    #: models that answer questions
     models: tuple[Model, ...]
+    #: models for embeddings
+    embeddings: tuple[Model, ...] = ()
+    #: the API key that it gets
+    key: str | None = field(default=None, repr=False)
 
 
 def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
@@ -87,11 +96,15 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     if unread:
         message = f"{shown}/models: rows without {name} are left out: {', '.join(unread[:MOST_NAMED])}"
         errors.print(escape(message), soft_wrap=True, highlight=False)
-    models = {str(row[name]): _model(row, name=row[name]) for row in rows if _is_name(row.get(name))}
-    chats = tuple(model for model in models.values() if not _OTHER_USES.search(model.name))
+    named = {str(row[name]): row for row in rows if _is_name(row.get(name))}
+    models = {each: _model(row, name=each) for each, row in named.items()}
+    others = {each for each, row in named.items() if _OTHER_USES.search(each) or row.get("type") in _OTHER_KINDS}
+    others |= {each for each in models if _EMBEDDINGS.search(each)}
+    chats = tuple(model for each, model in models.items() if each not in others)
     if not chats:
         raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one")
-    return ModelServer(url=str(base), models=chats)
+    embeddings = (each for each, row in named.items() if _EMBEDDINGS.search(each) or "embed" in str(row.get("type")))
+    return ModelServer(url=str(base), models=chats, embeddings=tuple(map(models.__getitem__, embeddings)), key=key)
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
@@ -127,7 +140,7 @@ def _model(row: Mapping[str, Any], *, name: str) -> Model:
         name=name,
         context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
         created=_number(row.get("created")),
-        supports=_supports(row),
+        supports=supports_of(row),
         price=_price(row.get("pricing")),
     )
 
@@ -143,27 +156,7 @@ def _number(value: object) -> float:
     return number if 0.0 <= number < math.inf else -1.0
 
 
-#: name of a feature in OpenRouter's lists -> our name
-_ABILITIES: Final = {
-    "tools": "tools",
-    "response_format": "json",
-    "structured_outputs": "json",
-    "logprobs": "logprobs",
-    "image": "images",
-    "file": "files",
-    "audio": "audio",
-}
 _PRICES: Final = {"prompt": "input", "completion": "output", "input_cache_read": "cached_input"}
-
-
-def _supports(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    features, architecture = row.get("supported_parameters"), row.get("architecture")
-    if not isinstance(features, list) or not isinstance(architecture, Mapping):
-        return None
-    modalities = architecture.get("input_modalities")
-    if isinstance(modalities, list):
-        features = features + modalities
-    return tuple(sorted({ours for name, ours in _ABILITIES.items() if name in features}))
 
 
 def _price(pricing: object) -> Mapping[str, float] | None:

@@ -129,15 +129,51 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     with ScriptedServer({"": "So."}, models=models) as server:
         address = server.url.removesuffix("/v1")
         tree, _ = written(run, "--yes", "--url", address, "--key-env", "OWN_KEY", "--documents", "manuals")
-        assert [request.path for request in server.requests] == ["/v1/models"]  # nothing that costs money
+        descriptions = ["/v1/model/info", "/api/show", "/api/v0/models"]
+        assert [request.path for request in server.requests] == ["/v1/models", *descriptions]  # nothing costs money
         assert server.requests[0].headers["authorization"] == "Bearer sk-proj-very-secret-4711"
         assert tree["generator"]["openai"] == {"base_url": server.url, "bytes_per_token": 3.0, "api_key_env": "OWN_KEY"}
+        assert tree["embeddings"] == {"base_url": server.url, "api_key_env": "OWN_KEY"}
     assert (tree["generator"]["model"], tree["generator"]["context_tokens"]) == ("qwen2.5-7b", 16384)
     assert (tree["arms_preset"], list(tree["arms"])) == ("chat", ["no_retrieval", "single_step", "multi_step"])
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
     assert "secret" not in text.lower().replace("secrets belong", "")
     assert "# " in text
     assert "token_prices: {input: ..., output: ...}" in " ".join(text.split())
+
+
+def test_what_models_read_is_written(run, tmp_path):
+    """Abilities of the server's list are written; if it has none, a commented line and a sentence say what to add."""
+    vision = {"capabilities": ["completion", "multimodal"]}
+    for models, images in (
+        ([{"id": "a-3b"}, {"id": "b-70b", **vision}], "images go to b-70b: the server does not describe a-3b"),
+        ([{"id": "a-3b", **vision}, {"id": "b-70b", **vision}], "images go to a-3b and b-70b, as the server describes"),
+        ([{"id": "a-3b"}, {"id": "b-70b"}], "requests with images are refused: the server does not describe"),
+    ):
+        with ScriptedServer({"": "So."}, models=models) as server:
+            tree, out = written(run, "--yes", "--force", "--url", server.url)
+        assert images in out
+        assert "/v1/embeddings" not in out
+        assert "embeddings" not in tree
+        text = (tmp_path / "config.yaml").read_text()
+        assert ("# supports: [tools, json, images]" in text) == ("does not describe" in images)
+        supports = {each["model"]: each.get("supports") for each in tree["generators"].values()}
+        shown = {model["id"]: ["images", "json", "tools"] if "capabilities" in model else None for model in models}
+        assert supports == shown
+
+
+def test_embeddings_of_the_server_are_passed_on(run):
+    """If the server lists models for embeddings, requests for embeddings go to it, at its prices if all have one."""
+    free = {"prompt": "1e-6", "completion": "0"}
+    with ScriptedServer(
+        {"": "So."}, models=[{"id": "m"}, {"id": "bge-m3"}, {"id": "x-embed", "pricing": free}]
+    ) as server:
+        tree, out = written(run, "--yes", "--url", server.url)
+        assert tree["embeddings"] == {"base_url": server.url}
+        assert "/v1/embeddings passes requests on to the same server, which has bge-m3, x-embed" in out
+    with ScriptedServer({"": "So."}, models=[{"id": "m"}, {"id": "x-embed", "pricing": free}]) as server:
+        tree, _ = written(run, "--yes", "--force", "--url", server.url)
+    assert tree["embeddings"]["token_prices"] == {"x-embed": [1.0, 0.0]}
 
 
 def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):

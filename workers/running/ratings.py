@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Final
 
 import httpx
@@ -29,6 +30,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.message_parts import listed, words_of
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.rating_lists import RatingList
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -97,7 +99,7 @@ class RatingPoller:
         check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
         credentials = f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
         headers, cursor = {"Authorization": credentials, "Accept-Encoding": "identity"}, ""
-        rows: Any = None
+        former = b""
         with httpx.Client(headers=headers, timeout=REPLY_S / 3) as client:
             for page in range(1, MOST_PAGES + 1):
                 url = httpx.URL(source.url).copy_merge_params({"cursor": cursor} if cursor else {"page": page})
@@ -107,11 +109,16 @@ class RatingPoller:
                         body += piece
                         if len(body) > MOST_BYTES or time.monotonic() > deadline:
                             raise ValueError(f"a reply has more than {MOST_BYTES} bytes, or took over {REPLY_S:g} s")
-                reply: Any = json.loads(body) if response.status_code == 200 else None
-                former, rows = rows, reply.get("items", reply.get("data")) if isinstance(reply, dict) else reply
-                if not isinstance(rows, list):
+                if response.status_code != 200:
                     raise ValueError(f"{shown_address(source.url)}: status {response.status_code}, no list of ratings")
-                yield from (listed(rows[start : start + _GROUP]) for start in range(0, len(rows), _GROUP))
-                is_by_cursor, cursor = bool(cursor), words_of(cell(reply, "meta.cursor")) if rows is not reply else ""
-                if rows is reply or rows in (former, []) or (is_by_cursor and not cursor):
+                reply, content = RatingList(bytes(body)), sha256()
+                body.clear()
+                rows = reply.rows()
+                while group := [*islice(rows, _GROUP)]:
+                    content.update(json.dumps(group).encode("utf-8", "replace"))
+                    yield listed(group)
+                is_by_cursor, cursor = bool(cursor), words_of(cell({"meta": reply.meta}, "meta.cursor"))
+                is_last = reply.is_bare or content.digest() in (former, sha256().digest())
+                if is_last or (is_by_cursor and not cursor):
                     return
+                former = content.digest()

@@ -64,5 +64,9 @@ class PipelinedConnection(psycopg.Connection[Any]):
     def rollback(self) -> None:
         """Forget the statements that wait, and roll back; the server does it if the connection is lost."""
         self._waiting.clear()
-        if not self.closed:
+        if self.closed:
+            return
+        try:
             super().rollback()
+        except psycopg.OperationalError:  # a pipeline broke, and the connection cannot leave it
+            self.close()

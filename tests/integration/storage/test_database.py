@@ -2,8 +2,10 @@
 
 import sqlite3
 import time
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 from sqlalchemy import event, func, select
 
@@ -12,6 +14,7 @@ from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.pipelined import PipelinedConnection
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 from tests.conftest import on_sqlite
@@ -150,3 +153,22 @@ def test_a_connection_lost_while_statements_wait(postgres_url, make_decision):
     finally:
         database.close()
         other.close()
+
+
+def test_a_connection_whose_pipeline_broke_is_closed(postgres_url, monkeypatch, caplog):
+    """A pipeline that cannot end, as in a crash of the server, is one StoreError: the pool logs no tracebacks."""
+
+    @contextmanager
+    def broken(driver):
+        with psycopg.Connection.pipeline(driver) as pipeline:
+            yield pipeline
+            driver.pgconn.send_query_params(b"SELECT 1", None)  # its result is never read
+
+    with closing(Database(postgres_url)) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(PipelinedConnection, "pipeline", broken)
+            with pytest.raises(StoreError, match="pipeline mode"), database.write() as connection:
+                send(connection, "SELECT 1 AS one")()
+        with database.write() as connection:
+            assert run(connection, "SELECT 1 AS one")[0]["one"] == 1
+    assert caplog.records == []

@@ -109,7 +109,7 @@ def feedback(
     feedback_id: IdOption = None,
     label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
-    scale: Annotated[str, typer.Option(help="scale of a number as rating, LOW-HIGH: 1-5, 0-100, ...")] = "0-1",
+    scale: Annotated[str, typer.Option(help="scale of a number as rating, WORST-BEST: 1-5, 0-100, ...")] = "0-1",
     reward: Annotated[float | None, typer.Option(help="the final reward, with the cost already subtracted")] = None,
     event: Annotated[str | None, typer.Option(help="what the user did, by the setting feedback_events")] = None,
     source: Annotated[str | None, typer.Option(help="who judged: human (the default), label, judge or code")] = None,

@@ -19,7 +19,6 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.cli.tables import show, show_list
-from ragbandit.router.config.named_sections import value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, relearn, selected
@@ -43,6 +42,8 @@ _PAGE: Final = 500
 _MOST_FAULTS: Final = 20
 #: word for a rating, in lower case without spaces and dashes -> whether the answer is good
 _WORDS: Final = {word: kind == "good" for kind in ("good", "bad") for word in FORMS["ratings"][kind].split()}
+#: word for a level of agreement or content, in the same form -> quality in [0, 1]
+_LEVELS: Final = {word: float(quality) for quality, words in FORMS["levels"].items() for word in words.split()}
 #: name of a source in other tools, in `plain_name` -> our name
 _SOURCES: Final = {name: source for source, names in FORMS["sources"].items() for name in names.split()}
 #: other names of the decision's id, in `plain_name`
@@ -125,7 +126,7 @@ def import_(
     rater_field: Annotated[str, typer.Option(help="id of the rater: a person, or a judge")] = "rater",
     key_field: Annotated[str, typer.Option(help="the judgement's id (default: a hash of the line)")] = ("feedback_id"),
     source: Annotated[str | None, typer.Option(help="source of every line; replaces the lines' own")] = None,
-    scale: Annotated[str, typer.Option(help="LOW-HIGH of numbers; default 0-1, or -1-1 if all are -1 or 1")] = "",
+    scale: Annotated[str, typer.Option(help="WORST-BEST of numbers; default 0-1, or -1-1 if all are -1 or 1")] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -191,7 +192,7 @@ class FeedbackImporter:
             with contextlib.suppress(InvalidInput):
                 entry = parse()
                 for name in ("rating", "reward"):
-                    amount = _amount(cell(entry, self._fields[name]))
+                    amount = _amount(_cell_of(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
                     are_thumbs &= name != "rating" or amount in (-1, 1)
@@ -202,14 +203,15 @@ class FeedbackImporter:
             self._scale = "-1-1"
         bounds = {"rating": bounds_of(self._scale), "reward": (rewards.minimum, rewards.maximum)}
         for name, ends in extremes.items():
-            off = [(amount, line) for amount, line in ends if not bounds[name][0] <= amount <= bounds[name][1]]
+            least, most = sorted(bounds[name])
+            off = [(amount, line) for amount, line in ends if not least <= amount <= most]
             if not off:
                 continue
             (low, _), (high, _) = ends
             remedy, of_scale = "set reward.minimum and reward.maximum, or convert the rewards", ""
             if name == "rating":
                 scales = ((scale, bounds_of(scale)) for scale in USUAL_SCALES)
-                fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "LOW-HIGH")
+                fitting = next((scale for scale, (start, end) in scales if start <= low and high <= end), "WORST-BEST")
                 remedy, of_scale = f"give --scale={fitting}", f", and --scale is {self._scale}"
             message = f"the number {off[0][0]:g} is off the scale: the file has {low:g} to {high:g}{of_scale}"
             field = f"{file}:{off[0][1]} {self._fields[name]}"
@@ -239,7 +241,7 @@ class FeedbackImporter:
             self._fault(number, fault)
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
-        cells = {name: cell(entry, path) for name, path in self._fields.items()}
+        cells = {name: _cell_of(entry, path) for name, path in self._fields.items()}
         if is_missing(cells["decision_id"]):
             others = {plain_name(name): value for name, value in entry.items()}
             cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
@@ -253,7 +255,9 @@ class FeedbackImporter:
         elif isinstance(sent["source"], str):
             sent["source"] = _SOURCES.get(plain_name(sent["source"]), sent["source"])
         if isinstance(sent["rating"], str):
-            sent["rating"] = _amount(sent["rating"], otherwise=sent["rating"])
+            level, (worst, best) = _LEVELS.get(_plain_word(sent["rating"])), bounds_of(self._scale)
+            words = sent["rating"] if level is None else worst + level * (best - worst)
+            sent["rating"] = _amount(words, otherwise=words)
         if isinstance(sent["rater"], str):
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater']}"
         if sent["feedback_id"] is None:
@@ -270,16 +274,51 @@ class FeedbackImporter:
 
 
 def cell(entry: Mapping[str, Any], path: str) -> Any:
-    """The value of a field: its name, or a dotted path into objects and lists, as user.id or scores.0.value."""
-    return entry[path] if path in entry else value_at(entry, path.replace("[", ".").replace("]", "").split("."))
+    """The value of a field: its name, or a dotted path into objects and lists, as user.id or scores.0.value.
+
+    Names in the path may have dots themselves: attributes.gen_ai.evaluation.score.value.
+    """
+    return _at(entry, path.replace("[", ".").replace("]", "").split(".") if path not in entry else [path])
+
+
+def _at(value: Any, parts: Sequence[str]) -> Any:
+    """The value at a path, of which each name may be several parts joined by dots; the shortest names are preferred."""
+    if not parts:
+        return value
+    if isinstance(value, list):
+        is_index = parts[0].isdecimal() and int(parts[0]) < len(value)
+        return _at(value[int(parts[0])], parts[1:]) if is_index else None
+    if not isinstance(value, Mapping):
+        return None
+    ends = [end for end in range(1, len(parts) + 1) if ".".join(parts[:end]) in value]
+    values = (_at(value[".".join(parts[:end])], parts[end:]) for end in ends)
+    return next((found for found in values if found is not None), None)
+
+
+def _cell_of(entry: Mapping[str, Any], path: str) -> Any:
+    """As `cell`; without such a field, that of a name for people, such as Decision ID."""
+    value = cell(entry, path)
+    return (
+        value
+        if value is not None
+        else next((v for name, v in entry.items() if plain_name(name) == plain_name(path)), None)
+    )
+
+
+def _plain_text(value: str) -> str:
+    """Lower case, without white space at the ends and without the variants of emoji."""
+    return re.sub("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower())
+
+
+def _plain_word(value: str) -> str:
+    return re.sub("[\\s:_.!'\u2019-]", "", _plain_text(value))
 
 
 def _amount(value: object, *, otherwise: object = None) -> Any:
     """Convert a rating to a number or bool; it may be words, thumbs or stars. Returns `otherwise` for other values."""
     if not isinstance(value, str):
         return value if isinstance(value, int | float) and value == value else otherwise
-    text = re.sub("[\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower())
-    word = re.sub("[ :_-]", "", text)
+    text, word = _plain_text(value), _plain_word(value)
     if word in _WORDS:
         return _WORDS[word]
     if text and set(text) <= {*"\u2605\u2606\u2b50"}:

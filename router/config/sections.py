@@ -358,7 +358,7 @@ class RatingsSettings(Section):
     url: str
     #: environment variable with the key of the service; PUBLIC_KEY:SECRET_KEY for Langfuse
     key_env: Annotated[str, Field(min_length=1)]
-    #: LOW-HIGH, the worst and the best rating; -1-1 for thumbs
+    #: WORST-BEST, the worst and the best rating; -1-1 for thumbs
     scale: str = "0-1"
     #: seconds between two fetches
     every_s: Annotated[float, Field(ge=1)] = 60.0

@@ -248,7 +248,7 @@ class Router(AbstractContextManager["Router"]):
     ) -> Receipt:
         """Store one judgement of a decision: exactly one of label, rating, reward and event. Durable when it returns.
 
-        label: gold answers. rating: a bool, or a number on `scale`, which is LOW-HIGH: 1-5 or -1-1. event: a name
+        label: gold answers. rating: a bool, or a number on `scale`, which is WORST-BEST: 1-5 or -1-1. event: a name
         of the setting feedback_events. source: "human" (also None), "judge" or "code". rater: for example a user's id;
         a rater's later judgement replaces the earlier one until the decision is closed. retract: instead of a
         judgement, the kind ("label", "rating", "reward") that this rater takes back. Raises InvalidInput, NotFound

@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import yaml
@@ -215,6 +215,14 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     return read(path)
 
 
+#: an HTML comment, or inline code of Markdown, in which a comment is text
+_COMMENT_OR_CODE: Final = re.compile(
+    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))|<!--.*?-->", re.DOTALL
+)
+#: flag of a field of a PDF whose value is hidden
+_PASSWORD_FIELD: Final = 1 << 13
+
+
 def _text(path: Path) -> tuple[str, str]:
     return path.stem, _tidied(_decoded(path))
 
@@ -262,6 +270,7 @@ def _tidied(text: str) -> str:
 def _markdown(path: Path) -> tuple[str, str]:
     name, text = _text(path)
     title, text = _front_matter(text)
+    text = _without_comments(text)
     return title or _heading(text) or name, text
 
 
@@ -287,6 +296,20 @@ def _front_matter(text: str) -> tuple[str, str]:
         return "", text
     title = values.get("title")
     return " ".join(title.split()) if isinstance(title, str) else "", text[end:]
+
+
+def _without_comments(text: str) -> str:
+    """The text of Markdown without HTML comments, which are no text of the page. Those within code stay."""
+    if "<!--" not in text:
+        return text
+    tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
+    blocks = [token.map for token in tokens if token.type in ("fence", "code_block") and token.map]
+    lines, pieces, at = text.split("\n"), [], 0
+    for start, end in [*blocks, (len(lines), len(lines))]:
+        before = "\n".join(lines[at:start])
+        pieces += [_COMMENT_OR_CODE.sub(lambda part: part["code"] or "", before), "\n".join(lines[start:end])]
+        at = end
+    return "\n".join(pieces).strip("\n") + "\n"
 
 
 def _heading(text: str) -> str:
@@ -316,9 +339,31 @@ def _pdf(path: Path) -> tuple[str, str]:
     try:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
-        return title or path.stem, _tidied("\n\n".join(page.extract_text() for page in reader.pages))
+        pages = ["\n".join((page.extract_text(), *_typed_on(page))) for page in reader.pages]
+        return title or path.stem, _tidied("\n\n".join((*pages, *_form_values(reader.get_fields() or {}))))
     except Exception as error:  # pypdf raises errors of any kind for a broken file
         raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _typed_on(page: Any) -> Iterator[str]:
+    """Texts that people typed on a page of a PDF without a form (FreeText)."""
+    for reference in page.get("/Annots") or ():
+        annotation = reference.get_object()
+        if annotation.get("/Subtype") == "/FreeText" and isinstance(annotation.get("/Contents"), str):
+            yield annotation["/Contents"]
+
+
+def _form_values(fields: Mapping[str, Any]) -> Iterator[str]:
+    """A line `name: value` for each field of a form that was filled in; the name is that for people, if it has one."""
+    for name, field in fields.items():
+        value = field.get("/V")
+        is_secret = field.get("/FT") == "/Tx" and int(field.get("/Ff") or 0) & _PASSWORD_FIELD
+        if value is None or field.get("/FT") == "/Sig" or is_secret:
+            continue
+        values = value if isinstance(value, list) else [value]
+        texts = [text for text in (str(each).removeprefix("/").strip() for each in values) if text and text != "Off"]
+        if texts:
+            yield f"{str(field.get('/TU') or name).strip()}: {', '.join(texts)}"
 
 
 def _office(path: Path) -> tuple[str, str]:

@@ -107,11 +107,16 @@ KEY_HEADER: Final = "Idempotency-Key"
 COMPLETION_PREFIX: Final = "chatcmpl-"
 #: the same of a message in Anthropic's form
 MESSAGE_PREFIX: Final = "msg_"
+#: the same of a response
+RESPONSE_PREFIX: Final = "resp_"
+
+_PREFIXES: Final = (COMPLETION_PREFIX, MESSAGE_PREFIX, RESPONSE_PREFIX)
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix."""
-    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
+    """The decision id: `sent` without the prefix of chat completions, messages or responses, if it has one."""
+    prefix = next((prefix for prefix in _PREFIXES if sent.startswith(prefix)), "")
+    return sent.removeprefix(prefix)
 
 
 DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]
@@ -302,7 +307,7 @@ class FeedbackBody(RequestBody):
     rating: Rating = None
     """A user's judgement of the answer: true, false, or a number on `scale`."""
     scale: Annotated[str, limits(enum=[*USUAL_SCALES])] = "0-1"
-    """Scale of a number in `rating`: LOW-HIGH, the worst and the best number. Other numbers than these work too."""
+    """Scale of a number in `rating`: WORST-BEST, the worst and the best number. Other numbers than these work too."""
     reward: Amount = None
     """The reward itself, cost included."""
     event: Annotated[Text, limits(NAME)] = None

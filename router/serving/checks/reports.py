@@ -26,7 +26,7 @@ from ragbandit.shared.types import (
 
 MAX_ANSWERS: Final = 100
 MAX_RATER: Final = 64
-#: scales that messages propose, the most usual first; every LOW-HIGH is a scale
+#: scales that messages propose, the most usual first; every WORST-BEST is a scale
 USUAL_SCALES: Final = ("0-1", "1-5", "-1-1", "0-5", "0-10", "1-7", "1-10", "0-100")
 _SCALE: Final = re.compile(r"(-?\d{1,9}(?:\.\d{1,9})?)-(-?\d{1,9}(?:\.\d{1,9})?)", re.ASCII)
 _KINDS: Final = ("label", "rating", "reward")
@@ -34,10 +34,10 @@ _SOURCES: Final = ("human", "label", "judge", "code")
 
 
 def bounds_of(scale: object) -> tuple[float, float]:
-    """The lowest and the highest rating of a scale LOW-HIGH, such as 1-5 or -1-1. Raises InvalidInput."""
+    """The worst and the best rating of a scale WORST-BEST, such as 1-5, -1-1 or 6-1. Raises InvalidInput."""
     ends = _SCALE.fullmatch(scale) if isinstance(scale, str) else None
-    if ends is None or float(ends[1]) >= float(ends[2]):
-        remedy = f"use LOW-HIGH, the worst and the best rating: {', '.join(USUAL_SCALES)}, ..."
+    if ends is None or float(ends[1]) == float(ends[2]):
+        remedy = f"use WORST-BEST, the worst and the best rating: {', '.join(USUAL_SCALES)}, ..."
         raise InvalidInput(f"unknown scale {scale!r:.80}", field="scale", remedy=remedy)
     return float(ends[1]), float(ends[2])
 
@@ -60,7 +60,7 @@ def made_feedback(
     """Make a Feedback of exactly one of label, rating, reward, event and retract. Raises InvalidInput.
 
     rating: a bool, or a number on `scale`; it is stored as a number in [0, 1]
-    scale: LOW-HIGH, the worst and the best rating, such as 1-5 or -1-1
+    scale: WORST-BEST, the worst and the best rating, such as 1-5, -1-1 or 6-1 (1 is the best)
     event: a name of the setting feedback_events
     source: "human", "label", "judge" or "code"; None means "human". An event must have None
     retract: kind ("label", "rating" or "reward") of an earlier judgement that the same source and rater take back
@@ -133,11 +133,12 @@ def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     return tuple(checked_text(answer, field="label") for answer in answers)
 
 
-def _rating(rating: float, low: float, high: float) -> float:
+def _rating(rating: float, worst: float, best: float) -> float:
     if isinstance(rating, bool):
         return float(rating)
-    hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if (low, high) == (0.0, 1.0) else ""
-    return (checked_number(rating, field="rating", low=low, high=high, hint=hint) - low) / (high - low)
+    hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if (worst, best) == (0.0, 1.0) else ""
+    low, high = sorted((worst, best))
+    return (checked_number(rating, field="rating", low=low, high=high, hint=hint) - worst) / (best - worst)
 
 
 def unrun_outcome(

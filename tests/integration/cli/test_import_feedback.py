@@ -148,10 +148,15 @@ def test_values_as_tables_write_them(there):
         ((1, -1, "1"), (), [1.0, 0.0, 1.0]),
         ((1, -1, True), (), [1.0, 0.0, 1.0]),
         (("Thumbs-Up", "not helpful", "correct"), (), [1.0, 0.0, 1.0]),
+        (("Oui", "nein", "¡útil".lstrip("¡")), (), [1.0, 0.0, 1.0]),
+        (("\u2705", "\u274c", "\u2714\ufe0f"), (), [1.0, 0.0, 1.0]),
+        (("Strongly agree", "neutral", "Very dissatisfied"), ("--scale", "1-5"), [1.0, 0.5, 0.0]),
+        (("Agree", "disagree", 6), ("--scale", "6-1"), [0.75, 0.25, 0.0]),
+        ((1, 6, 3.5), ("--scale", "6-1"), [1.0, 0.0, 0.5]),
     ],
 )
 def test_any_scale(there, ratings, options, qualities):
-    """A scale is LOW-HIGH; ratings that are all -1 or 1 are thumbs, as are the words of other tools."""
+    """A scale is WORST-BEST; ratings that are all -1 or 1 are thumbs, as are the words of other tools."""
     world, take = there
     decision = decided(world, 3)
     lines = [{"decision_id": one.id, "rating": rating} for one, rating in zip(decision, ratings, strict=True)]
@@ -168,6 +173,19 @@ def test_thumbs_that_may_be_another_scale(there):
     for content, options in ((lines, ()), (lines[:2], ("--scale", "0-1"))):
         code, _, err = take(content, *options)
         assert (code, "give --scale=-1-1" in err, world.counters().feedback) == (2, True, 0)
+
+
+def test_names_for_people_and_names_with_dots(there):
+    """Columns may have names for people, names in a path may have dots, and ids may have the prefix of any door."""
+    world, take = there
+    one, two, three, four = decided(world, 4)
+    assert take(f"Decision ID,Rating\nresp_{one.id},1\n".encode())[0] == 0
+    value = {"gen_ai.evaluation": {"score.value": 1}}
+    rows = [{"trace_id": f"msg_{two.id}", "attributes": {"gen_ai.evaluation.score.value": 0}}]
+    rows += [{"trace_id": f"chatcmpl-{three.id}", "attributes": value}, {"trace_id": four.id, "attributes": 3}]
+    code, out, _ = take(rows, "--rating-field", "attributes.gen_ai.evaluation.score.value")
+    assert (code, "no label, rating, reward or event was given" in out) == (1, True)
+    assert [world.router.decision(each.id).feedback[0].value for each in (one, two, three)] == [1.0, 0.0, 1.0]
 
 
 def test_exports_of_other_tools(there):

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import io
 import json
 import math
 import os
@@ -348,6 +349,64 @@ def test_a_long_text_is_cut_in_sections(text):
     assert "".join(sections) == text
     assert max(map(len, sections)) <= 16_000
     assert min(map(len, sections[:-1])) >= 8_000
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [
+        ("one\n\n<!-- todo -->\n\ntwo", "one\n\n\n\ntwo"),
+        ("one <!-- a\n\nb --> two", "one  two"),
+        ("<!-- lint off --># Title\n\none", "# Title\n\none"),
+        ("one `<!-- kept -->` two", "one `<!-- kept -->` two"),
+        ("```html\n<!-- kept -->\n```\none", "```html\n<!-- kept -->\n```\none"),
+        ("- item\n\n      <!-- kept -->\n\none", "- item\n\n      <!-- kept -->\n\none"),
+        ("one <!-- never closed", "one <!-- never closed"),
+    ],
+)
+def test_comments_of_markdown_are_no_text(tmp_path, markdown, text):
+    """HTML comments are left out of Markdown, except within code and if they never end."""
+    rows = read_corpus(documents(tmp_path, a_md=markdown))
+    assert "".join("".join(row.text.split()) for row in rows) == "".join(text.split())
+
+
+def test_values_of_a_pdf_form_are_text(tmp_path):
+    """What people typed or chose in a form, and texts typed on a page, are text; passwords and empty fields are not."""
+    pypdf = pytest.importorskip("pypdf")
+    from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObject, TextStringObject as Text
+
+    def field(kind, name, **more):
+        entries = {"/Type": "/Annot", "/Subtype": "/Widget", "/FT": f"/{kind}"}
+        made = DictionaryObject({NameObject(key): NameObject(value) for key, value in entries.items()})
+        made[NameObject("/T")] = Text(name)
+        return made | {NameObject(f"/{key}"): value for key, value in more.items()}
+
+    fields = [
+        field("Tx", "applicant", V=Text("Quillfeather")),
+        field("Tx", "f2", TU=Text("Town"), V=Text("Riga")),
+        field("Ch", "colours", V=ArrayObject([Text("red"), Text("blue")])),
+        field("Btn", "member", V=NameObject("/Yes")),
+        field("Btn", "guest", V=NameObject("/Off")),
+        field("Tx", "password", V=Text("hidden"), Ff=NumberObject(1 << 13)),
+        field("Tx", "empty", V=Text("")),
+    ]
+    note = {"/Subtype": NameObject("/FreeText"), "/Contents": Text("typed here")}
+    writer = pypdf.PdfWriter()
+    page = writer.add_blank_page(100, 100)
+    made = [writer._add_object(DictionaryObject(each)) for each in fields]
+    free = writer._add_object(DictionaryObject({NameObject(key): value for key, value in note.items()}))
+    page[NameObject("/Annots")] = ArrayObject([*made, free])
+    form = DictionaryObject({NameObject("/Fields"): ArrayObject(made)})
+    writer.root_object[NameObject("/AcroForm")] = writer._add_object(form)
+    stream = io.BytesIO()
+    writer.write(stream)
+    (row,) = read_corpus(documents(tmp_path, form_pdf=stream.getvalue()))
+    assert row.text.split("\n\n") == [
+        "typed here",
+        "applicant: Quillfeather",
+        "Town: Riga",
+        "colours: red, blue",
+        "member: Yes",
+    ]
 
 
 @pytest.mark.parametrize(("given", "title"), [("Two rivers", "Two rivers"), ("", "e"), ("  ", "e"), (None, "e")])

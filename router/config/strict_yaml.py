@@ -9,7 +9,7 @@ import yaml
 #: maximum number of values in a YAML text; an alias counts as many values as it stands for
 _MOST_VALUES: Final = 1_000_000
 #: a number of JSON with an exponent (1e-05), which is a text in YAML 1.1 without a point and a sign
-_JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][-+]?[0-9]+\Z")
+_JSON_NUMBER: Final = re.compile(r"\A-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?[eE][-+]?[0-9]+\Z")
 
 
 class _OnceLoader(yaml.SafeLoader):

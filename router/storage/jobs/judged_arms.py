@@ -1,7 +1,7 @@
 """Answers of each arm that the judge scored, or withheld because a text addresses it: counts by day (UTC).
 
 They are rows of `counters`: the label is a hash, since the name of an arm may be longer than a label, and the name
-is the day and what is counted.
+is the day with the kind of count.
 """
 
 import hashlib

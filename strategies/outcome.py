@@ -11,6 +11,7 @@ from ragbandit.shared.model_servers.failures import FAILURE, Failure, ServerFail
 from ragbandit.shared.texts.redaction import without_credentials
 from ragbandit.shared.types import (
     CANCELLED,
+    CUT,
     MAX_ERROR,
     MAX_TEXT,
     Budget,
@@ -167,7 +168,9 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
             extra = {"action": "arm_late", "arm": strategy.name, "late_s": round(late_s, 2)}
             logger.warning("an arm returned after its time limit; it must not block the event loop", extra=extra)
             return _End(status="exhausted", answer=answer.text, stop_reason="budget_seconds")
-        return _End(status="answered", answer=answer.text, stop_reason=answer.stop_reason)
+        text, cut = answer.text.rstrip(), run.cut_text.rstrip()
+        reason = CUT if text and cut.endswith(text) else answer.stop_reason
+        return _End(status="answered", answer=answer.text, stop_reason=reason)
     except OutOfBudget as error:
         return _exhausted(run, cap=error.cap)
     except RagBanditError as error:

@@ -86,6 +86,7 @@ class Run:
     has_successor: bool = False
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
     reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
+    cut_text: str = ""  #: text of the last call if it reached the limit of tokens, otherwise ""
     partial: str = ""  #: text of the last call if the deadline cut it short, otherwise ""
     #: id -> passage, for the passages shown to the model, in the order of their first use
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
@@ -293,6 +294,7 @@ class Run:
             raise
         spent = time.monotonic() - began
         self.cost += request.lost.cost
+        self.cut_text = done.text if done.finish == "length" else ""
         self._account(done, purpose=purpose, seconds=spent)
         if done.estimated:
             self.note_branch("tokens_estimated", purpose)

@@ -1,4 +1,4 @@
-"""The draw: turns a policy's pmf into a decision. Services, simulations and audits use the same code."""
+"""The draw: turns a policy's pmf into a decision. Services and audits use the same code."""
 
 import hashlib
 import hmac

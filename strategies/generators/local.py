@@ -259,7 +259,10 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
 
 
 def _unfit(reason: str) -> ConfigError:
-    remedy = 'use a decoder with plain attention, or serve the model and set generator.name to "openai"'
+    remedy = (
+        'use a decoder with plain attention, serve the model and set generator.name to "openai", or run it in a '
+        "function or service of your own (arms callable and http)"
+    )
     return ConfigError(f"the local generator cannot run this model: {reason}", field="generator.model", remedy=remedy)
 
 

@@ -52,7 +52,7 @@ def supports_of(row: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """(name of a feature, whether the model has it) for all features that a row names."""
-    if row.get("type") in ("llm", "vlm"):  # of LM Studio
+    if row.get("type") in ("llm", "vlm"):  # LM Studio's
         yield "vlm", row["type"] == "vlm"
     for key, value in row.items():
         if isinstance(value, bool):

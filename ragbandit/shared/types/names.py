@@ -43,6 +43,8 @@ DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantine
 
 #: stop reason of a failed outcome: the caller cancelled the answer
 CANCELLED: Final = "cancelled"
+#: stop reason of an answer that ends where its model reached the limit of tokens, as in OpenAI's finish_reason
+CUT: Final = "length"
 
 #: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
 #: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated

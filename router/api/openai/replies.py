@@ -13,6 +13,7 @@ from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.shared.model_servers.failures import failover_facts
 from ragbandit.shared.model_servers.message_parts import LOGPROBS, MEDIA
 from ragbandit.shared.types import (
+    CUT,
     Decision,
     DeltaPiece,
     Outcome,
@@ -166,8 +167,10 @@ def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
 def finish_of(outcome: Outcome) -> str:
     """The finish reason of the model's reply if the question is answered; else one for the status."""
     if outcome.status == "exhausted":
-        return "length"
-    return str((outcome.status == "answered" and outcome.reply.get("finish_reason")) or "stop")
+        return CUT
+    if outcome.status != "answered":
+        return "stop"
+    return str(outcome.reply.get("finish_reason") or (CUT if outcome.stop_reason == CUT else "stop"))
 
 
 def message_of(outcome: Outcome) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The classes check only types; `serving/checks/` checks values. The fields repeat the limits of these checks as JSON
 Schema, so that a request that fits the OpenAPI document is never refused as invalid. `add_limits`
-(`schemas/responses.py`) adds limits that depend on settings.
+(`schemas/openapi.py`) adds limits that depend on settings.
 """
 
 import json

@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from ragbandit.router.api.openai.replies import finish_of
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.redaction import ERROR_LENGTH
 from ragbandit.shared.types import (
@@ -56,6 +57,22 @@ def giving(answer):
 
 good = giving(Answer(text="yes", stop_reason="rule"))
 SAID = "x" * 500 + " redis://"
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "answer", "reason"),
+    [
+        ("long", "It was founded by a tribe of the north", "It was founded by a tribe", "length"),
+        ("long", "It was founded by a tribe.", "It was founded by a tribe.", "answered"),
+        ("reasoned", "So the answer is: Paris. And then more", "Paris", "answered"),
+    ],
+)
+def test_the_stop_reason_of_an_answer_that_was_cut(style, text, answer, reason):
+    """An answer that ends at its model's limit of tokens has the stop reason `length`, unless it was complete."""
+    arm = make_arms({"no_retrieval": {"max_tokens": 6, "style": style}}, capabilities=frozenset(get_args(Need)))
+    outcome = ended(arm["no_retrieval"], generator=ScriptedGenerator({"": text}))
+    assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", answer, reason)
+    assert finish_of(outcome) == ("length" if reason == "length" else "stop")
 
 
 def test_a_normal_end_is_answered():

@@ -28,7 +28,7 @@ TEXT = ("json", "tools")
     ],
 )
 def test_lists(row, abilities):
-    """Each vendor's list is read; without a word about images the abilities are not known."""
+    """Each vendor's list is read; abilities are unknown if the list does not mention images."""
     assert supports_of(row) == abilities
 
 

@@ -76,7 +76,7 @@ def _patterns():
     for module in pkgutil.walk_packages([str(ROOT)], "ragbandit."):
         if module.name.split(".")[1] in ("shared", "client", "router", "strategies", "workers", "checks"):
             for name, value in vars(importlib.import_module(module.name)).items():
-                method = min(methods[name], default="search")
+                method = min(methods[name] & {*_METHODS}, default="search")
                 place = f"{module.name.split('.')[-1]}.{name}"
                 found |= {f"{place}:{at}": (pattern, method) for at, pattern in enumerate(_in(value))}
     return {name: found for found, name in {found: name for name, found in found.items()}.items()}

@@ -7,7 +7,6 @@ searches and later steps ask nothing, but their costs count. The file is read tw
 import contextlib
 import math
 import re
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,10 @@ from typing import Any, Final
 
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name, records
+from ragbandit.router.offline.traffic.chats import chat_in
+from ragbandit.router.offline.traffic.forms import FORMS
+from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_of_records, with_messages
+from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.message_parts import clean, listed, words_of
@@ -24,8 +27,6 @@ from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
 Record = Mapping[str, Any]
-#: names and patterns of other tools
-FORMS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
 #: our field -> plain names of it, the last one counts
 _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
@@ -69,7 +70,8 @@ class QuestionLog:
         written = [name for name in _PATHS if name not in hidden]
         for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
             if [*firsts.get(key, ())[2:]] == at:
-                row |= {**(sums[key, False] or sums[key, True]), "id": key, "model": " + ".join(models[key])}
+                row |= _summed(sums[key, True], root=sums[key, False])
+                row |= {"id": key, "model": " + ".join(models[key])}
                 row["time"] = iso_time(row.get("time"))
                 yield {name: row[name] for name in written if row.get(name) not in (None, "", [], {})}
 
@@ -82,7 +84,7 @@ class QuestionLog:
                 parts = [*map(_named, _expanded(parse()))]
                 for form, names in product(FORMS["forms"] if not self.form else (), parts):
                     is_this = all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"])
-                    self.form = self.form or (form if is_this else {})
+                    self.form = self.form or (self._named_form(form, parts) if is_this else {})
                 rows = [*map(self._row, parts if self.form else ())]
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
@@ -92,8 +94,15 @@ class QuestionLog:
                 key = words_of(row.get("trace") or row.get("id")).strip()[:200]
                 yield key or f"{number}-{place}", row, number, place
 
+    @staticmethod
+    def _named_form(form: Record, parts: list[dict[str, Any]]) -> Record:
+        tool = next(filter(None, (part.get("chatof") for part in parts)), None)
+        return {**form, "name": f"{tool} chats"} if tool else form
+
     def _row(self, names: Record) -> dict[str, Any]:
         """Our fields of a record. The question is empty if it asks nothing."""
+        if right := next(filter(None, map(names.get, self.form.get("right", ()))), None):
+            names = {"answers": right, **{name: None if value is right else value for name, value in names.items()}}
         used = {name: value for name, value in names.items() if value is not None and name != self.form.get("unused")}
         row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
         for name in (*NUMBERS, "turn", "time"):
@@ -103,9 +112,10 @@ class QuestionLog:
         row |= {name: words_of(row[name])[:200] for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
-        row |= {"answers": [*filter(None, map(_answer_of, texts))], "answer": _answer_of(row.get("answer"))}
+        row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
         row["scores"] = _scores(cells.from_text(row.get("scores")))
-        asked, turn = _question_of(row.pop("question", None))
+        asked, turn, answered = question_of(row.pop("question", None))
+        row["answer"] = row["answer"] or answered
         is_inner = re.fullmatch(FORMS["inner"], words_of(row.get("kind")).lower())
         row |= {"question": "", "turn": int(row.get("turn", turn))}
         if is_inner:
@@ -115,53 +125,25 @@ class QuestionLog:
         return dict(clean(plain_tree(row))[0])
 
 
+def _summed(inner: Record, *, root: Record) -> dict[str, Any]:
+    """The numbers of a trace: the root's, which repeats those of its calls, or else the sum of the calls."""
+    return {**inner, **{name: value for name, value in root.items() if value or name not in inner}}
+
+
 def _expanded(entry: Record) -> Iterator[Record]:
-    """The records in a record: spans, observations and runs, questions of a chat of Open WebUI, and itself."""
-    chat = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
-    history = chat["history"] if isinstance(chat.get("history"), dict) else {}
-    if isinstance(history.get("messages"), dict):
-        messages, shown = dict(history["messages"]), list[Record]()
-        key: Any = next((key for key in (history.get("currentId"), *reversed(messages)) if isinstance(key, str)), None)
-        while isinstance(key, str) and isinstance(messages.get(key), dict):
-            shown.append({"id": key, **messages.pop(key)})  # taken out, since a damaged tree may have a circle
-            key = shown[-1].get("parentId")
-        asked = [at for at, message in enumerate(shown) if message.get("role") == "user"][::-1]
-        for turn, at in enumerate(asked, start=1):
-            about = {"id": shown[at]["id"], "session": entry.get("id"), "user": entry.get("user_id")}
-            answer = shown[at - 1] if at and shown[at - 1].get("role") == "assistant" else {}
-            texts = {"asked": shown[at].get("content"), "answered": answer.get("content")}
-            yield {**answer, **about, **texts, "turn_of_chat": turn}
-        yield from () if asked else [{"id": entry.get("id"), "turn_of_chat": 0}]
+    """The records in a record: spans, observations and runs, questions of a chat, and itself."""
+    if (chat := chat_in(entry)) is not None:
+        yield from chat
         return
+    entry = numbered_as_lists(entry)
     if not any(isinstance(entry.get(name), list) for name in FORMS["envelopes"]):
-        yield _with_messages(entry) if entry.get("attributes") else entry
+        yield with_messages(entry) if entry.get("attributes") else entry
     trace = entry.get("traceId") or entry.get("trace_id") or entry.get("id")
     for name in (*FORMS["envelopes"], *FORMS["parts"]):
         inherited = {"traceId": trace, **({"parentObservationId": trace} if name == "observations" else {})}
-        for part in listed(entry.get(name) or []):
+        parts = listed(entry.get(name) or [])
+        for part in spans_of_records(parts) if plain_name(name) == "logrecords" else parts:
             yield from _expanded(inherited | {key: value for key, value in part.items() if value is not None})
-
-
-def _with_messages(span: Record) -> Record:
-    """The span with its attributes as an object, and with the messages of its events."""
-    attributes, messages = _attributes(span["attributes"]), list[Record]()
-    for event in listed(cells.from_text(span.get("events")) or []):
-        body, kind = _attributes(event.get("attributes")), re.fullmatch(FORMS["event"], words_of(event.get("name")))
-        if kind is None:
-            for name, value in body.items():
-                attributes.setdefault(name, value)
-        else:
-            messages.append({"role": kind[1].replace("choice", "assistant"), "content": _answer_of(body)})
-    return {**span, "attributes": attributes, "messages_of_events": messages}
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
-    value = cells.from_text(value)
-    if isinstance(value, list):
-        pairs = ((words_of(pair.get("key")), pair.get("value")) for pair in listed(value))
-        value = {key: next(iter(held.values()), None) if isinstance(held, dict) else held for key, held in pairs}
-    return value if isinstance(value, dict) else {}
 
 
 def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -196,40 +178,3 @@ def _scores(value: Any) -> dict[str, float]:
         with contextlib.suppress(ValueError):
             scores[name[:100] or "score"] = cells.number(part)
     return scores
-
-
-def _question_of(value: Any) -> tuple[str, int]:
-    """The last text of the user, and its number among the user's texts; 0 if results of tools follow it."""
-    turns = [turn for turn in _turns(value, "asked") if turn[0] != "system"]
-    texts = [text for role, text in turns if role in ("user", "") and text]
-    is_step = bool(turns) and (turns[-1][0] == "tool" or turns[-1] == ("user", ""))
-    return (texts[-1], 0 if is_step else len(texts)) if texts else ("", 0)
-
-
-def _answer_of(value: Any) -> str | None:
-    texts = [text for role, text in _turns(value, "answered") if role in ("assistant", "") and text]
-    return texts[-1] if texts else None
-
-
-def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
-    """Yield (role, text) of each message. The role of a text without one is empty. names: a list in forms.toml."""
-    parsed = cells.from_text(value)
-    if isinstance(parsed, dict):
-        message = {str(key).removeprefix("message."): part for key, part in parsed.items()}  # as Phoenix writes it
-        message |= next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})
-        kinds = (words_of(message.get(name)).lower() for name in ("role", "type", "id"))
-        role = next(filter(None, (re.fullmatch(FORMS["role"], kind) for kind in kinds)), None)
-        if role is None:
-            held = filter(None, map(parsed.get, f"{FORMS[names]} {FORMS['around']}".split()))
-            yield from _turns(next(held, None), names)
-            return
-        content = next(filter(None, map(message.get, ("content", "parts", "text"))), None)
-        parts = content if isinstance(content, list) else [content]
-        types = [str(isinstance(part, dict) and part.get("type")) for part in parts]
-        said = [part for part, kind in zip(parts, types, strict=True) if not re.match(FORMS["not_said"], kind)]
-        yield FORMS["roles"].get(role[1], role[1]), words_of(said).strip()
-    elif isinstance(parsed, list) and (parsed is value or any(isinstance(item, dict | list) for item in parsed)):
-        for item in parsed:
-            yield from _turns(item, names)
-    elif isinstance(value, str):
-        yield "", value.strip()

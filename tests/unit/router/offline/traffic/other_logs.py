@@ -11,10 +11,23 @@ def lines(*rows):
     return "\n".join(map(json.dumps, rows))
 
 
+def value_of(value):
+    """A value as OTLP writes it."""
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [*map(value_of, value)]}}
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": [{"key": key, "value": value_of(part)} for key, part in value.items()]}}
+    return {{str: "stringValue", int: "intValue", float: "doubleValue"}[type(value)]: value}
+
+
 def attributes(**values):
     """Attributes of OTLP; `__` in a name stands for a dot."""
-    kinds = {str: "stringValue", int: "intValue", float: "doubleValue"}
-    return [{"key": key.replace("__", "."), "value": {kinds[type(value)]: value}} for key, value in values.items()]
+    return [{"key": key.replace("__", "."), "value": value_of(value)} for key, value in values.items()]
+
+
+def span(**values):
+    """A span with these attributes."""
+    return otlp({"traceId": "t1", "spanId": "a", "parentSpanId": "", "attributes": attributes(**values)})
 
 
 def otlp(*spans):
@@ -194,8 +207,236 @@ _PHOENIX_SPAN = {
         }
     },
 }
+#: messages in numbered attributes, in structured values and in JSON, as instrumentations write them
+_SPANS = {
+    "openllmetry": span(
+        gen_ai__request__model="mini",
+        gen_ai__prompt__0__role="system",
+        gen_ai__prompt__0__content="Be brief.",
+        gen_ai__prompt__1__role="user",
+        gen_ai__prompt__1__content=json.dumps([{"type": "text", "text": ASKED}]),
+        gen_ai__completion__0__role="assistant",
+        gen_ai__completion__0__content=ANSWERED,
+        gen_ai__usage__prompt_tokens=12,
+    ),
+    "openllmetry_old": span(
+        llm__request__model="mini",
+        gen_ai__response__model="mini",
+        llm__prompts__0__role="user",
+        llm__prompts__0__content=ASKED,
+        llm__completions__0__role="assistant",
+        llm__completions__0__content=ANSWERED,
+    ),
+    "structured": span(
+        gen_ai__request__model="mini",
+        gen_ai__input__messages=[{"role": "user", "parts": [{"type": "text", "content": ASKED}]}],
+        gen_ai__output__messages=[{"role": "assistant", "parts": [{"type": "text", "content": ANSWERED}]}],
+    ),
+    "ai_sdk": span(
+        ai__operationId="ai.generateText",
+        ai__model__id="mini",
+        ai__prompt=json.dumps({"system": "Be brief.", "prompt": ASKED}),
+        ai__response__text=ANSWERED,
+        ai__usage__promptTokens=12,
+        ai__usage__completionTokens=3,
+    ),
+    "pydantic_ai": span(
+        model_name="mini",
+        pydantic_ai__all_messages=json.dumps(
+            [
+                {"role": role, "parts": [{"type": "text", "content": text}]}
+                for role, text in (("user", ASKED), ("assistant", ANSWERED))
+            ]
+        ),
+    ),
+    "logfire": span(
+        gen_ai__request__model="mini",
+        events=json.dumps(
+            [
+                {"event.name": "gen_ai.user.message", "role": "user", "content": ASKED},
+                {"event.name": "gen_ai.choice", "index": 0, "message": ASSISTANT},
+            ]
+        ),
+    ),
+}
+_OPENINFERENCE = span(
+    openinference__span__kind="LLM",
+    llm__model_name="mini",
+    llm__input_messages__0__message__role="user",
+    llm__input_messages__0__message__contents__0__message_content__type="text",
+    llm__input_messages__0__message__contents__0__message_content__text=ASKED,
+    llm__output_messages__0__message__role="assistant",
+    llm__output_messages__0__message__content=ANSWERED,
+)
+_RECORDS = [
+    {"traceId": "t1", "spanId": "a", "eventName": "gen_ai.user.message", "body": value_of({"content": ASKED})},
+    {
+        "traceId": "t1",
+        "spanId": "a",
+        "attributes": attributes(event__name="gen_ai.choice", gen_ai__request__model="mini"),
+        "body": value_of({"index": 0, "message": ASSISTANT}),
+    },
+]
+_RECORD = {
+    "traceId": "t1",
+    "eventName": "gen_ai.client.inference.operation.details",
+    "attributes": attributes(
+        gen_ai__request__model="mini",
+        gen_ai__input__messages=[{"role": "user", "parts": [{"type": "text", "content": ASKED}]}],
+        gen_ai__output__messages=parts("assistant", ("text", ANSWERED)),
+    ),
+}
+
+
+def records(*made):
+    return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [*made]}]}]})
+
+
+_RESPONSES = {
+    "request_id": "r1",
+    "call_type": "aresponses",
+    "spend": 0.004,
+    "model": "mini",
+    "messages": {},
+    "proxy_server_request": {"input": [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]},
+    "response": {
+        "output": [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "An Irish author."}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWERED}]},
+        ]
+    },
+}
+_LIBRECHAT = [
+    {
+        "messageId": "a",
+        "parentMessageId": "u",
+        "sender": "mini",
+        "isCreatedByUser": False,
+        "text": "",
+        "content": [{"type": "think", "think": "An Irish author."}, {"type": "text", "text": ANSWERED}],
+        "model": "mini",
+        "createdAt": "2026-01-01T00:00:01Z",
+    },
+    {"messageId": "u", "sender": "User", "isCreatedByUser": True, "text": ASKED, "createdAt": "2026-01-01T00:00:00Z"},
+]
+_NODES = {
+    "r": {"id": "r", "message": None, "parent": None},
+    "u": {
+        "id": "u",
+        "message": {"author": {"role": "user"}, "content": {"content_type": "text", "parts": [ASKED]}},
+        "parent": "r",
+    },
+    "a": {
+        "id": "a",
+        "message": {
+            "author": {"role": "assistant"},
+            "metadata": {"model_slug": "mini"},
+            "content": {"parts": [ANSWERED]},
+        },
+        "parent": "u",
+    },
+}
+_STRINGS = {
+    "id": "o1",
+    "traceId": "t1",
+    "type": "GENERATION",
+    "model": "mini",
+    "input": json.dumps(json.dumps({"question": ASKED})),
+    "output": json.dumps(ANSWERED),
+}
+_EXAMPLE = {
+    "id": "e1",
+    "dataset_id": "d1",
+    "inputs": {"question": ASKED},
+    "outputs": {"answer": "Stoker"},
+    "metadata": {},
+}
 #: name of a file -> (name of its form, its text)
 LOGS = {
+    **{f"{name}.json": ("OpenTelemetry GenAI spans", text) for name, text in _SPANS.items()},
+    "openinference.json": ("Phoenix spans", _OPENINFERENCE),
+    "otlp_logs.json": ("OpenTelemetry GenAI spans", records(*_RECORDS)),
+    "otlp_log.jsonl": ("OpenTelemetry GenAI spans", records(_RECORD)),
+    "litellm_responses.json": ("LiteLLM spend logs", json.dumps([_RESPONSES])),
+    "helicone.jsonl": (
+        "requests and responses",
+        lines(
+            {
+                "request_id": "r1",
+                "response_model": "mini",
+                "request_body": {"messages": CHAT},
+                "response_body": {"choices": [{"message": ASSISTANT}]},
+                "cost_usd": 0.004,
+            }
+        ),
+    ),
+    "anthropic.jsonl": (
+        "requests and responses",
+        lines(
+            {
+                "request": {"model": "mini", "messages": CHAT},
+                "response": {
+                    "model": "mini",
+                    "content": [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": ANSWERED}],
+                },
+            }
+        ),
+    ),
+    "librechat.json": (
+        "LibreChat chats",
+        json.dumps({"conversationId": "s1", "title": "Books", "messages": _LIBRECHAT}),
+    ),
+    "librechat_tree.json": (
+        "LibreChat chats",
+        json.dumps({"conversationId": "s1", "messagesTree": [{**_LIBRECHAT[1], "children": [_LIBRECHAT[0]]}]}),
+    ),
+    "chatgpt.json": ("ChatGPT chats", json.dumps([{"id": "s1", "mapping": _NODES, "current_node": "a"}])),
+    "claude.json": (
+        "Claude chats",
+        json.dumps(
+            [
+                {
+                    "uuid": "s1",
+                    "model": "mini",
+                    "chat_messages": [
+                        {"sender": "human", "text": ASKED},
+                        {"sender": "assistant", "text": ANSWERED, "model": "mini"},
+                    ],
+                }
+            ]
+        ),
+    ),
+    "sharegpt.json": (
+        "ShareGPT chats",
+        json.dumps(
+            [
+                {
+                    "id": "s1",
+                    "conversations": [
+                        {"from": "human", "value": ASKED},
+                        {"from": "gpt", "value": ANSWERED, "model": "mini"},
+                    ],
+                }
+            ]
+        ),
+    ),
+    "langfuse_strings.json": ("a Langfuse export", json.dumps({"data": [_STRINGS], "meta": {"cursor": "x"}})),
+    "tuning_chat.jsonl": ("fine-tuning examples", lines({"messages": [*CHAT, ASSISTANT], "model": "mini"})),
+    "tuning_text.jsonl": (
+        "fine-tuning examples",
+        lines({"prompt": ASKED, "completion": f" {ANSWERED}", "model": "mini"}),
+    ),
+    "tuning_preference.jsonl": (
+        "fine-tuning examples",
+        lines(
+            {
+                "input": {"messages": CHAT},
+                "preferred_output": [ASSISTANT],
+                "non_preferred_output": [{**ASSISTANT, "content": "Shelley"}],
+                "model": "mini",
+            }
+        ),
+    ),
     "otlp.json": ("OpenTelemetry GenAI spans", otlp(_HTTP_SPAN, _CALL, _TOOL, _AGENT)),
     "otlp_events.jsonl": ("OpenTelemetry GenAI spans", otlp(_EVENTS)),
     "phoenix.csv": ("Phoenix spans", _PHOENIX),

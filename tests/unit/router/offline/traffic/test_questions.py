@@ -13,6 +13,9 @@ from ragbandit.workers.evaluation.runs import read_questions
 from tests.support import command
 from tests.unit.router.offline.traffic.other_logs import ANSWERED, ASKED, LOGS, lines
 
+_LATER = {"role": "user", "content": "When?"}
+_CHAT = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED}]
+
 
 @pytest.fixture
 def log_of(tmp_path):
@@ -189,3 +192,57 @@ def test_deep_and_wide_records_are_read_in_linear_time(log_of):
     span = json.dumps({"question": "c?", "attributes": {f"a{n}": n for n in range(30_000)}, "events": events})
     rows = log_of(f"{deep}\n{wide}\n{span}\n", personal=True).rows()
     assert [row["question"] for row in rows][-2:] == ["b?", "c?"]
+
+
+def test_right_answers_of_examples_are_no_models_answers(log_of):
+    """The outputs of LangSmith's examples are right answers: nobody gave them."""
+    example = {
+        "id": "e1",
+        "dataset_id": "d1",
+        "inputs": {"question": ASKED},
+        "outputs": {"answer": "Stoker"},
+        "metadata": {},
+    }
+    log = log_of(lines(example))
+    (row,) = log.rows()
+    assert (log.form["name"], row["answers"], row.get("answer")) == ("LangSmith examples", ["Stoker"], None)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[{"name": "Jo", "text": ASKED}, {"name": "Help desk", "text": ANSWERED}], [ASKED, ANSWERED], [[ASKED, ANSWERED]]],
+)
+def test_messages_without_roles_ask_nothing(log_of, messages):
+    """Where nothing says who wrote a message, an answer could be taken for a question: the record is left out."""
+    log = log_of(lines({"messages": messages}))
+    assert [*log.rows()] == []
+    assert log.left_out == {"the messages do not say who wrote them": [1]}
+
+
+def test_the_newest_message_may_come_first(log_of):
+    """Messages with times are read in the order of their times."""
+    messages = [
+        {**message, "created_at": f"2026-01-01T00:00:0{9 - at}Z"} for at, message in enumerate((_LATER, *_CHAT[::-1]))
+    ]
+    (row,) = log_of(lines({"messages": messages})).rows()
+    assert (row["question"], row["turn"], row.get("answer")) == ("When?", 2, None)
+
+
+def test_a_trace_has_the_tokens_of_its_observations(log_of):
+    """A trace that has the dollars but no tokens takes the tokens of its observations."""
+    call = {
+        "id": "o",
+        "type": "GENERATION",
+        "input": "x",
+        "usageDetails": {"input": 12, "output": 3},
+        "parentObservationId": None,
+    }
+    trace = {
+        "id": "t",
+        "input": ASKED,
+        "output": ANSWERED,
+        "totalCost": 0.004,
+        "observations": [call, {**call, "id": "p"}],
+    }
+    (row,) = log_of(json.dumps([trace])).rows()
+    assert (row["dollars"], row["prompt_tokens"], row["completion_tokens"]) == (0.004, 24, 6)

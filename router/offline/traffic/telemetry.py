@@ -1,0 +1,95 @@
+"""Spans and log records of OpenTelemetry as records with plain values: attributes, numbered attributes and messages."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from ragbandit.router.offline.logs import cells
+from ragbandit.router.offline.logs.records import plain_name
+from ragbandit.router.offline.traffic.forms import FORMS
+from ragbandit.router.offline.traffic.turns import answer_of
+from ragbandit.shared.model_servers.message_parts import listed, words_of
+
+Record = Mapping[str, Any]
+#: name of a numbered attribute, such as gen_ai.prompt.0.content: name of the list, number, rest
+_NUMBERED: Final = re.compile(r"(.+?)[.\[](\d{1,9})\]?(?:\.(.+))?", re.DOTALL)
+_DEEPEST: Final = 50
+
+
+def with_messages(span: Record) -> Record:
+    """The span with its attributes as an object, and with the messages of its events."""
+    attributes, messages = attributes_of(span["attributes"]), list[Record]()
+    for event in listed(cells.from_text(span.get("events")) or []):
+        body = attributes_of(event.get("attributes"))
+        kind = re.fullmatch(FORMS["event"], words_of(event.get("name") or body.get("event.name")))
+        if kind is None:
+            for name, value in body.items():
+                attributes.setdefault(name, value)
+        else:
+            messages.append(_message_of(kind[1], body))
+    for event in listed(cells.from_text(attributes.get("events") or attributes.get("all_messages_events")) or []):
+        kind = re.fullmatch(FORMS["event"], words_of(event.get("event.name")))
+        messages += [_message_of(kind[1], event)] if kind else []
+    said = {"messages_of_events": messages} if messages else {}
+    return {**span, "attributes": numbered_as_lists(attributes), **said}
+
+
+def _message_of(kind: str, body: Record) -> Record:
+    return {"role": kind.replace("choice", "assistant"), "content": answer_of({**body, "role": None})}
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
+    value = cells.from_text(_value_of(cells.from_text(value)))
+    if isinstance(value, list):
+        value = {words_of(pair.get("key")): _value_of(pair.get("value")) for pair in listed(value) if "key" in pair}
+    return value if isinstance(value, dict) else {}
+
+
+def _value_of(value: Any, *, depth: int = 0) -> Any:
+    """A value of OTLP as a plain one: kvlistValue becomes an object, arrayValue a list, also within each other."""
+    if not isinstance(value, dict) or len(value) != 1 or depth > _DEEPEST:
+        return value
+    kind, held = next(iter(value.items()))
+    kind = plain_name(str(kind))
+    if kind in ("kvlistvalue", "arrayvalue"):
+        parts = listed(held.get("values") or []) if isinstance(held, dict) else []
+        if kind == "arrayvalue":
+            return [_value_of(part, depth=depth + 1) for part in parts]
+        return {words_of(part.get("key")): _value_of(part.get("value"), depth=depth + 1) for part in parts}
+    return held if kind in ("stringvalue", "intvalue", "doublevalue", "boolvalue", "bytesvalue") else value
+
+
+def numbered_as_lists(record: Record, *, depth: int = 0) -> dict[str, Any]:
+    """The record with fields such as gen_ai.prompt.0.role and gen_ai.prompt.0.content as a list gen_ai.prompt."""
+    lists: dict[str, dict[int, dict[str, Any]]] = {}
+    others = {}
+    for name, value in record.items():
+        match = _NUMBERED.fullmatch(name) if isinstance(name, str) and value is not None and depth < 5 else None
+        if match is None:
+            others[name] = value
+        else:
+            lists.setdefault(match[1], {}).setdefault(int(match[2]), {})[match[3] or ""] = value
+    made = {
+        name: [
+            held[""] if "" in held else numbered_as_lists(held, depth=depth + 1) for _, held in sorted(parts.items())
+        ]
+        for name, parts in lists.items()
+    }
+    return {**made, **{name: value for name, value in others.items() if name not in made or value}}
+
+
+def spans_of_records(log_records: Iterable[Record]) -> Iterator[Record]:
+    """The records of OTLP logs as spans: the records of one span are its events."""
+    spans: dict[tuple[str, str], dict[str, Any]] = {}
+    for number, record in enumerate(log_records):
+        held = attributes_of(record.get("attributes"))
+        body = attributes_of(record.get("body"))
+        trace, span = (words_of(record.get(f"{name}Id") or record.get(f"{name}_id")) for name in ("trace", "span"))
+        time = record.get("timeUnixNano") or record.get("time_unix_nano") or record.get("observedTimeUnixNano")
+        made = {"traceId": trace or f"record-{number}", "spanId": span, "startTimeUnixNano": time}
+        made = spans.setdefault((trace, span) if trace else ("", str(number)), {**made, "attributes": {}, "events": []})
+        name = words_of(record.get("eventName") or record.get("event_name") or held.get("event.name"))
+        made["events"].append({"name": name, "attributes": {**held, **body}})
+        made["attributes"] |= {"event.name": name} | held
+    yield from spans.values()

@@ -53,7 +53,7 @@ def set_incumbent(arm: str, *, file: Path | None, settings: Settings, ledger: Le
         return f"not set: {error}"
     except OSError as error:
         return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
-    return f"{arm}, with a holdback of {percent(share)}, in {file}; a router that runs uses both after its next start"
+    return f"{arm}, with a holdback of {percent(share)}, in {file}; restart a running service to use them"
 
 
 def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:

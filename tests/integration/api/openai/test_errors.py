@@ -103,6 +103,8 @@ def test_paths_and_methods(unmoved):
         ("/v1/chat/completions/chatcmpl-1", "GET /v1/decisions/{id}"),
         ("/v1/threads/t/runs", "POST /v1/responses"),
         ("/v1/fine_tuning/jobs", "own base URL"),
+        ("/api/generate", "OpenAI's interface"),
+        ("/v1beta/models/gemini-pro:generateContent", "OpenAI's interface"),
     ],
 )
 def test_what_is_not_served_names_what_is(unmoved, path, words):

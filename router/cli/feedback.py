@@ -259,7 +259,7 @@ class FeedbackImporter:
             words = sent["rating"] if level is None else worst + level * (best - worst)
             sent["rating"] = _amount(words, otherwise=words)
         if isinstance(sent["rater"], str):
-            sent["rater"] = f"{IMPORTED_RATER}{sent['rater']}"
+            sent["rater"] = f"{IMPORTED_RATER}{sent['rater'].strip()}"
         if sent["feedback_id"] is None:
             sent["feedback_id"] = f"import-{sha256(canonical(sent).encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
         sent["label"] = converted(gold, sent["label"], field="label")

@@ -22,6 +22,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
+from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import (
     Feedback,
     FeedbackId,
@@ -133,17 +134,18 @@ class KeyDirectory:
         """Full names of all sources of a feedback. tenant: tenant of the judged decision."""
         names = {f"tenant:{tenant}"}
         if item.rater is not None:
-            names.add(f"rater:{item.rater}")
+            names.add(f"rater:{name_form(item.rater)}")
         if item.api_key is not None:
             names.add(f"key:{item.api_key}")
             key = self._keys.get(item.api_key)
             if key is not None:
-                names |= {f"key:{key.name}", f"role:{key.role}"}
+                names |= {f"key:{name_form(key.name)}", f"role:{key.role}"}
         return frozenset(names)
 
 
 def matches(name: str, sources: Collection[str]) -> bool:
-    full_name = f"rater:{name}" if name.startswith("import:") else name
+    kind, _, given = name.partition(":")
+    full_name = f"{'rater:import' if kind == 'import' else kind}:{name_form(given)}"
     if full_name.endswith("*"):
         return any(source.startswith(full_name[:-1]) for source in sources)
     return full_name in sources

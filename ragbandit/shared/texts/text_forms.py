@@ -80,6 +80,14 @@ def is_blank(text: str | None) -> bool:
     return text is None or not (canonical(text[:64]).strip() or canonical(text).strip())
 
 
+def name_form(name: str) -> str:
+    """The form in which a name is stored and compared: NFC, without format characters (Cf) and blanks at its ends."""
+    if name.isascii():
+        return name.strip()
+    visible = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFC", visible).strip()
+
+
 def words(text: str) -> list[str]:
     """The words of a text. Apostrophes, underscores and hyphens separate words."""
     return _words(canonical(text), joined=False)

@@ -10,6 +10,7 @@ from ragbandit.router.serving.checks.questions import checked_id, checked_number
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.plain_values import plain
+from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
@@ -82,7 +83,8 @@ def made_feedback(
     elif reward is not None:
         value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
     if rater is not None:
-        checked_text(rater, field="rater", most=MAX_RATER, advice=", an id and no name")
+        # Checked before as well, since a text without bounds takes long to normalise.
+        rater = _rater(name_form(_rater(rater)))
     return Feedback(
         id=FeedbackId(identity),
         decision_id=DecisionId(decision_id),
@@ -93,6 +95,10 @@ def made_feedback(
         rater=rater,
         event=event,
     )
+
+
+def _rater(name: object) -> str:
+    return checked_text(name, field="rater", most=MAX_RATER, advice=", an id and no name")
 
 
 def _kind_of(parts: Mapping[str, object]) -> str:

@@ -21,6 +21,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import MAX_WEIGHT, RATE_PATTERN, Json, Role
 
 _RATE: Final = re.compile(RATE_PATTERN)
@@ -173,8 +174,9 @@ class KeyStore:
     ) -> NewKey:
         """Make a key. Raises InvalidInput. role: one of ROLES. tenant: None for all. expires_at: None for never."""
         check_scopes(scopes or {})
+        name = _checked_name(name)
         values: dict[str, Any] = {"name": name, "role": role, "tenant": tenant, "expires_at": expires_at}
-        _check(**values, now=now)
+        _check(role=role, tenant=tenant, expires_at=expires_at, now=now)
         with self.database.write() as connection:
             new = _add_key(connection, values | {"scopes": dict(scopes or {})}, actor=actor, now=now)
             created = {"name": name, "role": role, "scopes": dict(scopes or {}), "expires_at": expires_at}
@@ -232,10 +234,16 @@ def _usable(now: float) -> list[ColumnElement[bool]]:
     return [api_keys.c.revoked_at.is_(None), is_unexpired]
 
 
-def _check(*, name: str, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
-    if not _NAME.fullmatch(name) or not name.strip():
+def _checked_name(name: str) -> str:
+    """The form of a key's name that is stored. Names that look alike have one form, and so belong to one source."""
+    form = name_form(name) if _NAME.fullmatch(name) else ""
+    if not _NAME.fullmatch(form):
         remedy = "use 1 to 64 printable characters"
         raise InvalidInput(f"{name!r:.80} is not a valid name of a key", field="name", remedy=remedy)
+    return form
+
+
+def _check(*, role: str, tenant: str | None, expires_at: float | None, now: float) -> None:
     if role not in ROLES:
         raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=known_choices(ROLES, given=role))
     if tenant is not None and not _TENANT.fullmatch(tenant):

@@ -91,6 +91,8 @@ def test_every_change_is_in_the_audit_log(keys, database):
         ({"name": ""}, "name"),
         ({"name": "a\nb"}, "name"),
         ({"name": "a" * 65}, "name"),
+        ({"name": "\u200b \ufeff"}, "name"),
+        ({"name": "\u0958" * 64}, "name"),
         ({"tenant": "a b"}, "tenant"),
         ({"tenant": "acme", "role": "admin"}, "tenant"),
         ({"expires_at": NOW}, "expires"),
@@ -102,6 +104,14 @@ def test_wrong_facts_make_no_key(keys, changes, field):
         made(keys, **changes)
     assert caught.value.field == field
     assert keys.listed() == []
+
+
+def test_names_that_look_alike_are_one_name(keys):
+    """A key's name is stored as NFC, without format characters and blanks at its ends, also in the audit log."""
+    looks = ["caf\u00e9", "cafe\u0301", " caf\u00e9 ", "caf\u200b\u00e9"]
+    assert {made(keys, name=name).key.name for name in looks} == {"caf\u00e9"}
+    assert {key.name for key in keys.listed()} == {"caf\u00e9"}
+    assert {entry.facts["name"] for entry in entries(keys.database)} == {"caf\u00e9"}
 
 
 def test_keys_are_bounded(keys, monkeypatch):

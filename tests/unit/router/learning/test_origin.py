@@ -57,3 +57,15 @@ def test_keys_of_one_name_are_one_source():
 def test_the_closest_name_counts(item, configured, wanted):
     """The weight of a rater comes before that of its key and tenant; an imported model's score counts 0 by default."""
     assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["caf\u00e9", "cafe\u0301", " caf\u00e9 ", "caf\u200b\u00e9\ufeff", "cafe\u00ad\u0301"]
+)
+def test_names_that_look_alike_are_one_source(name):
+    """Keys and raters are found by every name that looks like theirs, in the store or in the settings."""
+    names = KeyDirectory([key("one", name=name)]).names_of(said(api_key="one", rater=name), tenant="t")
+    assert {"key:caf\u00e9", "rater:caf\u00e9"} <= names
+    for kind in ("key", "rater"):
+        assert matches(f"{kind}:{name}", names)
+    assert not matches("rater:cafe", names)

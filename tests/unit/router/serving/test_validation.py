@@ -85,7 +85,7 @@ REFUSED = [
     *(
         (feedback, {**value, "scale": scale}, "scale")
         for value in ({"rating": 0.5}, {"rating": True}, {"label": ["Paris"]}, {"reward": 0.5})
-        for scale in ("10-1", "", "percent", "0 - 1", None)
+        for scale in ("1-1", "", "percent", "0 - 1", None)
     ),
     *((feedback, {"reward": value}, "reward") for value in (math.nan, math.inf, -1.01, 1.01, True, "1", HUGE)),
     *(
@@ -103,6 +103,18 @@ REFUSED = [
     *((outcome, {"cost": {"seconds_total": amount}}, "cost.seconds_total") for amount in (math.nan, math.inf)),
     (outcome, {"cost": {"dollars": -0.01}}, "cost.dollars"),
 ]
+
+
+@pytest.mark.parametrize("rater", ["Zo\u00eb", "Zoe\u0308", " Zo\u00eb\n", "Zo\u200d\u00eb", "\u202eZo\u00eb\u00a0"])
+def test_raters_that_look_alike_are_one_rater(rater):
+    """The name of a rater is stored as NFC, without format characters and blanks at its ends."""
+    assert feedback(rating=True, rater=rater).rater == "Zo\u00eb"
+
+
+def test_a_rater_that_grows_is_too_long():
+    """The limit of a rater's name also holds for the form that is stored, which may be longer."""
+    with pytest.raises(InvalidInput, match="128 characters"):
+        feedback(rating=True, rater="\u0958" * 64)
 
 
 def refusal(call, values):

@@ -17,7 +17,14 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
-from ragbandit.router.storage.rows.conversion import Row, canonical, object_or_empty, without_messages
+from ragbandit.router.storage.rows.conversion import (
+    Row,
+    canonical,
+    erased_feedback,
+    object_or_empty,
+    without_messages,
+    without_texts,
+)
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting
@@ -159,15 +166,8 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
     blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))
     connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
-    of_decisions = feedback.c.decision_id.in_(ids)
-    is_label = and_(feedback.c.kind == "label", feedback.c.value != "null")
-    value = case((is_label, "[]"), else_=feedback.c.value)
-    rater = case((feedback.c.rater.is_not(None), ERASED))
-    connection.execute(feedback.update().where(of_decisions).values(value=value, rater=rater))
-    # The scores of a judge stay, but its reasons are removed.
-    query = select(feedback.c.id, feedback.c.facts).where(of_decisions, feedback.c.facts.is_not(None))
-    facts = {row.id: canonical(_without_texts(object_or_empty(row.facts))) for row in connection.execute(query)}
-    _overwrite(connection, feedback, {key: {"facts": text} for key, text in facts.items()})
+    judged = connection.execute(select(feedback).where(feedback.c.decision_id.in_(ids))).mappings()
+    _overwrite(connection, feedback, {row["id"]: erased_feedback(row) for row in judged})
     reasons = closures.update().where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 
@@ -186,7 +186,7 @@ def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mappi
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     facts = object_or_empty(row["facts"])
     no_features = features or facts.get(ERASED) == "texts and features"
-    kept = _without_texts(facts) | {ERASED: "texts and features" if no_features else "texts"}
+    kept = without_texts(facts) | {ERASED: "texts and features" if no_features else "texts"}
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
@@ -195,12 +195,3 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     if features:
         blank["features"] = None
     return blank
-
-
-def _without_texts(value: Any) -> Any:
-    """Parsed JSON without its texts, which a model may have written."""
-    if isinstance(value, dict):
-        return {name: _without_texts(item) for name, item in value.items() if not isinstance(item, str)}
-    if isinstance(value, list):
-        return [_without_texts(item) for item in value if not isinstance(item, str)]
-    return value

@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
-from ragbandit.router.storage.rows.conversion import feedback_row
+from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
-from ragbandit.shared.types import Feedback, Outcome, Receipt
+from ragbandit.shared.types import ERASED, Feedback, Outcome, Receipt
 
 
 def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
@@ -79,16 +79,19 @@ def write_feedback(
     number_transaction(connection)
     firsts = firsts_of(connection, {item.decision_id for item in group})
     group = [replace(item, decision_id=firsts.get(item.decision_id, item.decision_id)) for item in group]
-    rows = run(connection, "SELECT id, policy FROM decisions WHERE id IN ?", [item.decision_id for item in group])
-    policies = {row["id"]: row["policy"] for row in rows}
+    decided = _decisions(connection, [item.decision_id for item in group])
+    policies = {key: row["policy"] for key, row in decided.items()}
     open_rows = {(row["decision_id"], row["policy"]): row for row in lock_waiting(connection, policies)()}
     items = []
     for given in group:
         waiting_row = open_rows.get((given.decision_id, policies.get(given.decision_id, "")))
         row = feedback_row(given) | {"late": waiting_row is None}
+        # The hash stays that of the whole feedback, so that repeated feedback is a duplicate.
+        if ERASED in object_or_empty(decided.get(given.decision_id, {}).get("facts")):
+            row |= erased_feedback(row)
         items.append(_Item(feedback=given, row=row, waiting_row=waiting_row))
-    decided = [item for item in items if item.feedback.decision_id in policies]
-    new = list(compress(decided, insert_new(connection, feedback, [item.row for item in decided], key="id")))
+    known = [item for item in items if item.feedback.decision_id in policies]
+    new = list(compress(known, insert_new(connection, feedback, [item.row for item in known], key="id")))
     for item in new:
         item.is_new = True
     labelled = [item.feedback.decision_id for item in new if item.feedback.source == "label"]
@@ -100,6 +103,12 @@ def write_feedback(
     ids = [item.row["id"] for item in items]
     stored = {row["id"]: row for row in run(connection, "SELECT id, body_hash, late FROM feedback WHERE id IN ?", ids)}
     return [item.reply(stored.get(item.row["id"])) for item in items]
+
+
+def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
+    """Decision id -> its ledger, and its facts if these may say that it was erased."""
+    query = "SELECT id, policy, CASE WHEN facts LIKE ? THEN facts END AS facts FROM decisions WHERE id IN ?"
+    return {row["id"]: row for row in run(connection, query, f'%"{ERASED}"%', ids)}
 
 
 def _flag(

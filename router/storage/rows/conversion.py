@@ -15,6 +15,7 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, 
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import (
+    ERASED,
     IMPORTED,
     WHOLE,
     ArmName,
@@ -322,6 +323,23 @@ def decision_value(row: Row) -> Decision:
 def feedback_row(feedback: Feedback) -> dict[str, Any]:
     """A row of `feedback`, whose column `late` is False; the caller may change it."""
     return _FEEDBACK.row(feedback) | {"body_hash": feedback_body_hash(feedback), "late": False}
+
+
+def erased_feedback(row: Row) -> dict[str, Any]:
+    """The columns that erasure blanks in a row of `feedback`. The scores of a judge stay, but not its reasons."""
+    is_label = row["kind"] == "label" and row["value"] != "null"
+    facts = None if row["facts"] is None else canonical(without_texts(object_or_empty(row["facts"])))
+    rater = None if row["rater"] is None else ERASED
+    return {"value": "[]" if is_label else row["value"], "rater": rater, "facts": facts}
+
+
+def without_texts(value: Any) -> Any:
+    """Parsed JSON without its texts, which a model may have written."""
+    if isinstance(value, dict):
+        return {name: without_texts(item) for name, item in value.items() if not isinstance(item, str)}
+    if isinstance(value, list):
+        return [without_texts(item) for item in value if not isinstance(item, str)]
+    return value
 
 
 def feedback_body_hash(feedback: Feedback) -> str:

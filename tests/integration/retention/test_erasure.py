@@ -82,6 +82,23 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     assert_counters(world)
 
 
+def test_feedback_after_erasure_has_no_texts(world):
+    """Feedback on an erased decision is stored without its texts, and is a duplicate if it is repeated."""
+    decision = told(world)
+    erase(world.database, Selection(decision=decision.id), features=False, actor="cli:me", now=9.0)
+    said = {"decision_id": decision.id, "received_at": world.now, "rater": SECRET}
+    items = [
+        Feedback(id="label", kind="label", value=(SECRET,), source="human", **said),
+        Feedback(id="score", kind="rating", value=0.25, source="judge", facts={"reason": SECRET, "n": 1}, **said),
+    ]
+    receipts = [receipt for _ in range(2) for receipt in world.store.add_feedback(items)]
+    assert [(receipt.duplicate, receipt.late) for receipt in receipts] == [(False, True)] * 2 + [(True, True)] * 2
+    assert SECRET not in texts(world)
+    stored = {note.id: (note.value, note.rater, note.facts) for note in world.router.decision(decision.id).feedback}
+    assert (stored["label"], stored["score"]) == (((), ERASED, {}), (0.25, ERASED, {"n": 1}))
+    assert world.router.verify(deep=True).ok
+
+
 def test_nothing_is_left_in_the_file(make_world):
     """Neither the SQLite file nor its log has a byte of the text any more."""
     world = make_world()

@@ -22,7 +22,7 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import JUDGE_LINE, Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
@@ -358,6 +358,9 @@ def questions(
     file: Annotated[Path, typer.Argument(help="a log of another tool, or a table with the column question")],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="file to write")] = Path("questions.jsonl"),
+    question: Annotated[str, typer.Option(metavar="COLUMN", help="column with the question of a table")] = "",
+    answer: Annotated[str, typer.Option(metavar="COLUMN", help="column with the answer that was given")] = "",
+    rating: Annotated[str, typer.Option(metavar="COLUMN", help="column with a rating of the answer")] = "",
     keep_personal: Annotated[bool, typer.Option("--keep-personal", help="also write users and metadata")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -367,22 +370,40 @@ def questions(
     Reads logs of Langfuse, LangSmith, Phoenix, OpenTelemetry, LiteLLM, OpenAI and Open WebUI, and tables. The content
     decides which tool's log it is. docs/logs.md lists how each tool exports.
     """
-    generators = configuration.load(config).settings.named_generators.values()
-    prices = {model: price for each in generators for model, price in each.prices_by_model.items()}
+    settings = configuration.load(config).settings
+    prices = {
+        model: price for each in settings.named_generators.values() for model, price in each.prices_by_model.items()
+    }
     if out.exists() and out.samefile(file):
         raise InvalidInput("this is the log itself", field="out", remedy="name another file")
+    columns = {"question": question, "answer": answer, "scores": rating}
+    columns = {name: column for name, column in columns.items() if column}
     facts, labelled = defaultdict[str, list[Fact]](list), 0
-    with rereadable(file) as readable, new_lines(out) as stream:
-        log = QuestionLog(path=readable, personal=keep_personal)
+    with rereadable(file) as readable, contextlib.ExitStack() as stack:
+        log = QuestionLog(path=readable, personal=keep_personal, columns=columns)
         for row in log.rows():
+            if not facts:
+                stream = stack.enter_context(new_lines(out))  # without a question, no file is written
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             facts[row.get("model", "")].append(fact_of(row))
             labelled += "answers" in row
         left_out = [f"{len(at)}: {reason} (first: record {at[0]})" for reason, at in log.left_out.items()]
-        if not facts:
+        if not facts and not log.untold:
             raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
-    result = {"questions": sum(map(len, facts.values())), "of": log.form["name"], "with right answers": labelled}
-    unlabelled = "" if labelled else " (judge.generator scores the answers)"
-    said = [*sentences(facts, prices=prices), f"next: ragbandit advise {out} --budget 5{unlabelled}"]
-    result |= {"file": str(out), "left out": left_out, "models": [*model_facts(facts)], "what this log shows": said}
-    show(result, as_json=as_json)
+    count = sum(map(len, facts.values()))
+    guess = ", ".join(f"{_COLUMNS[name]} {column!r}" for name, column in log.columns.items())
+    result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
+    told = facts or log.untold
+    steps = _next_steps(out, unlabelled=labelled < count, settings=settings) if facts else [_NO_TEXTS]
+    result |= {"file": str(out) if facts else None, "left out": left_out, "models": [*model_facts(told)]}
+    show(result | {"what this log shows": [*sentences(told, prices=prices), *steps]}, as_json=as_json)
+
+
+_COLUMNS: Final = {"question": "--question", "answer": "--answer", "scores": "--rating"}
+_NO_TEXTS: Final = "this log has no texts, so there is no question to ask: see what was left out"
+
+
+def _next_steps(out: Path, *, unlabelled: bool, settings: Settings) -> Iterator[str]:
+    if unlabelled and settings.judge.generator is None:
+        yield f"questions without right answers need a judge: add this line to the configuration: {JUDGE_LINE}"
+    yield f"next: ragbandit advise {out} --budget 5{' (judge.generator scores the answers)' if unlabelled else ''}"

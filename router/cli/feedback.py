@@ -1,7 +1,6 @@
 """Verbs of `feedback`: quarantined decisions, excluded sources, and imports of judgements from a file."""
 
 import contextlib
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -23,9 +22,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, relearn, selected
 from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
-from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of, written_number
+from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
-from ragbandit.router.offline.traffic.questions import FORMS
+from ragbandit.router.offline.traffic.forms import FORMS
+from ragbandit.router.offline.traffic.rating_words import amount_of, level_of
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -40,10 +40,6 @@ from ragbandit.shared.types import Feedback
 _PAGE: Final = 500
 #: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
-#: word for a rating, in lower case without spaces and dashes -> whether the answer is good
-_WORDS: Final = {word: kind == "good" for kind in ("good", "bad") for word in FORMS["ratings"][kind].split()}
-#: word for a level of agreement or content, in the same form -> quality in [0, 1]
-_LEVELS: Final = {word: float(quality) for quality, words in FORMS["levels"].items() for word in words.split()}
 #: name of a source in other tools, in `plain_name` -> our name
 _SOURCES: Final = {name: source for source, names in FORMS["sources"].items() for name in names.split()}
 #: other names of the decision's id, in `plain_name`
@@ -192,7 +188,7 @@ class FeedbackImporter:
             with contextlib.suppress(InvalidInput):
                 entry = parse()
                 for name in ("rating", "reward"):
-                    amount = _amount(_cell_of(entry, self._fields[name]))
+                    amount = amount_of(_cell_of(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
                         continue
                     are_thumbs &= name != "rating" or amount in (-1, 1)
@@ -255,9 +251,9 @@ class FeedbackImporter:
         elif isinstance(sent["source"], str):
             sent["source"] = _SOURCES.get(plain_name(sent["source"]), sent["source"])
         if isinstance(sent["rating"], str):
-            level, (worst, best) = _LEVELS.get(_plain_word(sent["rating"])), bounds_of(self._scale)
+            level, (worst, best) = level_of(sent["rating"]), bounds_of(self._scale)
             words = sent["rating"] if level is None else worst + level * (best - worst)
-            sent["rating"] = _amount(words, otherwise=words)
+            sent["rating"] = amount_of(words, otherwise=words)
         if isinstance(sent["rater"], str):
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater'].strip()}"
         if sent["feedback_id"] is None:
@@ -303,27 +299,3 @@ def _cell_of(entry: Mapping[str, Any], path: str) -> Any:
         if value is not None
         else next((v for name, v in entry.items() if plain_name(name) == plain_name(path)), None)
     )
-
-
-def _plain_text(value: str) -> str:
-    """Lower case, without white space at the ends and without the variants of emoji."""
-    return re.sub("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]", "", value.strip().lower())
-
-
-def _plain_word(value: str) -> str:
-    return re.sub("[\\s:_.!'\u2019-]", "", _plain_text(value))
-
-
-def _amount(value: object, *, otherwise: object = None) -> Any:
-    """Convert a rating to a number or bool; it may be words, thumbs or stars. Returns `otherwise` for other values."""
-    if not isinstance(value, str):
-        return value if isinstance(value, int | float) and value == value else otherwise
-    text, word = _plain_text(value), _plain_word(value)
-    if word in _WORDS:
-        return _WORDS[word]
-    if text and set(text) <= {*"\u2605\u2606\u2b50"}:
-        return len(text) - text.count("\u2606")
-    try:
-        return otherwise if "%" in value else written_number(value)
-    except ValueError:
-        return otherwise

@@ -212,6 +212,13 @@ class WorkerSettings(Section):
     sweep_interval_s: Seconds = 2.0
 
 
+#: a judge in one line of YAML, for messages
+JUDGE_LINE: Final = (
+    "judge: {generator: {name: openai, model: gpt-4o-mini, context_tokens: 32000, "
+    "token_prices: {input: 0.15, output: 0.6}}}"
+)
+
+
 class Settings(Section):
     """All settings."""
 

@@ -18,7 +18,7 @@ from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import JUDGE_LINE, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import Advice, Ask, advise as advice_on
@@ -277,7 +277,10 @@ class Sources:
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
         unlabelled = self.settings.judge.generator is not None
-        rows = runs.read_questions(questions, family=options.family, limit=options.limit, unlabelled=unlabelled)
+        remedy = f"add this line to the configuration, or right answers to each question: {JUDGE_LINE}"
+        rows = runs.read_questions(
+            questions, family=options.family, limit=options.limit, unlabelled=unlabelled, remedy=remedy
+        )
         first_rows = runs.distinct(rows)
         repeated = len(rows) - len(first_rows)
         if repeated:

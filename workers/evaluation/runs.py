@@ -41,15 +41,22 @@ class LabelledQuestion:
 
 
 def read_questions(
-    path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False
+    path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False, remedy: str = ""
 ) -> tuple[LabelledQuestion, ...]:
-    """The first `limit` questions of a file. unlabelled: whether right answers may be missing. Raises InvalidInput."""
+    """The first `limit` questions of a file. Raises InvalidInput.
+
+    unlabelled: whether right answers may be missing. remedy: what to do if they are missing and may not be.
+    """
     if family not in FAMILY_NAMES:
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
         answers = cells.converted(cells.gold, entry.get("answers"), field="answers")
         gold = dict[str, Any]()
+        if answers is None and not unlabelled and remedy:
+            raise InvalidInput(
+                "this question has no right answers, and there is no judge", field="answers", remedy=remedy
+            )
         if answers is not None or not unlabelled:
             judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
             gold = {"answers": answers}

@@ -47,11 +47,12 @@ _OTHERS: Final[Mapping[str, bytes]] = {
 }
 
 
-def records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
+def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> Iterator[tuple[int, Parse]]:
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
     keys: a record has one of them; an object around a list of records, and a line of data instead of names, has none.
+    columns: further names, of which the first line of delimited text may have one instead.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """
     head = first_bytes(path)
@@ -70,7 +71,7 @@ def records(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     elif first[:1] == "{" or second[:1] == "{" or not any(sign in first for sign in _DELIMITERS):
         yield from _objects(path, keys=keys)
     else:
-        yield from _cells(path, heading=second if first.startswith("sep=") else first, keys=keys)
+        yield from _cells(path, heading=second if first.startswith("sep=") else first, keys=keys, others=columns)
 
 
 def first_bytes(path: Path) -> bytes:
@@ -129,7 +130,7 @@ def _listed(value: Any, *, keys: Sequence[str]) -> list[Any]:
     return [value] if any(key in value for key in keys) or len(lists) != 1 else lists[0]
 
 
-def _cells(path: Path, *, heading: str, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
+def _cells(path: Path, *, heading: str, keys: Sequence[str], others: Sequence[str]) -> Iterator[tuple[int, Parse]]:
     """The records of delimited text. heading: the line that names the columns."""
     delimiter = max(_DELIMITERS, key=re.sub(r'"[^"]*"', "", heading).count)
     csv.field_size_limit(MAX_LINE)  # for the whole process; by default a cell has at most 131,072 characters
@@ -141,7 +142,7 @@ def _cells(path: Path, *, heading: str, keys: Sequence[str]) -> Iterator[tuple[i
             if columns and any(cells):
                 yield number, partial(_record, columns, cells)
             elif any(cells) and not cells[0].startswith("sep="):
-                columns = _columns(cells, keys=keys, path=path)
+                columns = _columns(cells, keys=keys, others=others, path=path)
     except csv.Error as error:
         remedy = 'put "..." around cells with delimiters, quotes or line breaks, and double the quotes in them'
         raise InvalidInput(f"this row cannot be read: {error}", field=f"{path}:{line}", remedy=remedy) from error
@@ -153,13 +154,13 @@ def _text_lines(path: Path) -> Iterator[str]:
             yield from io.StringIO(decoded(raw), newline="")
 
 
-def _columns(cells: Sequence[str], *, keys: Sequence[str], path: Path) -> list[str]:
+def _columns(cells: Sequence[str], *, keys: Sequence[str], others: Sequence[str], path: Path) -> list[str]:
     wanted = {plain_name(key): key for key in keys}
     names = [wanted.get(plain_name(cell), cell.strip()) for cell in cells]
     [(repeated, count)] = Counter(filter(None, names)).most_common(1) or [("", 0)]
     if count > 1:
         raise InvalidInput("this column occurs twice", field=f"{path} {repeated}", remedy="name every column once")
-    if not {*names} & {*keys}:
+    if not {*names} & {*keys} and not {*map(plain_name, names)} & {*map(plain_name, others)}:
         remedy = f"rename a column: the first line must name the columns, and has {', '.join(names):.200}"
         raise InvalidInput("the file has no such column", field=f"{path} {keys[0]}", remedy=remedy)
     return names

@@ -14,7 +14,8 @@ Fact = tuple[float, float, float, float, float, Mapping[str, float]]
 
 def fact_of(row: Mapping[str, Any]) -> Fact:
     dollars, read, written = (row.get(name, np.nan) for name in ("dollars", "prompt_tokens", "completion_tokens"))
-    return len(row["question"]), row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {})
+    length = np.nan if row["question"] is None else len(row["question"])  # a log may have no texts
+    return length, row.get("turn", 1) > 1, dollars, read, written, row.get("scores", {})
 
 
 def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> Iterator[dict[str, Any]]:
@@ -28,7 +29,9 @@ def model_facts(by_model: Mapping[str, Sequence[Fact]]) -> Iterator[dict[str, An
         costs = numbers[~np.isnan(numbers[:, 2]), 2]
         row = {"model": model or "(not named)", "questions": len(facts), "share": len(facts) / total}
         row |= {"dollars": float(costs.mean()) if costs.size else None, "in all": float(costs.sum()) or None}
-        yield row | {"length": numbers[:, 0].mean().item(), "later turns": numbers[:, 1].mean().item(), "scores": means}
+        length = numbers[:, 0].mean().item()
+        row["length"] = None if np.isnan(length) else length
+        yield row | {"later turns": numbers[:, 1].mean().item(), "scores": means}
 
 
 def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -48,5 +51,8 @@ def sentences(by_model: Mapping[str, Sequence[Fact]], *, prices: Mapping[str, Se
         )
         span = f"{money(low, 'dollars')} to {money(high, 'dollars')} with answers of {short:.0f} to {long:.0f} tokens"
         yield f"{model} would have cost {span}, for {counted(len(tokens), 'question')} whose tokens are known"
+    if not len(tokens) or not prices:
+        missing = "its tokens are not known" if prices else "no model has token_prices in the configuration"
+        yield f"what another model would have cost cannot be said: {missing}"
     reason = "without the probabilities with which models were chosen, this log cannot show which model answers better"
     yield f"{reason}: its means are no comparison"

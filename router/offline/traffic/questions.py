@@ -17,7 +17,9 @@ from typing import Any, Final
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name, records
 from ragbandit.router.offline.traffic.chats import chat_in
+from ragbandit.router.offline.traffic.facts import Fact, fact_of
 from ragbandit.router.offline.traffic.forms import FORMS
+from ragbandit.router.offline.traffic.rating_words import amount_of, level_of
 from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_of_records, with_messages
 from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
@@ -29,6 +31,9 @@ from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 Record = Mapping[str, Any]
 #: our field -> plain names of it, the last one counts
 _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
+_GUESSED: Final = tuple(
+    name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()
+)
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
 _MOST: Final = 500_000  #: fields about people, and fields that rows never have
 PERSONAL: Final = frozenset({"user", "metadata"})
@@ -42,9 +47,13 @@ class QuestionLog:
 
     path: Path
     personal: bool = False
+    #: our field (question, answer, scores) -> name of its column; guessed where the form is a table of tickets
+    columns: dict[str, str] = field(default_factory=dict)
     form: Record = field(default_factory=dict)
     #: reason -> numbers of the records, or of the first records of traces, that are left out for it
     left_out: dict[str, list[int]] = field(default_factory=dict)
+    #: model -> facts about its records that have no texts
+    untold: dict[str, list[Fact]] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row of each question, in the form that `advise` reads. Raises InvalidInput."""
@@ -62,10 +71,16 @@ class QuestionLog:
             if len(firsts) > _MOST:
                 raise InvalidInput(f"it has over {_MOST:,} questions", field=str(self.path), remedy="split the file")
         if not self.form:
-            remedy = "name the columns question and answer, or see docs/logs.md"
-            raise InvalidInput("this log has no known form", field=str(self.path), remedy=remedy)
+            names = ", ".join(map(repr, self.columns.values()))
+            remedy = "name them with --question COLUMN and --answer COLUMN, or see docs/logs.md"
+            message = f"no record has the columns {names}" if names else "this log has no known form"
+            raise InvalidInput(message, field=str(self.path), remedy=remedy)
         if without := [first[2] for first in firsts.values() if first[3] < 0]:
             self.left_out[self.form.get("missing", "no message of a user")] = without
+        for key in [key for key, first in firsts.items() if first[3] < 0]:
+            numbers = _summed(sums[key, True], root=sums[key, False])
+            if models[key] and numbers:
+                self.untold.setdefault(" + ".join(models[key]), []).append(fact_of({**numbers, "question": None}))
         hidden = _UNWRITTEN if self.personal else _UNWRITTEN | PERSONAL
         written = [name for name in _PATHS if name not in hidden]
         for key, row, *at in self._parsed(only={first[2] for first in firsts.values() if first[3] >= 0}):
@@ -77,14 +92,15 @@ class QuestionLog:
 
     def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
         """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
-        for number, parse in records(self.path, keys=FORMS["keys"].split()):
+        for number, parse in records(
+            self.path, keys=(*FORMS["keys"].split(), *self.columns.values()), columns=_GUESSED
+        ):
             if only is not None and number not in only:
                 continue
             try:
-                parts = [*map(_named, _expanded(parse()))]
-                for form, names in product(FORMS["forms"] if not self.form else (), parts):
-                    is_this = all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"])
-                    self.form = self.form or (self._named_form(form, parts) if is_this else {})
+                entry = parse()
+                parts = [*map(_named, _expanded(entry))]
+                self.form = self.form or self._form_of(entry, parts)
                 rows = [*map(self._row, parts if self.form else ())]
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
@@ -94,10 +110,21 @@ class QuestionLog:
                 key = words_of(row.get("trace") or row.get("id")).strip()[:200]
                 yield key or f"{number}-{place}", row, number, place
 
-    @staticmethod
-    def _named_form(form: Record, parts: list[dict[str, Any]]) -> Record:
-        tool = next(filter(None, (part.get("chatof") for part in parts)), None)
-        return {**form, "name": f"{tool} chats"} if tool else form
+    def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:
+        """The form of a record; {} if none is known, or if a column that was named is missing."""
+        known = {name for names in parts for name in names}
+        if self.columns:
+            is_there = all(plain_name(name) in known for name in self.columns.values())
+            return {"name": "a table", "missing": "an empty question"} if is_there else {}
+        for form, names in product(FORMS["forms"], parts):
+            if all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"]):
+                originals = {plain_name(str(key)): str(key) for key in entry}
+                for name, columns in form.get("fields", {}).items():
+                    held = filter(None, (originals.get(plain_name(column)) for column in columns.split()))
+                    self.columns |= dict.fromkeys([name], column) if (column := next(held, "")) else {}
+                tool = next(filter(None, (part.get("chatof") for part in parts)), None)
+                return {**form, "name": f"{tool} chats"} if tool else form
+        return {}
 
     def _row(self, names: Record) -> dict[str, Any]:
         """Our fields of a record. The question is empty if it asks nothing."""
@@ -105,6 +132,7 @@ class QuestionLog:
             names = {"answers": right, **{name: None if value is right else value for name, value in names.items()}}
         used = {name: value for name, value in names.items() if value is not None and name != self.form.get("unused")}
         row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
+        row |= {name: used.get(plain_name(column)) for name, column in self.columns.items()}
         for name in (*NUMBERS, "turn", "time"):
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
@@ -113,6 +141,7 @@ class QuestionLog:
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
+        row["tags"] = cells.from_text(row.get("tags"))
         row["scores"] = _scores(cells.from_text(row.get("scores")))
         asked, turn, answered = question_of(row.pop("question", None))
         row["answer"] = row["answer"] or answered
@@ -175,6 +204,7 @@ def _scores(value: Any) -> dict[str, float]:
     for name, part in (value if isinstance(value, dict) else {"score": value}).items():
         while isinstance(part, dict):
             part = next((part[key] for key in ("value", "score", "avg", "result") if part.get(key) is not None), None)
+        part = amount_of(part) if isinstance(part, str) and level_of(part) is None else part
         with contextlib.suppress(ValueError):
-            scores[name[:100] or "score"] = cells.number(part)
+            scores[name[:100] or "score"] = cells.number(level_of(part) if isinstance(part, str) else part)
     return scores

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ragbandit.router.config import loading
 from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.evaluation.runs import read_questions
@@ -246,3 +247,48 @@ def test_a_trace_has_the_tokens_of_its_observations(log_of):
     }
     (row,) = log_of(json.dumps([trace])).rows()
     assert (row["dollars"], row["prompt_tokens"], row["completion_tokens"]) == (0.004, 24, 6)
+
+
+def test_columns_of_tickets_are_guessed_or_named(log_of):
+    """A table of tickets is read by a guess that is kept in `columns`, or by the columns that were named."""
+    table = "Ticket ID,Subject,Description,Resolution,CSAT\n"
+    table += "1,Books,Who wrote Dracula?,Bram Stoker,5\n2,Books,When?,1897,bad\n"
+    log = log_of(table)
+    first, second = log.rows()
+    assert log.columns == {"question": "Description", "answer": "Resolution", "scores": "CSAT"}
+    assert (first["question"], first["answer"], first["scores"]) == (ASKED, ANSWERED, {"score": 5.0})
+    assert second["scores"] == {"score": 0.0}
+    named = log_of(table, columns={"question": "Subject", "answer": "Description"})
+    assert [(row["question"], row["answer"]) for row in named.rows()] == [("Books", ASKED), ("Books", "When?")]
+    with pytest.raises(InvalidInput, match="no record has the columns 'Text'"):
+        [*log_of(table, columns={"question": "Text"}).rows()]
+
+
+def test_a_log_without_texts_tells_models_and_costs(tmp_path):
+    """LiteLLM's default log has no texts: its models, shares and dollars are told, also those of another model."""
+    log, config = tmp_path / "log.jsonl", tmp_path / "config.yaml"
+    config.write_text("encoder: {model: hashing}\ngenerator: {model: big, token_prices: {input: 1.0, output: 10.0}}\n")
+    row = {"call_type": "acompletion", "spend": 0.25, "prompt_tokens": 100, "completion_tokens": 10, "messages": {}}
+    log.write_text(lines(*({**row, "request_id": f"r{n}", "model": ["mini", "large"][n % 2]} for n in range(4))))
+    out = tmp_path / "out.jsonl"
+    result = json.loads(command.run("data", "questions", log, "-o", out, "-c", config, "--json", code=0).stdout)
+    assert [(row["model"], row["share"], row["in all"]) for row in result["models"]] == [
+        ("mini", 0.5, 0.5),
+        ("large", 0.5, 0.5),
+    ]
+    assert result["what this log shows"][0].startswith("big would have cost $0.0008")
+    assert (result["questions"], result["file"], out.exists()) == (0, None, False)
+
+
+def test_the_line_for_a_judge_is_a_configuration(tmp_path):
+    """The line that `data questions` and `advise` print for questions without right answers makes a judge."""
+    log, out, config = tmp_path / "log.jsonl", tmp_path / "out.jsonl", tmp_path / "config.yaml"
+    log.write_text(lines({"question": ASKED}))
+    config.write_text("encoder: {model: hashing}\n")
+    said = json.loads(command.run("data", "questions", log, "-o", out, "-c", config, "--json", code=0).stdout)
+    line = said["what this log shows"][-2].partition("configuration: ")[2]
+    config.write_text(f"encoder: {{model: hashing}}\n{line}\n")
+    assert loading.load(config).settings.judge.generator.model == "gpt-4o-mini"
+    with pytest.raises(InvalidInput, match="no right answers") as refused:
+        read_questions(out, family="ours", remedy=line)
+    assert refused.value.remedy == line

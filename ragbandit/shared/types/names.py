@@ -55,6 +55,8 @@ NAMED_ID: Final = "named_id"
 BUDGET_FACTOR: Final = "budget_factor"
 #: fact of a decision whose texts were erased: "texts" or "texts and features"
 ERASED: Final = "erased"
+#: entry of a feedback's facts: the id that the caller sent, if another tenant has used it before
+SENT_ID: Final = "feedback_id"
 
 #: longest question, answer and gold answer, characters; a longer one is refused
 MAX_TEXT: Final = 100_000

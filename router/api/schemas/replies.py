@@ -21,7 +21,7 @@ from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.model_servers.failures import failover_facts, link_of
-from ragbandit.shared.types import Decision, Outcome, Query
+from ragbandit.shared.types import SENT_ID, Decision, Feedback, Outcome, Query
 
 _Reply = TypeVar("_Reply")
 
@@ -106,7 +106,7 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     decision = record.decision
     fields: dict[str, Any] = {**decision_json(decision), **_query_fields(decision.query)}
     fields |= {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
-    feedback = [filled(reply_types.KeptFeedback, item, late=item.id in record.late) for item in record.feedback]
+    feedback = [_feedback_json(item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
         fields["outcome"] = filled(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))
     return filled(
@@ -117,6 +117,12 @@ def record_json(record: DecisionRecord) -> reply_types.RecordReply:
         facts=dict(decision.facts),
         feedback=feedback,
     )
+
+
+def _feedback_json(item: Feedback, *, late: bool) -> reply_types.KeptFeedback:
+    """A stored feedback, with the id that the caller sent."""
+    facts = {name: fact for name, fact in item.facts.items() if name != SENT_ID}
+    return filled(reply_types.KeptFeedback, item, id=item.facts.get(SENT_ID, item.id), facts=facts, late=late)
 
 
 def label_json(record: DecisionRecord) -> reply_types.LabelTask:

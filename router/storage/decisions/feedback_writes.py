@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
-from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, object_or_empty
+from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant, object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import feedback
@@ -90,8 +90,8 @@ def write_feedback(
         if ERASED in object_or_empty(decided.get(given.decision_id, {}).get("facts")):
             row |= erased_feedback(row)
         items.append(_Item(feedback=given, row=row, waiting_row=waiting_row))
-    known = [item for item in items if item.feedback.decision_id in policies]
-    new = list(compress(known, insert_new(connection, feedback, [item.row for item in known], key="id")))
+    tenants = {key: row["tenant"] for key, row in decided.items()}
+    new, stored = _insert(connection, items, tenants=tenants)
     for item in new:
         item.is_new = True
     labelled = [item.feedback.decision_id for item in new if item.feedback.source == "label"]
@@ -100,14 +100,41 @@ def write_feedback(
     _flag(connection, new, open_rows=open_rows, moves=moves)
     moves.add("feedback", len(new))
     moves.add("late_feedback", sum(item.row["late"] for item in new))
-    ids = [item.row["id"] for item in items]
-    stored = {row["id"]: row for row in run(connection, "SELECT id, body_hash, late FROM feedback WHERE id IN ?", ids)}
     return [item.reply(stored.get(item.row["id"])) for item in items]
 
 
+def _insert(
+    connection: Connection, items: Sequence[_Item], *, tenants: Mapping[str, str]
+) -> tuple[list[_Item], dict[str, Row]]:
+    """Insert feedback of known decisions. Returns the new items, and the stored rows by id.
+
+    Ids are unique within a tenant: if another tenant has used one, `id_of_tenant` takes its place. tenants: decision
+    id -> tenant.
+    """
+    known = [item for item in items if item.feedback.decision_id in tenants]
+    new = list(compress(known, insert_new(connection, feedback, [item.row for item in known], key="id")))
+    stored = _stored(connection, items)
+    owners = {key: row["tenant"] for key, row in stored.items()}
+    taken = [item for item in known if owners.get(item.row["id"]) not in (None, tenants[item.feedback.decision_id])]
+    if not taken:
+        return new, stored
+    for item in taken:
+        item.row |= id_of_tenant(item.row, tenant=tenants[item.feedback.decision_id])
+    new += compress(taken, insert_new(connection, feedback, [item.row for item in taken], key="id"))
+    return new, _stored(connection, items)
+
+
+def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
+    query = """
+        SELECT feedback.id, feedback.body_hash, feedback.late, decisions.tenant
+        FROM feedback JOIN decisions ON decisions.id = feedback.decision_id WHERE feedback.id IN ?
+    """
+    return {row["id"]: row for row in run(connection, query, [item.row["id"] for item in items])}
+
+
 def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
-    """Decision id -> its ledger, and its facts if these may say that it was erased."""
-    query = "SELECT id, policy, CASE WHEN facts LIKE ? THEN facts END AS facts FROM decisions WHERE id IN ?"
+    """Decision id -> its ledger and tenant, and its facts if these may say that it was erased."""
+    query = "SELECT id, policy, tenant, CASE WHEN facts LIKE ? THEN facts END AS facts FROM decisions WHERE id IN ?"
     return {row["id"]: row for row in run(connection, query, f'%"{ERASED}"%', ids)}
 
 

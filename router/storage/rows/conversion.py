@@ -17,6 +17,7 @@ from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
+    SENT_ID,
     WHOLE,
     ArmName,
     Budget,
@@ -328,9 +329,18 @@ def feedback_row(feedback: Feedback) -> dict[str, Any]:
 def erased_feedback(row: Row) -> dict[str, Any]:
     """The columns that erasure blanks in a row of `feedback`. The scores of a judge stay, but not its reasons."""
     is_label = row["kind"] == "label" and row["value"] != "null"
-    facts = None if row["facts"] is None else canonical(without_texts(object_or_empty(row["facts"])))
+    given = object_or_empty(row["facts"])
+    ids = {SENT_ID: given[SENT_ID]} if SENT_ID in given else {}
+    facts = None if row["facts"] is None else canonical(without_texts(given) | ids)
     rater = None if row["rater"] is None else ERASED
     return {"value": "[]" if is_label else row["value"], "rater": rater, "facts": facts}
+
+
+def id_of_tenant(row: Row, *, tenant: str) -> dict[str, Any]:
+    """The columns of a row of `feedback` whose id another tenant has used. No caller can send the new id."""
+    given = f"{tenant} {row['id']}".encode()
+    facts = canonical(object_or_empty(row["facts"]) | {SENT_ID: row["id"]})
+    return {"id": f":{hashlib.sha256(given).hexdigest()[:40]}", "facts": facts}
 
 
 def without_texts(value: Any) -> Any:
@@ -355,7 +365,8 @@ def _feedback_body(feedback: Feedback) -> dict[str, Any]:
         "value": None if feedback.kind == "event" else feedback.value,
         "source": feedback.source,
     }
-    facts = canonical(dict(feedback.facts)) if feedback.facts else None
+    sent = {name: fact for name, fact in feedback.facts.items() if name != SENT_ID}
+    facts = canonical(sent) if sent else None
     optional = {"rater": feedback.rater, "event": feedback.event, "facts": facts}
     return body | {name: value for name, value in optional.items() if value is not None}
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
+from ragbandit.router.api.schemas.replies import record_json
 from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -19,6 +20,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import feedback_body_hash
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
@@ -183,6 +185,24 @@ def test_feedback_results_in_one_group(store, database, make_decision):
     assert isinstance(results[4], Conflict)
     assert isinstance(results[5], NotFound)
     assert count(database, feedback) == 2
+
+
+def test_feedback_ids_belong_to_a_tenant(store, database, make_decision):
+    """An id that another tenant has used, even in the same group, is as good as a new one, once for each tenant."""
+    made = [make_decision(f"d{number}") for number in (1, 2, 3)]
+    store.add_decisions([replace(one, query=replace(one.query, tenant=f"of-{one.id}")) for one in made])
+    group = [a_rating("d1", "f"), a_rating("d2", "f", value=0.5, facts={"n": 1}), a_rating("d3", "f")]
+    kept = {"feedback_id": "f", "late": False, "waiting_for": "outcome"}
+    assert store.add_feedback(group) == [Receipt(duplicate=False, **kept)] * 3
+    assert store.add_feedback(group) == [Receipt(duplicate=True, **kept)] * 3
+    assert [type(reply) for reply in store.add_feedback([replace(one, value=0.0) for one in group])] == [Conflict] * 3
+    assert count(database, feedback) == 3
+    for given in group:
+        record = store.record(given.decision_id)
+        (shown,) = record_json(record)["feedback"]
+        assert (shown["id"], shown["facts"], shown["value"]) == ("f", given.facts, given.value)
+        assert feedback_body_hash(record.feedback[0]) == feedback_body_hash(given)
+    assert len({store.record(one).feedback[0].id for one in ("d1", "d2", "d3")}) == 3
 
 
 def flags(database) -> list[tuple]:

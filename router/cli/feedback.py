@@ -25,7 +25,7 @@ from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
 from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.offline.traffic.rating_words import amount_of, level_of
+from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
@@ -183,10 +183,13 @@ class FeedbackImporter:
         """Read the whole file. Raises InvalidInput if a rating or reward is out of its bounds."""
         #: field -> (smallest, largest) number, each with its line
         extremes: dict[str, tuple[tuple[float, int], tuple[float, int]]] = {}
+        bests: dict[float, int] = {}
         are_thumbs = self._guesses
         for number, parse in records(readable, keys=self.keys):
             with contextlib.suppress(InvalidInput):
                 entry = parse()
+                if (best := best_of(_cell_of(entry, self._fields["rating"]))) is not None:
+                    bests.setdefault(best, number)
                 for name in ("rating", "reward"):
                     amount = amount_of(_cell_of(entry, self._fields[name]))
                     if amount is None or isinstance(amount, bool):
@@ -198,6 +201,10 @@ class FeedbackImporter:
         if are_thumbs and ratings is not None and ratings[0][0] == -1:
             self._scale = "-1-1"
         bounds = {"rating": bounds_of(self._scale), "reward": (rewards.minimum, rewards.maximum)}
+        if other := next((best for best in bests if best != max(bounds["rating"])), None):
+            message = f"the rating is out of {other:g}, and --scale is {self._scale}"
+            remedy = f"give --scale=1-{other:g} or --scale=0-{other:g}; nothing of the file was imported"
+            raise InvalidInput(message, field=f"{file}:{bests[other]} {self._fields['rating']}", remedy=remedy)
         for name, ends in extremes.items():
             least, most = sorted(bounds[name])
             off = [(amount, line) for amount, line in ends if not least <= amount <= most]

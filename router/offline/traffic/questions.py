@@ -10,12 +10,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.offline.logs import cells
-from ragbandit.router.offline.logs.records import plain_name, records
+from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.traffic.chats import chat_in
 from ragbandit.router.offline.traffic.facts import Fact, fact_of
 from ragbandit.router.offline.traffic.forms import FORMS
@@ -35,6 +35,7 @@ _GUESSED: Final = tuple(
     name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()
 )
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
+_MOST_RECORDS: Final = 1_000_000
 _MOST: Final = 500_000  #: fields about people, and fields that rows never have
 PERSONAL: Final = frozenset({"user", "metadata"})
 _UNWRITTEN: Final = frozenset({"trace", "parent", "kind"})
@@ -61,6 +62,7 @@ class QuestionLog:
         firsts: dict[str, tuple[bool, float, int, int]] = {}
         sums: dict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
         models: dict[str, dict[str, None]] = defaultdict(dict)
+        self._check_size()
         for key, row, number, place in self._parsed():
             first = firsts.setdefault(key, (True, math.inf, number, -1))
             candidate = "parent" in row, row.get("time", math.inf), number, place
@@ -90,11 +92,17 @@ class QuestionLog:
                 row["time"] = iso_time(row.get("time"))
                 yield {name: row[name] for name in written if row.get(name) not in (None, "", [], {})}
 
+    def _check_size(self) -> None:
+        count = sum(1 for _ in islice(self._records(), _MOST_RECORDS + 1))  # none is parsed, which would take longer
+        if count > _MOST_RECORDS:
+            raise InvalidInput(f"it has over {_MOST_RECORDS:,} records", field=str(self.path), remedy="split the file")
+
+    def _records(self) -> Iterator[tuple[int, Parse]]:
+        return records(self.path, keys=(*FORMS["keys"].split(), *self.columns.values()), columns=_GUESSED)
+
     def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
         """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
-        for number, parse in records(
-            self.path, keys=(*FORMS["keys"].split(), *self.columns.values()), columns=_GUESSED
-        ):
+        for number, parse in self._records():
             if only is not None and number not in only:
                 continue
             try:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.config import loading
+from ragbandit.router.offline.traffic import questions as module
 from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.evaluation.runs import read_questions
@@ -292,3 +293,10 @@ def test_the_line_for_a_judge_is_a_configuration(tmp_path):
     with pytest.raises(InvalidInput, match="no right answers") as refused:
         read_questions(out, family="ours", remedy=line)
     assert refused.value.remedy == line
+
+
+def test_a_file_with_too_many_records_is_refused_before_it_is_parsed(log_of, monkeypatch):
+    """The number of records is bounded: a small packed file may have millions."""
+    monkeypatch.setattr(module, "_MOST_RECORDS", 2)
+    with pytest.raises(InvalidInput, match="over 2 records"):
+        [*log_of("no json\n" * 3).rows()]

@@ -215,10 +215,8 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     return read(path)
 
 
-#: an HTML comment, or inline code of Markdown, in which a comment is text
-_COMMENT_OR_CODE: Final = re.compile(
-    r"(?P<code>(?<!`)(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`))|<!--.*?-->", re.DOTALL
-)
+#: what begins or ends an HTML comment or inline code of Markdown, in which a comment is text
+_COMMENT_OR_CODE: Final = re.compile("<!--|-->|`+")
 #: flag of a field of a PDF whose value is hidden
 _PASSWORD_FIELD: Final = 1 << 13
 
@@ -307,9 +305,28 @@ def _without_comments(text: str) -> str:
     lines, pieces, at = text.split("\n"), [], 0
     for start, end in [*blocks, (len(lines), len(lines))]:
         before = "\n".join(lines[at:start])
-        pieces += [_COMMENT_OR_CODE.sub(lambda part: part["code"] or "", before), "\n".join(lines[start:end])]
+        pieces += [_without_inline_comments(before), "\n".join(lines[start:end])]
         at = end
     return "\n".join(pieces).strip("\n") + "\n"
+
+
+def _without_inline_comments(text: str) -> str:
+    """The text without comments that end; those in inline code stay. Its time is linear, also without any end."""
+    marks = [*_COMMENT_OR_CODE.finditer(text)]
+    ends, nearest = dict[int, int | None](), dict[str, int]()
+    for mark in reversed(marks):
+        ends[mark.start()] = nearest.get("-->" if mark[0] == "<!--" else mark[0])
+        nearest[mark[0]] = mark.end()
+    pieces, kept, read = list[str](), 0, 0
+    for mark in marks:
+        end = ends[mark.start()]
+        if mark.start() < read or end is None or mark[0] == "-->":
+            continue
+        if mark[0] == "<!--":
+            pieces.append(text[kept : mark.start()])
+            kept = end
+        read = end
+    return "".join(pieces) + text[kept:]
 
 
 def _heading(text: str) -> str:

@@ -30,6 +30,8 @@ PARQUET: Final = b"PAR1"
 _LARGEST: Final = 1 << 28
 _DELIMITERS: Final = ",;\t|"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+#: columns of the Open Bandit Dataset
+_OBD: Final = frozenset({"item_id", "click", "propensity_score"})
 _VW: Final = "a log of Vowpal Wabbit"
 #: name of a form that is not read -> pattern of its first bytes
 _OTHERS: Final[Mapping[str, bytes]] = {
@@ -160,6 +162,9 @@ def _columns(cells: Sequence[str], *, keys: Sequence[str], others: Sequence[str]
     [(repeated, count)] = Counter(filter(None, names)).most_common(1) or [("", 0)]
     if count > 1:
         raise InvalidInput("this column occurs twice", field=f"{path} {repeated}", remedy="name every column once")
+    if _OBD.issubset(names):
+        remedy = "rename item_id to arm, click to reward and propensity_score to propensity, and number the rows as id"
+        raise InvalidInput("the file is of the Open Bandit Dataset", field=str(path), remedy=remedy)
     if not {*names} & {*keys} and not {*map(plain_name, names)} & {*map(plain_name, others)}:
         remedy = f"rename a column: the first line must name the columns, and has {', '.join(names):.200}"
         raise InvalidInput("the file has no such column", field=f"{path} {keys[0]}", remedy=remedy)

@@ -124,3 +124,12 @@ def test_columns_with_dots_are_members():
         "my.key": 2,
     }
     assert nested({"pmf": [1], "pmf.new": [2]}, heads=("pmf",)) == {"pmf": [1], "pmf.new": [2]}
+
+
+def test_the_open_bandit_dataset_is_named(tmp_path):
+    """The refusal of the Open Bandit Dataset says which columns to rename."""
+    file = tmp_path / "all.csv"
+    file.write_text("timestamp,item_id,position,click,propensity_score\n2019-11-24,3,1,0,0.2\n")
+    with pytest.raises(InvalidInput, match="Open Bandit Dataset") as refused:
+        [*records(file, keys=("arm",))]
+    assert "item_id to arm, click to reward and propensity_score to propensity" in refused.value.remedy

@@ -125,7 +125,10 @@ class QuestionLog:
             is_there = all(plain_name(name) in known for name in self.columns.values())
             return {"name": "a table", "missing": "an empty question"} if is_there else {}
         for form, names in product(FORMS["forms"], parts):
-            if all(any(re.fullmatch(mark, name) for name in names) for mark in form["marks"]):
+            has = [
+                any(re.fullmatch(mark, name) for name in names) for mark in (form.get("never", "(?!)"), *form["marks"])
+            ]
+            if not has[0] and all(has[1:]):
                 originals = {plain_name(str(key)): str(key) for key in entry}
                 for name, columns in form.get("fields", {}).items():
                     held = filter(None, (originals.get(plain_name(column)) for column in columns.split()))
@@ -138,6 +141,8 @@ class QuestionLog:
         """Our fields of a record. The question is empty if it asks nothing."""
         if right := next(filter(None, map(names.get, self.form.get("right", ()))), None):
             names = {"answers": right, **{name: None if value is right else value for name, value in names.items()}}
+        if isinstance(names.get("instruction"), str) and isinstance(names.get("input"), str):  # a task and its text
+            names = {**names, "instruction": f"{names['instruction']}\n\n{names['input']}"}
         used = {name: value for name, value in names.items() if value is not None and name != self.form.get("unused")}
         row = {name: used[path] for name, paths in _PATHS.items() for path in paths if path in used}
         row |= {name: used.get(plain_name(column)) for name, column in self.columns.items()}

@@ -421,13 +421,13 @@ LOGS = {
         ),
     ),
     "langfuse_strings.json": ("a Langfuse export", json.dumps({"data": [_STRINGS], "meta": {"cursor": "x"}})),
-    "tuning_chat.jsonl": ("fine-tuning examples", lines({"messages": [*CHAT, ASSISTANT], "model": "mini"})),
+    "tuning_chat.jsonl": ("messages or fine-tuning examples", lines({"messages": [*CHAT, ASSISTANT], "model": "mini"})),
     "tuning_text.jsonl": (
-        "fine-tuning examples",
+        "messages or fine-tuning examples",
         lines({"prompt": ASKED, "completion": f" {ANSWERED}", "model": "mini"}),
     ),
     "tuning_preference.jsonl": (
-        "fine-tuning examples",
+        "messages or fine-tuning examples",
         lines(
             {
                 "input": {"messages": CHAT},

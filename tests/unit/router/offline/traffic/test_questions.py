@@ -208,6 +208,15 @@ def test_right_answers_of_examples_are_no_models_answers(log_of):
     log = log_of(lines(example))
     (row,) = log.rows()
     assert (log.form["name"], row["answers"], row.get("answer")) == ("LangSmith examples", ["Stoker"], None)
+    run = {**example, "run_type": "chain", "trace_id": "e1", "reference_dataset_id": None}
+    (row,) = log_of(lines(run)).rows()
+    assert (row.get("answers"), row["answer"]) == (None, "Stoker")
+
+
+def test_an_instruction_is_asked_with_its_text(log_of):
+    """A file of instructions (Alpaca) has the text to work on in another field, which belongs to the question."""
+    (row,) = log_of(lines({"instruction": "Translate to German.", "input": "lake", "output": "See"})).rows()
+    assert (row["question"], row["answer"]) == ("Translate to German.\n\nlake", "See")
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_columns_of_tickets_are_guessed_or_named(log_of):
 
 
 def test_a_log_without_texts_tells_models_and_costs(tmp_path):
-    """LiteLLM's default log has no texts: its models, shares and dollars are told, also those of another model."""
+    """LiteLLM's default log has no texts: its models, shares and dollars are shown, also those of another model."""
     log, config = tmp_path / "log.jsonl", tmp_path / "config.yaml"
     config.write_text("encoder: {model: hashing}\ngenerator: {model: big, token_prices: {input: 1.0, output: 10.0}}\n")
     row = {"call_type": "acompletion", "spend": 0.25, "prompt_tokens": 100, "completion_tokens": 10, "messages": {}}

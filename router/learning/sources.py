@@ -154,15 +154,25 @@ def matches(name: str, sources: Collection[str]) -> bool:
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    If several names match, the most specific kind counts (rater, then key, role, tenant), then the longest name. If
-    none matches, the factor is 1, but 0 for imported scores of a model, which no operator has checked.
+    Of the names that match, the most specific kind counts (key, then role, tenant), then the longest name; without one
+    it is 1. The name of a rater is what the caller wrote, so it can only lower this. In imported files it counts alone,
+    since an operator has imported them. Imported scores of a model, which nobody has checked, have 0 without a name.
     """
-    names = [name for name in configured if matches(name, sources)]
-    if names:
-        best = min(names, key=lambda name: (KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name))
-        return configured[best]
-    is_imported = item.source == "judge" and (item.rater or "").startswith(IMPORTED_RATER)
-    return 0.0 if is_imported else 1.0
+    by_kind: dict[bool, list[str]] = {True: [], False: []}
+    for name in configured:
+        if matches(name, sources):
+            by_kind[name.startswith(("rater:", "import:"))].append(name)
+    of_rater, of_key = (None if not names else configured[min(names, key=_order)] for names in by_kind.values())
+    if item.api_key is None and (item.rater or "").startswith(IMPORTED_RATER):
+        given = of_rater if of_rater is not None else of_key
+        return given if given is not None else 0.0 if item.source == "judge" else 1.0
+    bound = 1.0 if of_key is None else of_key
+    return bound if of_rater is None else min(bound, of_rater)
+
+
+def _order(name: str) -> tuple[int, bool, int, str]:
+    """Order of names in `learning.sources`, the most specific one first."""
+    return KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name
 
 
 def label_weight(facts: Mapping[str, Json]) -> float:

@@ -22,9 +22,10 @@ from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBod
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.security.rules import LABEL, Rule, roles
+from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
 STORED: Final[dict[int | str, dict[str, Any]]] = {
@@ -122,6 +123,9 @@ def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBandi
 
 
 def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
+    if (body.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
+        message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
+        raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import`")
     fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     return replace(item, api_key=caller_of(request).key)

@@ -26,6 +26,12 @@ def test_feedback_with_two_ids(shared):
     assert shared.router.decision(key).feedback == ()
 
 
+def test_names_of_imported_raters_are_refused(shared):
+    """A caller cannot take the name of a rater of an imported file, which has a weight of its own and no cap."""
+    body = {"decision_id": routed(shared.http)["decision_id"], "rating": True, "rater": "import:eval"}
+    refused(shared.http.post("/v1/feedback", json=body), 422, "INVALID_INPUT", field="rater")
+
+
 def test_feedback_events(serve):
     """An event is kept under its name and counted in /metrics; an unknown one is 422 with those that are known."""
     service = serve(feedback_events={"copied": 0.8, "followed_up": None})

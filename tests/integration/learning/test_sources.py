@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.learning.sources import factor
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Feedback
 from tests.conftest import on_sqlite
 
 WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
@@ -98,6 +100,44 @@ def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world):
     assert (json.loads(row["feedback_ids"]), row["sample_weight"]) == (["person"], 0.5)
     assert world.router.decision(decision.id).late == frozenset()
     sound(world)
+
+
+NAMED = {
+    "key:shop": 0.0,
+    "tenant:trial": 0.0,
+    "role:operator": 2.0,
+    "rater:user-17": 2.0,
+    "rater:bot-*": 0.25,
+    "rater:bot-9": 0.5,
+    "import:eval": 5.0,
+    "import:*": 3.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("sources", "rater", "key", "expected"),
+    [
+        (["key:shop"], None, "k", 0.0),
+        (["key:shop"], "user-17", "k", 0.0),
+        (["key:shop"], "import:eval", "k", 0.0),
+        (["tenant:trial"], "user-17", None, 0.0),
+        ([], "user-17", "k", 1.0),
+        (["role:operator"], "user-17", "k", 2.0),
+        (["role:operator", "key:shop"], "user-17", "k", 0.0),
+        (["role:operator"], "bot-7", "k", 0.25),
+        ([], "bot-9", "k", 0.5),
+        ([], "import:eval", None, 5.0),
+        (["tenant:trial"], "import:other", None, 3.0),
+        ([], "import:eval", "k", 1.0),
+    ],
+)
+def test_a_name_of_a_rater_cannot_raise_a_weight(sources, rater, key, expected):
+    """Key, role and tenant bound what the name that a caller writes may give; a file of the operator has its own."""
+    item = Feedback(
+        id="f", decision_id="d", kind="rating", value=1.0, source="human", received_at=0.0, rater=rater, api_key=key
+    )
+    names = {*sources, *([] if rater is None else [f"rater:{rater}"])}
+    assert factor(item, sources=names, configured=NAMED) == expected
 
 
 def rated(world, raters, *, key=None, first=0):

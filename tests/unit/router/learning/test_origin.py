@@ -49,13 +49,13 @@ def test_keys_of_one_name_are_one_source():
         (said(rater="import:langfuse:eval", source="judge"), {"import:langfuse:eval": 0.3}, 0.3),
         (said(rater="import:langfuse:eval", source="judge"), {"import:*": 0.2, "import:langfuse:*": 0.4}, 0.4),
         (said(rater="import:langfuse:ann"), {}, 1.0),
-        (said(api_key="one", rater="ann"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 2.0),
+        (said(api_key="one", rater="ann"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 0.5),
         (said(api_key="one", rater="bob"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 0.5),
         (said(rater="bob"), {"rater:ann": 2.0, "key:shop": 0.5, "tenant:t": 0.0}, 0.0),
     ],
 )
 def test_the_closest_name_counts(item, configured, wanted):
-    """The weight of a rater comes before that of its key and tenant; an imported model's score counts 0 by default."""
+    """A rater cannot raise the weight of its key, and a key comes before its tenant; an imported model's score counts 0."""
     assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted
 
 

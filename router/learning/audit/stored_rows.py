@@ -149,7 +149,7 @@ class RowCheck:
         if row["source"] == "explicit" and not items:
             yield "it was learned from feedback, and names none"
         if outcome is None:
-            if decision["run_by"] == "worker" or (row["source"] == "explicit" and row["preset"] != "reward"):
+            if row["source"] == "explicit" and (decision["run_by"] == "worker" or row["preset"] != "reward"):
                 yield "its outcome is missing"
             return
         value = outcome_value({**outcome, "trace": None})
@@ -175,7 +175,8 @@ class RowCheck:
             for cost in (value.cost, own_cost(outcome["cost"])):
                 right = corrections.cost(cost, **facts)
                 costs += [cost_of_terms(value.steps, right, terms=terms)]
-        return [*costs, *([0.0] if row["source"] == "default" else [])]
+        # A default and a raw reward need no outcome, which may have come later.
+        return [*costs, *([0.0] if row["source"] == "default" or row["preset"] == "reward" else [])]
 
     def _check_spending(self) -> None:
         """Read after the outcomes, since sums grow while traffic goes on."""

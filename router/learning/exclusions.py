@@ -120,7 +120,10 @@ def learned_again(
     new = Ledger(ledger.database, label=PolicyLabel(label))
     policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
     register_policy(ledger.database, label=new.label, now=now, **policy)
-    _learn_all(new, settings=settings, progress=progress)
+    own = settings.policy.model_copy(update={"label": label})
+    files = SnapshotFiles(settings.snapshot_root)
+    learner = Learner(new, files=files, settings=settings.model_copy(update={"policy": own}))
+    _learn_all(learner, progress=progress)
     newest = new.latest_snapshots(limit=1)
     return {"label": label, "updates": new.last_seq(), "snapshot": newest[0].version if newest else None}
 
@@ -158,10 +161,8 @@ def next_label(ledger: Ledger) -> str:
     return next(label for label in candidates if label not in labels)
 
 
-def _learn_all(ledger: Ledger, *, settings: Settings, progress: Callable[[int], None]) -> None:
-    policy = settings.policy.model_copy(update={"label": str(ledger.label)})
-    files = SnapshotFiles(settings.snapshot_root)
-    learner = Learner(ledger, files=files, settings=settings.model_copy(update={"policy": policy}))
+def _learn_all(learner: Learner, *, progress: Callable[[int], None]) -> None:
+    ledger = learner.ledger
     closed, give_up = 0, time.monotonic() + _PATIENCE_S
     while True:
         done = learner.drain(patience_s=1.0)

@@ -3,10 +3,9 @@
 Services use the old ledger until they are started with the label of the new one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.exclusions import carry_exclusions, learned_again, next_label
+from ragbandit.router.learning.exclusions import carry_exclusions, next_label
 from ragbandit.router.storage.access.corrections import Changes, Correction, add_correction, changes_of, corrections_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import Conflict, InvalidInput
@@ -17,19 +16,17 @@ def reprice(
     ledger: Ledger,
     correction: Correction,
     *,
-    settings: Settings,
-    relearns: bool,
+    learn: Callable[[str], Mapping[str, Json]] | None,
     dry_run: bool,
     reason: str,
     actor: str,
     now: float,
-    progress: Callable[[int], None] = lambda _closed: None,
 ) -> dict[str, Json]:
     """Correct the dollars of outcomes. Returns facts about the change, and about the new ledger if there is one.
 
-    relearns: whether a new ledger is learned, if rewards depend on the dollars and the ledger has learned such an
-    outcome. dry_run: change nothing. Raises InvalidInput if no outcome changes, Conflict if prices are corrected
-    elsewhere meanwhile, and NotReady as `learned_again`. progress: called with the number of decisions learned.
+    learn: learns a new ledger of this label and returns facts (`learned_again`), if the ledger has learned such an
+    outcome; None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput if no outcome
+    changes, Conflict if prices are corrected elsewhere meanwhile, and NotReady as `learn`.
     """
     changes, earlier = changes_of(ledger.database, correction, label=ledger.label, now=now)
     facts = _facts(changes)
@@ -39,8 +36,7 @@ def reprice(
         no_price = f"; {changes.unpriced} have no price" if changes.unpriced else ""
         remedy = "look at them with --dry-run, or give --factor, or --decision and --dollars"
         raise InvalidInput(f"no outcome gets other dollars{no_price}", remedy=remedy)
-    relearns = relearns and changes.learned > 0 and bool(settings.reward.cost.get("dollars"))
-    label = next_label(ledger) if relearns else None
+    label = next_label(ledger) if learn is not None and changes.learned > 0 else None
     with ledger.database.write() as connection:
         if corrections_of(connection).rules != earlier.rules:
             raise Conflict("another correction was stored meanwhile", remedy="look at it, then give the command again")
@@ -50,8 +46,8 @@ def reprice(
             carry_exclusions(connection, label=ledger.label, new_label=label)
         changes.moves.write(connection, shard=ledger.database.shard)
     done: dict[str, Json] = {"number": stored.number, **facts, "label": label}
-    if label is not None:
-        done |= learned_again(ledger, label=label, settings=settings, now=now, progress=progress)
+    if label is not None and learn is not None:
+        done |= learn(label)
     return done
 
 

@@ -41,12 +41,13 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
     NotReady.
     """
     lease = Lease(database=ledger.database, name="golden")
-    if not State.read(ledger, settings, now=clock()).is_due or not lease.acquire(holder=holder, lease_s=LEASE_S):
+    read = partial(State.read, ledger, period_s=settings.learning.golden_s)
+    if not read(now=clock()).is_due or not lease.acquire(holder=holder, lease_s=LEASE_S):
         return
     renew = partial(lease.acquire, holder=holder, lease_s=LEASE_S)
     renewal = Routine("renew the lease of the golden questions", renew, every_s=RENEW_S, at_once=False).start()
     try:
-        state = State.read(ledger, settings, now=clock())  # the last holder of the lease may have changed it
+        state = read(now=clock())  # the last holder of the lease may have changed it
         if state.is_due:
             _run(settings, ledger=ledger, state=state)
     finally:
@@ -69,10 +70,10 @@ class State:
         return self.now >= self.next_at
 
     @classmethod
-    def read(cls, ledger: Ledger, settings: Settings, *, now: float) -> Self:
+    def read(cls, ledger: Ledger, *, period_s: float, now: float) -> Self:
         with ledger.database.read() as connection:
             stored = position_of(connection, _reader(ledger))
-        period = int(now // settings.learning.golden_s)
+        period = int(now // period_s)
         if stored.get("period") != period:
             return cls(ledger=ledger, period=period, now=now)
         next_at = math.inf if stored["next_at"] is None else stored["next_at"]

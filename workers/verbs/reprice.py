@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.exclusions import learned_again
 from ragbandit.router.learning.repricing import reprice as corrected
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
 from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
@@ -62,6 +63,13 @@ def reprice(
         raise InvalidInput("--dollars needs --decision, and no --factor", field="dollars", remedy="give --factor")
     now = time.time()
     with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+
+        def learn(new_label: str) -> Mapping[str, Json]:
+            common: dict[str, Any] = {"settings": settings, "now": now}
+            return learned_again(
+                ledger, label=new_label, progress=lambda closed: progress("decisions", closed, 0), **common
+            )
+
         done = corrected(
             ledger,
             Correction(
@@ -74,13 +82,11 @@ def reprice(
                 factor=factor,
                 prices={} if factor is not None or dollars is not None else prices_by_arm(settings),
             ),
-            settings=settings,
-            relearns=relearn,
+            learn=learn if relearn and settings.reward.cost.get("dollars") else None,
             dry_run=dry_run,
             reason=reason,
             actor=actor(),
             now=now,
-            progress=lambda closed: progress("decisions", closed, 0),
         )
     show(done, as_json=as_json)
     if done["label"] is not None and not as_json:

@@ -6,7 +6,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 from sqlalchemy import RowMapping, Table
@@ -155,10 +155,13 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
         return {}
 
 
-def body_hash(body: object) -> str:
-    """sha256 of the canonical JSON, 43 digits of base64; a repeated id with another hash is a conflict."""
-    # Lone surrogates become question marks here, as in what is stored, so that an audit can compute the hash again.
-    digest = hashlib.sha256(canonical(body).encode("utf-8", "replace")).digest()
+def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "surrogatepass") -> str:
+    """sha256 of the canonical JSON, 43 digits of base64; a repeated id with another hash is a conflict.
+
+    errors: what lone surrogates become; "replace" gives question marks, as in stored texts
+    """
+    # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
+    digest = hashlib.sha256(canonical(body).encode("utf-8", errors)).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 

@@ -152,7 +152,7 @@ def outcome_hashes(row: Row) -> set[str]:
     body = {name: row[name] for name in ("status", "answer", "stop_reason", "error", "run_by")}
     body |= {"trace": json.loads(trace), "cost": json_object(row["cost"]), "made_by": json_object(row["made_by"])}
     steps = {row["steps"], int(row["steps"])} if row["steps"].is_integer() else {row["steps"]}
-    return {body_hash(body | {"steps": count}) for count in (*steps, *map(int, steps))}
+    return {body_hash(body | {"steps": count}, errors="replace") for count in (*steps, *map(int, steps))}
 
 
 def _sources_json(sources: tuple[Source, ...]) -> str | None:
@@ -196,7 +196,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     """A row of `outcomes`. Its hash leaves out the sources, since the corpus may change before a repetition."""
     row, body = _OUTCOME.row(outcome), outcome_body(outcome)
     trace = packed(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
-    return row | {"body_hash": body_hash(body), "trace": trace}
+    return row | {"body_hash": body_hash(body, errors="replace"), "trace": trace}
 
 
 def outcome_value(row: Row) -> Outcome:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ragbandit.router.learning.exclusions import learned_again
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
@@ -43,7 +44,12 @@ def fill(world, *, dollars, count=12):
 
 
 def corrected(world, correction, **more):
-    given = {"settings": world.settings, "relearns": True, "dry_run": False, "reason": "a test", "actor": "me"}
+    def learn(label):
+        return learned_again(
+            world.ledger, label=label, settings=world.settings, now=world.now, progress=lambda _closed: None
+        )
+
+    given = {"learn": learn, "dry_run": False, "reason": "a test", "actor": "me"}
     return reprice(world.ledger, correction, now=world.now, **given | more)
 
 

@@ -55,7 +55,7 @@ def test_keys_of_one_name_are_one_source():
     ],
 )
 def test_the_closest_name_counts(item, configured, wanted):
-    """A rater cannot raise the weight of its key, and a key comes before its tenant; an imported model's score counts 0."""
+    """A rater cannot raise the weight of its key; a key comes before its tenant; an imported model's score is 0."""
     assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted
 
 

@@ -123,9 +123,9 @@ def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBandi
 
 
 def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
-    if (body.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
-        message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
-        raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import`")
     fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
+    if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
+        message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
+        raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import`")
     return replace(item, api_key=caller_of(request).key)

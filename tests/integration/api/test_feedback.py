@@ -28,8 +28,9 @@ def test_feedback_with_two_ids(shared):
 
 def test_names_of_imported_raters_are_refused(shared):
     """A caller cannot take the name of a rater of an imported file, which has a weight of its own and no cap."""
-    body = {"decision_id": routed(shared.http)["decision_id"], "rating": True, "rater": "import:eval"}
-    refused(shared.http.post("/v1/feedback", json=body), 422, "INVALID_INPUT", field="rater")
+    body = {"decision_id": routed(shared.http)["decision_id"], "rating": True}
+    for rater in ("import:eval", " import:eval", "im\u200bport:eval"):
+        refused(shared.http.post("/v1/feedback", json=body | {"rater": rater}), 422, "INVALID_INPUT", field="rater")
 
 
 def test_feedback_events(serve):

@@ -299,7 +299,7 @@ def _at(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _cell_of(entry: Mapping[str, Any], path: str) -> Any:
-    """As `cell`; without such a field, that of a name for people, such as Decision ID."""
+    """As `cell`. If there is no such field, a column with a name for people counts, such as Decision ID."""
     value = cell(entry, path)
     return (
         value

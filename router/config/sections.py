@@ -56,11 +56,11 @@ class EncoderSettings(Section):
 class RerankPrices(Section):
     """Prices of a reranker, in dollars. They are added."""
 
-    #: of a search. A server's own number of searches counts if it reports one (Cohere: one for each 100 documents)
+    #: price of a search. A server's own number of searches counts if it reports one (Cohere: one per 100 documents)
     search: Annotated[float, Field(ge=0)] = 0.0
-    #: of 1,000 documents
+    #: price of 1,000 documents
     documents: Annotated[float, Field(ge=0)] = 0.0
-    #: of a million tokens, as the server reports them, else estimated at 4 bytes each
+    #: price of a million tokens, as the server reports them, else estimated at 4 bytes each
     tokens: Annotated[float, Field(ge=0)] = 0.0
 
 

@@ -154,8 +154,8 @@ def matches(name: str, sources: Collection[str]) -> bool:
 def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    Of the names that match, the most specific kind counts (key, then role, tenant), then the longest name; without one
-    it is 1. The name of a rater is what the caller wrote, so it can only lower this. In imported files it counts alone,
+    The most specific kind of matching name counts (key, then role, tenant), then the longest name. Without a match it
+    is 1. The name of a rater is what the caller wrote, so it can only lower this. In imported files it counts alone,
     since an operator has imported them. Imported scores of a model, which nobody has checked, have 0 without a name.
     """
     by_kind: dict[bool, list[str]] = {True: [], False: []}

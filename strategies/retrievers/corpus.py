@@ -297,7 +297,7 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 
 def _without_comments(text: str) -> str:
-    """The text of Markdown without HTML comments, which are no text of the page. Those within code stay."""
+    """The text of Markdown without HTML comments, which a page does not show. Those within code stay."""
     if "<!--" not in text:
         return text
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)

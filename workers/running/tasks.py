@@ -45,8 +45,8 @@ log = logging.getLogger("ragbandit.worker")
 #: A question fails after this number of runs without an outcome: its runs probably end their processes. The second run
 #: is alone in its process, so that no other question fails with it.
 MAX_TRIES = 2
-#: time for which a question whose run ended a process waits behind other questions, seconds; then a worker lets its
-#: runs end, and runs it alone
+#: time for which a question whose run ended a process waits behind other questions, seconds. Then a worker
+#: waits until its runs end, and runs the question by itself
 AGAIN_S = 10.0
 #: seconds after its time budget at which a run is abandoned, because the arm blocks or ignores its cancellation
 MARGIN_S = 5.0

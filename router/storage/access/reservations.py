@@ -40,7 +40,7 @@ class Reservations:
 
         A decision is admitted while spending and reservations are below its budgets; each admitted one counts at once.
         So in all, a budget is passed by at most one estimate, and by what answers cost above their estimates.
-        estimates: raised to the mean cost of the arm's newest answers where that is larger
+        estimates: raised to the mean cost of the arm's newest answers if that is larger
         """
         limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
         if not limited:

@@ -41,7 +41,7 @@ class DeadlineClock:
         self._stored = 0.0
 
     def now(self) -> float:
-        """Time that decides what is due. Raises StoreError."""
+        """The time for decisions about due work. Raises StoreError."""
         now = self._steady.now()
         if self.database.is_sqlite:
             return now

@@ -95,7 +95,7 @@ def test_other_tables_under_the_same_revision_are_refused(empty, change, fault):
 
 
 def test_further_tables_and_indexes_are_allowed(empty):
-    """An index and a table of somebody else are no fault; the first revision is compared with its own tables."""
+    """Further indexes and tables are no fault; the first revision is compared with its own tables."""
     migrate(empty, revision="1001")
     with empty.write() as connection:
         connection.execute(text("CREATE TABLE mine (number INTEGER)"))

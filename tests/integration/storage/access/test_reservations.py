@@ -51,7 +51,7 @@ def sums(store, *, without=None):
 
 
 def test_questions_at_once_pass_a_budget_by_no_more_than_one_estimate(stores):
-    """Of 60 questions at once at two gateways, as many are stored as the budget pays for; the others are refused."""
+    """Two gateways get 60 questions at once: they store as many as the budget pays for, and refuse the others."""
 
     def ask(number):
         (result,) = stores[number % 2].add_decisions([question(f"q{number:02}")])
@@ -65,7 +65,7 @@ def test_questions_at_once_pass_a_budget_by_no_more_than_one_estimate(stores):
 
 
 def test_a_group_is_admitted_in_order(stores):
-    """Within one transaction the first questions are admitted; those of spenders without a limit are never refused."""
+    """Within one transaction the first questions are admitted; spenders without a limit are never refused."""
     group = [question(f"q{number}") for number in range(8)]
     group[6] = question("q6", limits=())
     results = stores[0].add_decisions(group)
@@ -81,7 +81,7 @@ def test_a_repeated_question_gets_its_decision_though_the_budget_is_spent(stores
 
 
 def test_a_question_that_is_sent_twice_at_once_is_admitted_once(stores):
-    """Of two equal ids in one group, the second gets the decision of the first, and one estimate is reserved."""
+    """The second of two equal ids in one group gets the decision of the first, and one estimate is reserved."""
     stores[0].add_decisions([question(f"q{number}") for number in range(4)])
     results = stores[1].add_decisions([question("twice"), question("twice"), question("new")])
     assert [result if result is REFUSED else result.id for result in results] == ["twice", "twice", REFUSED]

@@ -166,6 +166,8 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
         "triviaqa": _ONE_HOP,
     }
 )
+#: families that are not of a published data set
+OWN_FAMILIES: Final = ("ours", "ours_ascii")
 
 
 def judged(

@@ -1,6 +1,7 @@
-"""Reads the passages for an index: from JSONL or Parquet, or from documents, which are cut into passages."""
+"""Reads the passages for an index: from JSONL, Parquet, text with tabs, or documents, which are cut into passages."""
 
 import codecs
+import csv
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from uuid import UUID
 import yaml
 
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
-from ragbandit.shared.json_lines import lines, parsed
+from ragbandit.shared.json_lines import MAX_LINE, decoded, lines, parsed
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
@@ -31,6 +32,12 @@ log = logging.getLogger("ragbandit.documents")
 CHARACTERS = 800  #: maximum number of characters of a passage from a document, which every encoder can read whole
 MAX_PASSAGE: Final = 1_000_000  #: maximum number of characters of a field of a passage
 MAX_DOCUMENT: Final = 64 * 1024 * 1024  #: maximum bytes of a document
+#: field of a passage -> its names in files, ours first: BEIR has "_id", IRCoT "paragraph_text", Pyserini "contents"
+NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"id": ("id", "_id"), "title": ("title",), "text": ("text", "paragraph_text", "contents"), "url": ("url",)}
+)
+_COLUMNS: Final = frozenset(name for names in NAMES.values() for name in names)
+_QUOTES: Final = 'put "..." around cells with tabs, quotes or line breaks, and double the quotes in them'
 
 #: a part of at most 16,000 characters, since the splitter's time grows with the square of a line and of the whole text
 _SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
@@ -77,9 +84,10 @@ _DIVIDING = re.compile(rf"(?=</?(?!(?:{_INLINE})(?![\w-]))[a-z]|<sup\b[^<>]*>\s*
 
 
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
-    """Read the passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
+    """Read the passages of a corpus: a file of JSONL, of Parquet or of tab-separated text, or a folder of documents.
 
-    A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}, or has "_id" as in BEIR. Other
+    A line of JSONL, plain or gzipped, is an object {"id", "title", "text", "url"}, or has other names of NAMES. Text
+    with tabs names these columns on its first line, and puts cells with quotes in quotes, as DPR's psgs_w100.tsv. Other
     fields and blank lines are skipped. Numbers become text. A title or url that is missing, null or NaN becomes "". A
     row whose text is null, NaN or blank is left out. leave_out: see `read_folder`.
     Raises InvalidInput, with file, line or row (from 1) and field, for broken JSON, a missing id or text, a value above
@@ -89,10 +97,14 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     if source.is_dir():
         yield from read_folder(source, leave_out=leave_out or log_left_out)
         return
-    unit, rows = ("row", _parquet(source)) if source.suffix.lower() == ".parquet" else ("line", _json_lines(source))
+    if source.suffix.lower() == ".parquet":
+        unit, rows = "row", _parquet(source)
+    else:
+        unit, rows = "line", _tab_separated(source) if _has_columns(source) else _json_lines(source)
     first_rows: dict[str, int] = {}
     for number, row in rows:
         where = f"{source}, {unit} {number}"
+        row = _renamed(row)
         if "text" in row and is_blank(_as_text(row["text"], name="text", where=where)):
             (leave_out or log_left_out)(f"{unit} {number}", "it has no text")
             continue
@@ -101,6 +113,38 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
             message = f"{where}: {passage.id!r} was used before, on {unit} {first}"
             raise InvalidInput(message, field="id", remedy="give every passage an id of its own")
         yield passage
+
+
+def _columns(line: str) -> list[str]:
+    return [name.strip().lower() for name in line.rstrip("\r\n").replace('"', "").split("\t")]
+
+
+def _has_columns(path: Path) -> bool:
+    """Whether the first line names columns with tabs between them. Raises InvalidInput."""
+    _, raw = next(lines(path))
+    columns = _columns(raw.decode("utf-8", "replace"))
+    return len(columns) > 1 and not {*columns}.isdisjoint((*NAMES["id"], *NAMES["text"]))
+
+
+def _tab_separated(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    csv.field_size_limit(MAX_LINE)  # for the whole process; by default a cell has at most 131,072 characters
+    rows = csv.reader((decoded(raw) for _, raw in lines(path, blank=True)), delimiter="\t", strict=True)
+    columns, number = list[str](), 1
+    try:
+        for cells in rows:
+            if columns and any(cells):
+                if len(cells) != len(columns):
+                    raise InvalidInput(f"has {len(cells)} cells for {len(columns)} columns", remedy=_QUOTES)
+                yield number, dict(zip(columns, cells, strict=True))
+            elif any(cells):
+                columns = _columns("\t".join(cells))
+                if len({*columns}) < len(columns):
+                    raise InvalidInput("names a column twice", remedy="name every column once")
+            number = rows.line_num + 1
+    except (csv.Error, InvalidInput) as error:
+        message = f"{path}, line {number} {error.message if isinstance(error, InvalidInput) else error}"
+        remedy = error.remedy if isinstance(error, InvalidInput) else _QUOTES
+        raise InvalidInput(message, field="corpus", remedy=remedy) from error
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -117,7 +161,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [name for name in file.schema_arrow.names if name in ("id", "_id", "title", "text", "url")]
+            columns = [name for name in file.schema_arrow.names if name in _COLUMNS]
             if twice := [name for name in columns if columns.count(name) > 1]:
                 raise InvalidInput(f"{path} has {twice[0]!r} twice", field=twice[0], remedy="name every column once")
             rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
@@ -126,9 +170,14 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
 
 
+def _renamed(row: Mapping[str, object]) -> Mapping[str, object]:
+    """The row with our names of its fields. Our own name has precedence."""
+    others = {name: used for name, names in NAMES.items() for used in names[:0:-1] if used in row}
+    return {**{name: row[used] for name, used in others.items()}, **row} if others else row
+
+
 def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
-    row = {"id": row.get("_id"), **row}
-    values = {name: _as_text(row.get(name), name=name, where=where) for name in ("id", "title", "text", "url")}
+    values = {name: _as_text(row.get(name), name=name, where=where) for name in NAMES}
     for name in ("id", "text"):
         if not values[name].strip():
             fault = "is missing" if row.get(name) is None else f"is {row[name]!r:.80}"

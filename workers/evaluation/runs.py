@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.reward import FAMILIES, judged
-from ragbandit.router.offline.logs import cells
+from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, judged
+from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
@@ -27,6 +27,7 @@ Piece = TypeVar("Piece")
 
 FAMILY_NAMES = tuple(sorted(FAMILIES))
 _OTHER_FILE = "name another file with --answers"
+_NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +52,12 @@ def read_questions(
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
     def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        answers = cells.converted(cells.gold, entry.get("answers"), field="answers")
+        answers = answers_of(entry, published=family not in OWN_FAMILIES)
         gold = dict[str, Any]()
-        if answers is None and not unlabelled and remedy:
-            raise InvalidInput(
-                "this question has no right answers, and there is no judge", field="answers", remedy=remedy
-            )
-        if answers is not None or not unlabelled:
+        if answers is None and not unlabelled:
+            reason = "this question has no right answers" + (", and there is no judge" if remedy else "")
+            raise InvalidInput(reason, field="answers", remedy=remedy or _NO_ANSWERS)
+        if answers is not None:
             judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
             gold = {"answers": answers}
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)

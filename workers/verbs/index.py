@@ -25,7 +25,7 @@ RetrieverOption = Annotated[
 
 def build(
     *,
-    corpus: Annotated[Path, typer.Option(help="JSONL or Parquet with id, title and text, or a folder of documents")],
+    corpus: Annotated[Path, typer.Option(help="JSONL, Parquet or TSV with id, title, text; or a folder of documents")],
     retriever: RetrieverOption = None,
     index_name: IndexOption = None,
     config: ConfigOption = None,

@@ -27,7 +27,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, cells, checked
-from ragbandit.router.offline.logs.records import nested, records
+from ragbandit.router.offline.logs.question_forms import question_records
+from ragbandit.router.offline.logs.records import nested
 from ragbandit.router.policies import built_in_policies, make_policy
 from ragbandit.router.policies.algorithms.classifiers import TableClassifier, free_folder
 from ragbandit.router.policies.draw import seed_of
@@ -74,14 +75,14 @@ def question_rows(
     kind: str = "row",
     bad: list[BadRow] | None = None,
 ) -> list[tuple[int, Row]]:
-    """Call `make` for the first `limit` records, or for all. Returns (line, row) pairs.
+    """Call `make` for the first `limit` records, or for all. Returns (line, row) pairs. Forms: see `question_forms`.
 
     bad: receives unusable records; None to raise InvalidInput with the field "<file>:<line> <key>" for the first one.
     """
     rows: list[tuple[int, Row]] = []
     line_of: dict[str, int] = {}
     with rereadable(path) as readable:
-        for number, parse in records(readable, keys=("question", "id")):
+        for number, parse in question_records(readable):
             if limit is not None and len(rows) == limit:
                 break
             with _leaving_out(bad, path=path, line=number):

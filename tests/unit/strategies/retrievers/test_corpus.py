@@ -470,3 +470,48 @@ def test_passages_of_a_file(tmp_path):
     build_index(rows, tmp_path / "i")
     hits = asyncio.run(Bm25Retriever(tmp_path / "i").search("text", k=100))
     assert sorted((hit.passage for hit in hits), key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
+
+
+def test_passages_of_dpr_are_read(tmp_path):
+    """Text with tabs names its columns, in any order; quoted cells keep quotes, tabs and line breaks."""
+    rows = (
+        'id\ttext\ttitle\n1\t"Aaron (or ""Ahärôn"")\tis\na prophet"\tAaron\n2\t \tBlank\n3\tHe said 5\'10" once.\t""\n'
+    )
+    file = tmp_path / "psgs_w100.tsv.gz"
+    file.write_bytes(gzip.compress(rows.encode()))
+    left = []
+    assert list(read_corpus(file, leave_out=lambda *pair: left.append(pair))) == [
+        Passage(id="1", title="Aaron", text='Aaron (or "Ahärôn")\tis\na prophet'),
+        Passage(id="3", title="", text="He said 5'10\" once."),
+    ]
+    assert left == [("line 4", "it has no text")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id\ttext\n1\tone\ttwo\n", "line 2 has 3 cells for 2 columns"),
+        ('id\ttext\n1\tone\n2\t"two\n', "line 3 unexpected end of data"),
+        ("id\ttext\ttext\n1\ta\tb\n", "line 1 names a column twice"),
+        ("id\ttitle\n1\tone\n", "line 2: 'text' is missing"),
+        ("text\ttitle\nWords\tone\n", "line 2: 'id' is missing"),
+        ("1\tone\ttwo\n", "line 1 is not JSON"),
+    ],
+)
+def test_faults_of_text_with_tabs_name_the_line(tmp_path, text, message):
+    """A file without names of columns, a row with other cells, and an open quote are errors."""
+    file = tmp_path / "corpus.tsv"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        list(read_corpus(file))
+
+
+def test_other_names_of_the_text_are_read(tmp_path):
+    """IRCoT calls the text paragraph_text, Pyserini contents; our own name has precedence."""
+    rows = [
+        {"id": 1, "title": "T", "paragraph_text": "p"},
+        {"id": 2, "contents": "c"},
+        {"_id": "no", "id": 3, "contents": "no", "text": "t"},
+    ]
+    file = write_rows(tmp_path / "corpus.jsonl", *(json.dumps(row).encode() for row in rows))
+    assert [(row.id, row.text) for row in read_corpus(file)] == [("1", "p"), ("2", "c"), ("3", "t")]

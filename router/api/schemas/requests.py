@@ -107,16 +107,14 @@ KEY_HEADER: Final = "Idempotency-Key"
 COMPLETION_PREFIX: Final = "chatcmpl-"
 #: the same of a message in Anthropic's form
 MESSAGE_PREFIX: Final = "msg_"
-#: the same of a response
-RESPONSE_PREFIX: Final = "resp_"
-
-_PREFIXES: Final = (COMPLETION_PREFIX, MESSAGE_PREFIX, RESPONSE_PREFIX)
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id: `sent` without the prefix of chat completions, messages or responses, if it has one."""
-    prefix = next((prefix for prefix in _PREFIXES if sent.startswith(prefix)), "")
-    return sent.removeprefix(prefix)
+    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix.
+
+    The id of a response is the decision's id, prefix included.
+    """
+    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
 
 
 DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]

@@ -176,10 +176,10 @@ def test_thumbs_that_may_be_another_scale(there):
 
 
 def test_names_for_people_and_names_with_dots(there):
-    """Columns may have names for people, names in a path may have dots, and ids may have the prefix of any door."""
+    """Columns may have names for people, names in a path may have dots, and ids may have the prefix of a completion or message."""
     world, take = there
     one, two, three, four = decided(world, 4)
-    assert take(f"Decision ID,Rating\nresp_{one.id},1\n".encode())[0] == 0
+    assert take(f"Decision ID,Rating\n{one.id},1\n".encode())[0] == 0
     value = {"gen_ai.evaluation": {"score.value": 1}}
     rows = [{"trace_id": f"msg_{two.id}", "attributes": {"gen_ai.evaluation.score.value": 0}}]
     rows += [{"trace_id": f"chatcmpl-{three.id}", "attributes": value}, {"trace_id": four.id, "attributes": 3}]

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from ragbandit.strategies.arms.notes import AdaptiveNoteParams
 from ragbandit.strategies.registry import built_in_arms
 from tests.support import command
 from tests.support.logs.log_rows import write_json
@@ -69,4 +70,4 @@ def test_an_arm_answers(rows, arm):
 
 def test_a_note_without_comparison_is_extended_to_the_last_round(rows):
     """With `keep: every` no update is compared or dropped, so only the cap on rounds ends the note."""
-    assert rows["adaptive_note_every"][1]["stop_reason"] == "max_rounds"
+    assert rows["adaptive_note_every"][1]["steps"] == 1 + AdaptiveNoteParams().updates

@@ -162,7 +162,9 @@ def test_a_connection_whose_pipeline_broke_is_closed(postgres_url, monkeypatch, 
     def broken(driver):
         with psycopg.Connection.pipeline(driver) as pipeline:
             yield pipeline
-            driver.pgconn.send_query_params(b"SELECT 1", None)  # its result is never read
+        driver.pgconn.enter_pipeline_mode()
+        driver.pgconn.send_query_params(b"SELECT 1", None)
+        driver.pgconn.exit_pipeline_mode()  # fails, since the result was not read
 
     with closing(Database(postgres_url)) as database:
         with monkeypatch.context() as patch:

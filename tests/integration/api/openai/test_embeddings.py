@@ -147,6 +147,7 @@ def test_embeddings_wait_only_in_a_short_queue(world):
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(client.post, "/v1/embeddings", json=TEXTS) for _ in range(16)]
         refused = [done.result() for done in itertools.islice(as_completed(waiting), 6)]
+        until(lambda: len(server.seen) - calls >= 2)
         assert len(server.seen) - calls == 2
         is_open.set()
     assert [(answer.status_code, answer.headers["retry-after"]) for answer in refused] == [(429, "1")] * 6
@@ -157,8 +158,8 @@ def test_late_embeddings_cost_the_estimate(world, monkeypatch):
     """A call that the time limit ends is a 504 and costs the estimate."""
     keyed, server = world
     router = keyed.service.router
-    server.replies = lambda: Scripted(delay_s=3.0)
-    limited = router.settings.budget.model_copy(update={"seconds": 0.3})
+    server.replies = lambda: Scripted(delay_s=20.0)
+    limited = router.settings.budget.model_copy(update={"seconds": 2.0})
     monkeypatch.setattr(router, "settings", router.settings.model_copy(update={"budget": limited}))
     before = dollars(keyed)
     answer = keyed.client(tenant="other").post("/v1/embeddings", json=TEXTS)

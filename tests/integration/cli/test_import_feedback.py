@@ -176,7 +176,7 @@ def test_thumbs_that_may_be_another_scale(there):
 
 
 def test_names_for_people_and_names_with_dots(there):
-    """Columns may have names for people, names in a path may have dots, and ids may have the prefix of a completion or message."""
+    """Columns may have names for people, names in a path may have dots, and ids may have the prefix of a chat."""
     world, take = there
     one, two, three, four = decided(world, 4)
     assert take(f"Decision ID,Rating\n{one.id},1\n".encode())[0] == 0

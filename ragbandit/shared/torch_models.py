@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.shared.errors import ConfigError, required_module
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: model types with an encoder and a decoder whose encoder transformers can load without the decoder
+_T5_TYPES: Final = frozenset({"t5", "mt5", "umt5"})
 
 
 def device_of(device: str, *, field: str) -> str:
@@ -61,6 +64,26 @@ def load_model(kind: str, folder: Path, *, field: str, **options: object) -> Any
         logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
+
+
+def load_encoder(folder: Path, *, field: str, **options: object) -> Any:
+    """Load a model that reads texts: one without a decoder, or only the encoder of a T5 model (T5, FLAN-T5, mT5, UMT5).
+
+    Raises ConfigError as `load_model`, and for other models with a decoder of their own (BART).
+    """
+    config = load_model("AutoConfig", folder, field=field)
+    if config.model_type in _T5_TYPES:
+        return load_model("AutoModelForTextEncoding", folder, field=field, **options)
+    if config.is_encoder_decoder:
+        fault = f"the model in {folder} has a decoder besides its encoder, and is no T5 model ({config.model_type})"
+        remedy = "give an encoder (DistilBERT, BERT, RoBERTa), or a T5 model, whose encoder is used"
+        raise ConfigError(fault, field=field, remedy=remedy)
+    return load_model("AutoModel", folder, field=field, **options)
+
+
+def has_first_token(model: Any) -> bool:
+    """Whether the state of the first token stands for the text. T5 has no such token: the mean of all states does."""
+    return model.config.model_type not in _T5_TYPES
 
 
 def packed_linear(weight: "Tensor", bias: "Tensor | None", *, rows: int) -> "Callable[[Tensor], Tensor] | None":

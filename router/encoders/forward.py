@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.int8 import Int8Linear, Ranges, rounded_range
 from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
-from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
+from ragbandit.shared.torch_models import device_of, load_encoder, packed_linear, precision_of
 
 if TYPE_CHECKING:
     import torch
@@ -329,11 +329,11 @@ class DistilBertForward(Forward):
 
 
 class AnyForward(Forward):
-    """Any encoder that AutoModel can load; every padded batch is one call."""
+    """Any encoder that `load_encoder` loads; every padded batch is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
-        model = load_model("AutoModel", folder, field="encoder.model")
+        model = load_encoder(folder, field="encoder.model")
         self._model = model.to(device=device, dtype=getattr(self._torch, precision)).eval()
         self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
         self.max_tokens = getattr(model.config, "max_position_embeddings", 512)

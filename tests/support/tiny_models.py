@@ -54,12 +54,26 @@ def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
     return str(_placed(files))
 
 
-#: architecture -> its config; no rows can be written with the last one
+#: architecture -> its config: four that only decode, of which the last cannot write in rows; two with an encoder
 WRITERS = {
     "llama": {"num_key_value_heads": 2},
     "gpt2": {},
     "mistral": {"num_key_value_heads": 2, "sliding_window": 64},
     "mamba": {},
+    "t5": {
+        "d_kv": 8,
+        "d_ff": 48,
+        "num_decoder_layers": 2,
+        "feed_forward_proj": "gated-gelu",
+        "decoder_start_token_id": 0,
+    },
+    "bart": {
+        **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
+        **{f"{side}_attention_heads": 4 for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_dim": 48 for side in ("encoder", "decoder")},
+        "decoder_start_token_id": 0,
+        "forced_eos_token_id": None,
+    },
 }
 _WORDS = 80
 
@@ -71,7 +85,7 @@ def tiny_writer(architecture: str, *, seed: int = 0, positions: int = 512, words
     words: further words of its vocabulary. positions: the longest text, in tokens
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     names = ["</s>", "<unk>", *(f"w{number}" for number in range(_WORDS)), *words]
     vocabulary = {name: number for number, name in enumerate(names)}
@@ -90,13 +104,20 @@ def tiny_writer(architecture: str, *, seed: int = 0, positions: int = 512, words
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config)
+        model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config)
         for weight in model.parameters():
             if weight.dim() == 2:
                 torch.nn.init.normal_(weight, std=0.3)
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = BertPreTokenizer()
+    if config.is_encoder_decoder:
+        tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     return _whole(model, config=config, tokenizer=tokenizer, settings={"eos_token": "</s>", "unk_token": "<unk>"})
+
+
+def tiny_t5() -> str:
+    """The path of a Hugging Face folder of a random T5 with encoder and decoder, which reads the encoders' words."""
+    return tiny_writer("t5", words=tuple(dict.fromkeys(_SENTENCE.split())))
 
 
 #: tokens of a pair in a tiny cross-encoder: BERT gives each text half of them, after three special tokens

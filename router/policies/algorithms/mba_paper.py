@@ -1,4 +1,4 @@
-"""MBA-RAG as published: fine-tunes all of DistilBERT, one question per step (arXiv 2412.01572, section 3).
+"""MBA-RAG as published: fine-tunes all of DistilBERT, one question per step (arXiv 2412.01572, section 2).
 
 The paper and the authors' code differ; params choose between them (docs/training.md). Intended differences to both:
 the network decides without dropout, because the authors' dropout adds exploration with unknown propensities; heads

@@ -1,7 +1,9 @@
 """The network of the fine-tuned policies: DistilBERT with one linear head per arm. All weights are trained.
 
 The architecture is Hugging Face's DistilBertForSequenceClassification: the last state of the first token, a square
-linear layer ("pre") with ReLU and dropout, and a row of weights per arm. AutoModel may also load other encoders.
+linear layer ("pre") with ReLU and dropout, and a row of weights per arm. Other encoders are used in the same way. T5's
+encoder has no first token that stands for the text, so the mean of its last states takes that state's place, as in
+Sentence-T5 (Ni et al. 2022, section 3.1).
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from ragbandit.router.encoders.forward import TruncatingTokenizer
 from ragbandit.router.policies.base import Arrays
 from ragbandit.router.policies.finetuned.params import HEAD, MODEL, ReadingParams
 from ragbandit.shared.errors import ConfigError, PolicyFault
-from ragbandit.shared.torch_models import load_model
+from ragbandit.shared.torch_models import has_first_token, load_encoder
 from ragbandit.shared.types import Features
 
 #: precision -> relative rounding error of one number
@@ -43,9 +45,11 @@ class Reader:
         self.folder, self.device = folder, device
         self.reading = reading
         with self.at_work(0):  # fixed seed, because layers that the checkpoint lacks must be equal in all processes
-            module = load_model("AutoModel", folder, field=MODEL, attn_implementation="eager")
+            module = load_encoder(folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
+        #: whether a text is the last state of its first token, instead of the mean of the states of all its tokens
+        self.reads_first = has_first_token(self.module)
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
         if reading.max_tokens > longest:
@@ -158,8 +162,10 @@ class Network:
 
     def _hidden(self, texts: Sequence[str], pre: Tensor, *, train: bool) -> Tensor:
         """Input of the heads: (texts, width), float32, >= 0. train: whether to apply dropout."""
-        states = self.encoder.train(train)(**self.reader.batch(texts)).last_hidden_state  # (B, T, d)
-        out = torch.relu(torch.nn.functional.linear(states[:, 0], pre[:, :-1], pre[:, -1]))
+        batch = self.reader.batch(texts)
+        states = self.encoder.train(train)(**batch).last_hidden_state  # (B, T, d)
+        pooled = states[:, 0] if self.reader.reads_first else _mean(states, mask=batch["attention_mask"])  # (B, d)
+        out = torch.relu(torch.nn.functional.linear(pooled, pre[:, :-1], pre[:, -1]))
         return torch.nn.functional.dropout(out, self.reader.dropout, training=train).float()
 
     def head(self, arm: str) -> Tensor:
@@ -195,6 +201,12 @@ class Network:
     @staticmethod
     def _with_moments(weights: Tensor) -> Tensor:
         return torch.stack([weights, torch.zeros_like(weights), torch.zeros_like(weights)])
+
+
+def _mean(states: Tensor, *, mask: Tensor) -> Tensor:
+    """Mean of the states of real tokens: states (B, T, d), mask (B, T) with 0 for padding -> (B, d), float32."""
+    real = mask.unsqueeze(-1).float()  # (B, T, 1)
+    return (states.float() * real).sum(1) / real.sum(1).clamp(min=1.0)
 
 
 def dropout_seed(seed: int, *, step: int) -> int:

@@ -19,7 +19,7 @@ EXAMPLE: Final[dict[str, Json]] = {"max_tokens": 16, "threads": 1, "learning_rat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadingParams(PolicyParams):
-    #: folder or hub name of the encoder that training starts from
+    #: folder or hub name of the encoder that training starts from; of a T5 model the encoder is used
     model: Text = DEFAULT_ENCODER
     #: largest number of tokens of a question; further tokens are cut off
     max_tokens: Annotated[int, Field(ge=3, le=10**9)] = 256

@@ -31,6 +31,8 @@ class ArmParams:
     __slots__ = ()
     #: preset -> param -> value. The user's own values of params take precedence
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+    #: params of later releases with their defaults, at which they are not recorded: the arm stays the same arm
+    later: ClassVar[Mapping[str, Json]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +84,9 @@ class ParamsArm(Generic[Params]):
         # Values are not converted, because outcomes record the params, and an int must not become a float.
         check_values(self.kind, given=params, where=f"arms.{self.name}")
         self._params = self.kind(**{**self.kind.presets.get(params.get("preset", ""), {}), **params})
-        self.params: Mapping[str, Json] = MappingProxyType(asdict(self._params))  # type: ignore[call-overload]
+        values: dict[str, Json] = asdict(self._params)  # type: ignore[call-overload]
+        later = {name for name, default in self.kind.later.items() if values[name] == default}
+        self.params: Mapping[str, Json] = MappingProxyType({name: values[name] for name in values if name not in later})
 
 
 Prompted = TypeVar("Prompted", bound=PromptParams)

@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.model_servers.efforts import Effort, sent_effort
@@ -53,6 +52,8 @@ class ModelParams(ArmParams):
     #: reasoning effort, sent as `reasoning_effort` unless the request has its own; None sends nothing
     effort: Effort | None = None
 
+    later: ClassVar = {"effort": None}
+
 
 class Model(ParamsArm[ModelParams]):
     """Sends the question to a model as it is, without a search and without a prompt around it: 0 steps.
@@ -71,9 +72,7 @@ class Model(ParamsArm[ModelParams]):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        if self._params.effort is None:  # outcomes record the params, and releases without `effort` have the same arm
-            self.params = MappingProxyType({name: self.params[name] for name in self.params if name != "effort"})
-        else:
+        if self._params.effort is not None:
             self.needs = self.needs | {"chat"}
         parts = {"demonstrations": (), "passage": "", "body": "{question}", "prefix": ""}
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]

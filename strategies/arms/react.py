@@ -35,8 +35,12 @@ def parsed_action(text: str) -> Action | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReactParams(ReaderParams):
-    #: "paper" has ReAct's numbers. With "chat" the reader writes a paragraph, but an answer in finish[...] stays short
+    #: "paper" has ReAct's numbers, and an empty answer if the turns end. With "chat" the reader writes a paragraph, but
+    #: what is in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
+    #: answer if the turns end without finish[...]. "read": a reader answers from the passages. "empty": it is empty and
+    #: counts as wrong, as in the paper
+    unfinished: Literal["read", "empty"] = "read"
     turns: Count = 4
     passages_per_search: Count = 3
     passages: Count = 8  #: maximum number of passages kept in all searches together; passages found later are dropped
@@ -44,10 +48,11 @@ class ReactParams(ReaderParams):
     turn_tokens: Count = 64
 
     presets: ClassVar = preset_table(
-        "max_tokens style turns passages_per_search passages sentences turn_tokens",
-        paper=(100, "direct", 7, 5, 35, 5, 100),
-        chat=(512, "long", 6, 4, 20, 4, 200),
+        "max_tokens style unfinished turns passages_per_search passages sentences turn_tokens",
+        paper=(100, "direct", "empty", 7, 5, 35, 5, 100),
+        chat=(512, "long", "read", 6, 4, 20, 4, 200),
     )
+    later: ClassVar = {"unfinished": "read"}
 
 
 class React(PromptedArm[ReactParams]):
@@ -56,16 +61,16 @@ class React(PromptedArm[ReactParams]):
     search[topic] shows the first sentences of the best passage and the titles of the others. A passage whose title is
     the topic counts as the best. lookup[word] shows the next sentence with the word in the passages found so far.
     finish[answer] ends the arm. If a turn has no action, one more call asks only for the action; each call without an
-    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], a reader
-    answers from the passages. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without
-    an action, "budget_rounds" if the budget does not allow another search, "empty_answer".
+    action is a "parse_failed" in the trace. Only a search is a step. If the turns end without finish[...], the param
+    `unfinished` decides. Stop reasons: "finished", "max_turns", "no_action" after two turns in a row without an action,
+    "budget_rounds" if the budget does not allow another search, "empty_answer".
 
     Differences to the paper's code: an empty action does not crash; lookup reads all passages found, not only the
-    latest; if the turns exceed the model's context, the oldest are dropped; if the turns end without finish[...], the
-    paper's answer is empty.
+    latest; if the turns exceed the model's context, the oldest are dropped.
     """
 
     arm: ClassVar[str] = "react"
+    example: ClassVar = {"unfinished": "read"}  # the contract wants an answer, whatever the model writes
     kind = ReactParams
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
@@ -146,6 +151,8 @@ class React(PromptedArm[ReactParams]):
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
     async def _answer_unfinished(self, question: str, *, stop_reason: str, run: Run, library: "_Library") -> Answer:
+        if self._params.unfinished == "empty":
+            return Answer(text="", stop_reason=stop_reason)
         if not library.pool.passages:
             k, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=k, cap=cap)

@@ -57,6 +57,6 @@ def test_the_contract_is_checked_with_other_values_than_the_defaults(name):
     """The params with which the contract is checked are all of an arm's params, none at its default."""
     arm = made(name, **example(name))
     for field in fields(ARMS[name].kind):
-        if field.name != "templates":
+        if field.name not in ("templates", "unfinished"):  # without an answer an arm has not kept the contract
             default = field.default_factory() if callable(field.default_factory) else field.default
             assert arm.params[field.name] != default, field.name

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -97,3 +98,23 @@ def test_react_says_what_is_allowed():
 def test_an_action_is_read_as_it_is_meant(text, action):
     """Case, spaces, brackets inside, round brackets, quotes and a missing end are forgiven; prose is no action."""
     assert parsed_action(text) == action
+
+
+def test_turns_that_end_without_an_answer():
+    """`unfinished` decides: a reader answers from the passages, or the answer is empty, as in the paper's preset."""
+    script = ["Thought.\nAction 1: search[Jaws]", "More.\nAction 2: search[Spielberg]", "Cincinnati"]
+    reading = outcome_of(React(turns=2), ScriptedGenerator(script))
+    assert (reading.answer, reading.stop_reason, reading.cost.llm_calls) == ("Cincinnati", "max_turns", 3)
+    for arm in (React(turns=2, unfinished="empty"), React(preset="paper", turns=2)):
+        empty = outcome_of(arm, ScriptedGenerator(script[:2]))
+        assert (empty.status, empty.answer, empty.stop_reason) == ("answered", "", "max_turns")
+        assert (empty.steps, empty.cost.llm_calls) == (2, 2)
+        assert arm.params["unfinished"] == "empty"
+
+
+def test_a_param_of_a_later_release_is_recorded_if_it_is_set():
+    """At its default it is not recorded, so that an upgrade makes no other arm of a configured one."""
+    assert "unfinished" not in React().params
+    assert "unfinished" not in React(unfinished="read").params
+    assert "effort" not in Model(max_tokens=5).params
+    assert Model(effort="low").params["effort"] == "low"

@@ -29,7 +29,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
         "validate": f"{_VERBS}.validate:validate",
         "index": VerbGroup(
             "Build, describe and search passage indexes.",
-            {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},
+            {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search", "counts")},
         ),
     },
     "Run": {

@@ -25,8 +25,8 @@ FITTING: Final[dict[str, Json]] = {"epochs": 3, "batch": 8, "learning_rate": 5e-
 SETTINGS: Final[dict[str, dict[str, str]]] = {"mba_paper": {"RAGBANDIT_LEARNING__SNAPSHOTS_KEPT": "2"}}
 
 
-#: registry name -> its params other than the defaults, without the folder of a trained policy. Nets use one thread,
-#: since another number of threads rounds sums differently, and `verify` reports that
+#: registry name -> its params other than the defaults, without folders and files that are made first. Nets use one
+#: thread, since another number of threads rounds sums differently, and `verify` reports that
 PARAMS: Final[dict[str, dict[str, Json]]] = {
     "adaptive_rag": {"threads": 1},
     "conservative": {"incumbent": "single_step", "policy": "mba"},
@@ -34,6 +34,7 @@ PARAMS: Final[dict[str, dict[str, Json]]] = {
     "mba_paper": {"threads": 1, "device": "cpu", "total": 120},
     "mixture": {"first": "single_step", "second": "multi_step", "share": 0.5},
     "multi_label": {"threads": 1},
+    "popularity": {"threshold": 3.0},
 }
 
 
@@ -56,6 +57,11 @@ def prepared(
     if name in TRAINED:
         params = params | {"trained": str(data / "trained")}
         _train(name, data=data, questions=questions, ragbandit=ragbandit, console=console)
+    elif name == "popularity":
+        params = params | {"counts": str(data / "counts.json")}
+        data.mkdir(parents=True, exist_ok=True)
+        corpus = Path(__file__).with_name("corpus.jsonl")
+        ragbandit(["index", "counts", "--corpus", str(corpus), "--out", str(data / "counts.json")])
     elif name == "mba_paper":
         console.print(
             "mba_paper: a snapshot is 800 MB, so it learns in bursts, and to verify it takes minutes; "

@@ -77,6 +77,14 @@ def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def free_folder(folder: str | Path) -> Path:
+    """The path of a missing or empty folder. Raises ConfigError for a folder with files, which may be in use."""
+    path = Path(folder).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")
+    return path
+
+
 def replace_folder(target: Path, *, by: Path) -> None:
     """Replace a folder by another one on the same disk, and delete the old one. Raises OSError.
 

@@ -17,7 +17,7 @@ from ragbandit.router.offline.logs.tables import read_questions, read_table, tra
 
 def train_verb(
     *,
-    policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
+    policy: Annotated[str, typer.Option(help="adaptive_rag, multi_label or popularity")],
     table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
     out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
     questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,

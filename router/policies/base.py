@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -115,13 +116,18 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class TableTrained(Protocol):
+class TableTrained(Policy, Protocol):
     """A policy that `fit` trains on tables with the outcome of every arm. It does not learn from a ledger."""
 
-    def fit(
-        self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] | None = None
-    ) -> Mapping[str, Json]:
+    @property
+    def trained_arms(self) -> tuple[ArmName, ...]:
+        """The arms that it can choose; () if it is untrained."""
+
+    def fit(self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] = ...) -> Mapping[str, Json]:
         """Train on these rows. Returns facts for a report. progress: called with (finished batches, all batches)."""
+
+    def save(self, folder: str | Path) -> str:
+        """Write the folder for the param `trained`. Returns a sha256. Raises InvalidInput before `fit`."""
 
 
 # The following functions read optional attributes of a policy, which are not in the protocol.
@@ -285,6 +291,7 @@ Text = Annotated[str, Field(min_length=1)]
 ArmParam = Annotated[ArmName, Field(min_length=1)]
 
 
+NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
 MULTI_STEP: Final = ArmName("multi_step")
 

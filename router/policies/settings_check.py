@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
 from ragbandit.router.policies.algorithms.classifiers import TableClassifier
-from ragbandit.router.policies.base import WHERE, Policy, schema_of
+from ragbandit.router.policies.base import WHERE, Policy, TableTrained, schema_of
 from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.policies")
@@ -85,7 +85,7 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str) -> None:
             remedy = f"use one of {', '.join(arms)}"
             raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
     for part, prefix in _with_inner(policy, where=where):
-        if isinstance(part, TableClassifier):
+        if isinstance(part, TableTrained):
             _check_training(part, arms=arms, field=f"{prefix}.trained")
 
 
@@ -96,14 +96,14 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
         yield from _with_inner(inner, where=f"{where}.params")
 
 
-def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
+def _check_training(policy: TableTrained, *, arms: Sequence[str], field: str) -> None:
     retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
-    if policy.params.get("trained") is None:
+    if not policy.trained_arms:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
         message = f"{policy.algorithm} is not trained, and does not learn from a log"
         raise ConfigError(message, field=field, remedy=f"{retrain}; then {setting}")
     unknown = [arm for arm in arms if arm not in policy.trained_arms]
-    if unknown:
+    if unknown and isinstance(policy, TableClassifier):  # the arms of `popularity` are params
         fault = "it would choose at random" if len(unknown) == len(arms) else "it would never choose them"
         message = f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}"
         remedy = f"give the arms the table's names, take those out, or train on a table that has them: {retrain}"

@@ -4,7 +4,7 @@ from ragbandit.router.policies import built_in_policies, make_policy
 from ragbandit.router.policies.base import PolicyParams
 from ragbandit.testing.params import other_params
 from ragbandit.testing.policies import Make
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_threshold, tiny_trained
 
 POLICIES = built_in_policies()
 #: the policies that run a transformer of their own
@@ -35,6 +35,8 @@ def _example(name: str) -> dict[str, object]:
         params["model"] = tiny_encoder()
     if name in ("adaptive_rag", "multi_label"):
         params["trained"] = tiny_trained(name)
+    if name == "popularity":
+        params |= {"counts": tiny_counts(), "trained": tiny_threshold()}
     return params
 
 

@@ -23,6 +23,7 @@ from tokenizers.processors import TemplateProcessing
 WIDTH, HIDDEN, LAYERS, HEADS, LONGEST = 32, 64, 2, 2, 40
 ARMS = ["no_retrieval", "single_step", "multi_step"]
 COSTS = [0.0, 1.0, 4.5]
+COUNTS = b'{"format": 1, "passages": 20, "mentions": {"dracula": 3, "paris": 9, "film director": 4}}'
 _SENTENCE = (
     "who what when where which wrote dracula born city river before after both film director paris of the is capital "
     "a in how many ?"
@@ -52,6 +53,21 @@ def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
     }
     files["ragbandit.json"] = json.dumps(described).encode()
     return str(_placed(files))
+
+
+@functools.cache
+def tiny_counts() -> str:
+    """The path of a file of mention counts, as `ragbandit index counts` writes it."""
+    return str(_placed({"counts.json": COUNTS}) / "counts.json")
+
+
+@functools.cache
+def tiny_threshold() -> str:
+    """The path of a folder with a threshold of `popularity`, as `ragbandit policy train` writes it."""
+    report = {"rows": 12, "used": 12, "threshold": 4.0, "popular_share": 0.5, "quality": 0.7}
+    counts = hashlib.sha256(COUNTS).hexdigest()
+    described = {"format": 1, "algorithm": "popularity", "counts": counts, "report": report}
+    return str(_placed({"ragbandit.json": json.dumps(described).encode()}))
 
 
 #: architecture -> its config: four that only decode, of which the last cannot write in rows; two with an encoder

@@ -30,12 +30,13 @@ from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, cells, che
 from ragbandit.router.offline.logs.question_forms import question_records
 from ragbandit.router.offline.logs.records import nested
 from ragbandit.router.policies import built_in_policies, make_policy
-from ragbandit.router.policies.algorithms.classifiers import TableClassifier, free_folder
+from ragbandit.router.policies.base import TableTrained
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files import free_folder
 from ragbandit.shared.json_lines import naming, rereadable
 from ragbandit.shared.types import (
     IMPORTED,
@@ -317,7 +318,7 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
 
 
 def trainable() -> list[str]:
-    return [name for name, kind in built_in_policies().items() if issubclass(kind, TableClassifier)]
+    return [name for name, kind in built_in_policies().items() if hasattr(kind, "fit")]
 
 
 def train(
@@ -345,9 +346,9 @@ def train(
         raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
     target = free_folder(out)
     classifier = make_policy(policy, params=params)
-    assert isinstance(classifier, TableClassifier)
+    assert isinstance(classifier, TableTrained)
     report = classifier.fit(rows, progress=progress)
-    return report | {"folder": str(target), "sha256": classifier.save(target)}
+    return {**report, "folder": str(target), "sha256": classifier.save(target)}
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

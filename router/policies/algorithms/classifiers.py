@@ -47,7 +47,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import whole_folder
+from ragbandit.shared.files import free_folder, whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -262,14 +262,6 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
         self._network = reader.network(seed=self.fitting.seed)
         self._network.fill(arrays)
-
-
-def free_folder(folder: str | Path) -> Path:
-    """The path of a missing or empty folder. Raises ConfigError for a folder with files, which may be in use."""
-    path = Path(folder).expanduser()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")
-    return path
 
 
 def _right(row: TableRow) -> list[ArmName]:

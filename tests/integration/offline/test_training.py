@@ -83,7 +83,10 @@ def test_questions_add_inductive_labels(run, table, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"--policy": "mba"}, "policy: 'mba' is not trained on tables (use one of adaptive_rag, multi_label)"),
+        (
+            {"--policy": "mba"},
+            "policy: 'mba' is not trained on tables (use one of adaptive_rag, multi_label, popularity)",
+        ),
         ({"--policy": "oracle"}, "policy: 'oracle' is not trained on tables"),
         ({"--table": "nowhere.jsonl"}, "nowhere.jsonl"),
         ({"--questions": "nowhere.jsonl"}, "nowhere.jsonl"),
@@ -110,7 +113,7 @@ def test_train_refuses_what_it_cannot_use(run, table, tmp_path, changes, named):
 
 def test_trainable_policies_are_those_that_fit():
     """`train` takes the built-in policies that learn from tables."""
-    assert trainable() == ["adaptive_rag", "multi_label"]
+    assert trainable() == ["adaptive_rag", "multi_label", "popularity"]
 
 
 @pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])

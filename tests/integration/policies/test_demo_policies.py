@@ -14,12 +14,15 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.policies import make_policy
 from tests.support.policies import POLICIES
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_trained
 
 HANDBOOK = Path(__file__).parents[3] / "examples" / "handbook"
 QUESTIONS = [json.loads(line) for line in (HANDBOOK / "questions.jsonl").read_text("utf-8").splitlines()]
 #: the real nets are too large for a unit test
 SMALL = {"mba_paper": {"model": tiny_encoder(), "max_tokens": 16}} | {key: {"max_tokens": 16} for key in TRAINED}
+
+#: files that are made before the policy runs
+MADE = {"popularity": {"counts": tiny_counts()}}
 
 
 def run(name, data, **more):
@@ -32,13 +35,22 @@ def run(name, data, **more):
 @pytest.mark.parametrize("name", POLICIES)
 def test_params_are_accepted(name):
     """The policy is made with the demo's params, and a folder if it is trained first."""
-    trained = {"trained": tiny_trained(name)} if name in TRAINED else {}
+    trained = {"trained": tiny_trained(name)} if name in TRAINED else MADE.get(name, {})
     params = PARAMS.get(name, {})
     policy = make_policy(name, params=params | trained | SMALL.get(name, {}))
     assert {key: policy.params[key] for key in params} == params
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - {*TRAINED}))
+def test_names_of_the_corpus_are_counted(tmp_path):
+    """`index counts` is called for `popularity` with the demo's corpus and the file that the params name."""
+    asked = []
+    policy = load(environ=run("popularity", tmp_path, ragbandit=asked.extend)).settings.policy
+    assert asked[:3] == ["index", "counts", "--corpus"]
+    assert Path(asked[3]).name == "corpus.jsonl"
+    assert policy.params == PARAMS["popularity"] | {"counts": asked[5]}
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {*TRAINED, *MADE}))
 def test_settings_read_back_as_they_were_meant(name, tmp_path):
     """The environment that the service is given names the policy with these very params, and no incumbent."""
     policy = load(environ=run(name, tmp_path)).settings.policy

@@ -17,7 +17,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.policies import POLICIES, maker
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_threshold, tiny_trained
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docs" / "policies.md"
@@ -71,6 +71,8 @@ def setting(tmp_path, monkeypatch):
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))
     (tmp_path / "trained" / "multi").symlink_to(tiny_trained("multi_label"))
+    (tmp_path / "trained" / "popularity").symlink_to(tiny_threshold())
+    (tmp_path / "counts.json").symlink_to(tiny_counts())
 
     def read(snippet):
         (tmp_path / "config.yaml").write_text(snippet)

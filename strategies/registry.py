@@ -20,8 +20,8 @@ _MET_BY: Mapping[Need, str] = {
     "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
     "generator.openai.logprobs: true",
     "entropy": "a local model",
-    "attention": "a local model",
-    "hidden_states": "a local model",
+    "attention": "a local model without an encoder",
+    "hidden_states": "a local model without an encoder",
     "trained_tokens": "a local model trained for this arm, with its tokens named in generator.trained_tokens",
 }
 

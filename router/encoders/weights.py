@@ -5,7 +5,8 @@ once, into the cache folder, to a Hugging Face folder with safetensors.
 """
 
 import hashlib
-import importlib
+import importlib.util
+import json
 import logging
 import os
 import shutil
@@ -14,10 +15,10 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
@@ -113,6 +114,22 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
     if folder is None and _hub_is_off() and name_or_path not in _WHEELS:
         raise _not_found(name_or_path, [f"no local path {name_or_path!r}", failure, _HUB_OFF], setting=setting)
     return folder is not None
+
+
+def config_at_hand(name_or_path: str) -> Mapping[str, Any]:
+    """The model's config.json, if it is on this disk without download or conversion; otherwise {}."""
+    local = Path(name_or_path).expanduser()
+    file: Path | None = local / "config.json"
+    if not local.exists():
+        if importlib.util.find_spec("huggingface_hub") is None or name_or_path.count("/") > 1:
+            return {}
+        file = _from_hub_cache(name_or_path)[0]
+        file = file and file / "config.json"
+    try:
+        config = json.loads(file.read_text("utf-8")) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def has_stand_in(name: str) -> bool:

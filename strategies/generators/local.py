@@ -19,20 +19,24 @@ if TYPE_CHECKING:
 
     from ragbandit.strategies.generators.static_batches import SequenceState
 
+#: capabilities of models without an encoder only
+DECODER_ONLY: Final[frozenset[Need]] = frozenset({"attention", "hidden_states"})
 _TAIL: Final = 8  #: number of tokens that are decoded in addition to a stop string
 
 
 class LocalGenerator(Generator):
-    """A causal Hugging Face language model in this process, from a folder with safetensors.
+    """A Hugging Face language model in this process, from a folder with safetensors.
 
+    A model with an encoder and a decoder (T5, FLAN-T5, BART) reads the whole prompt with its encoder, the prefix
+    included, and writes the text with its decoder. It offers no attention and no hidden states.
     precision: "auto" is bfloat16 if the processor multiplies it in hardware, otherwise float32.
     threads: number of torch threads. On a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (as in Self-RAG). They stay in the text, and
     their probabilities are returned, if `Request.want` has "trained_tokens".
     max_batch: maximum number of texts that are written concurrently; None for the device's default. Their attention
     keys and values for context_tokens tokens each must fit in memory. In bfloat16 a text may depend on the other texts.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model has an encoder (T5) or state
-    other than keys and values (Mamba).
+    Raises ConfigError if the folder, a package or the device is missing, or if the model has state other than keys and
+    values (Mamba).
     """
 
     max_batch: int
@@ -64,7 +68,9 @@ class LocalGenerator(Generator):
         self.max_batch = max_batch or {"cpu": 8, "cuda": 64}[self._device]
         self._ends = _end_tokens(self._model, self._tokenizer)
         # `generate` decodes greedily, because `sample_next` applies the sampling of a request.
-        self._model.generation_config = type(self._model.generation_config)()
+        self._model.generation_config = type(self._model.generation_config)(**_decoder_start(self._model))
+        if self._model.config.is_encoder_decoder:
+            self.capabilities = self.capabilities - DECODER_ONLY
         self._trained = _token_ids(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
@@ -244,11 +250,15 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
 
     tokenizer = load_model("AutoTokenizer", folder, field="generator.model")
     config = load_model("AutoConfig", folder, field="generator.model")
-    if config.is_encoder_decoder:
-        raise _unfit("it has an encoder")
-    model = load_model("AutoModelForCausalLM", folder, field="generator.model")
+    kind = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
+    model = load_model(kind, folder, field="generator.model")
     if model._is_stateful:  # noqa: SLF001 - transformers' own generate reads this flag
-        raise _unfit("its state is more than keys and values")
+        message = "the local generator cannot run this model: its state is more than keys and values"
+        remedy = (
+            'use a model with plain attention, serve the model and set generator.name to "openai", or run it in a '
+            "function or service of your own (arms callable and http)"
+        )
+        raise ConfigError(message, field="generator.model", remedy=remedy)
     model = model.to(device=device, dtype=dtype).eval()
     if device == "cpu":
         _pack(model)
@@ -258,12 +268,19 @@ def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrain
     return tokenizer, model
 
 
-def _unfit(reason: str) -> ConfigError:
-    remedy = (
-        'use a decoder with plain attention, serve the model and set generator.name to "openai", or run it in a '
-        "function or service of your own (arms callable and http)"
-    )
-    return ConfigError(f"the local generator cannot run this model: {reason}", field="generator.model", remedy=remedy)
+def _decoder_start(model: "PreTrainedModel") -> dict[str, int | None]:
+    """The tokens with which the decoder of a model with an encoder starts; {} for other models. Raises ConfigError."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    declared = model.generation_config
+    start = declared.decoder_start_token_id
+    if start is None:
+        start = getattr(model.config, "decoder_start_token_id", None)
+    if start is None:
+        message = "the model's config.json has no decoder_start_token_id"
+        remedy = "add it to config.json; for T5 it is pad_token_id"
+        raise ConfigError(message, field="generator.model", remedy=remedy)
+    return {"decoder_start_token_id": start, "forced_bos_token_id": declared.forced_bos_token_id}
 
 
 def _end_tokens(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:

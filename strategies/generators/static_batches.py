@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import (
     Cache,
     DynamicCache,
+    EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -255,12 +256,16 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         self._cache = DynamicCache()
 
     def run(self) -> None:
-        ids, mask = _padded([sequence.ids for sequence in self._batch], device=self._model.device)
+        has_encoder, start = self._model.config.is_encoder_decoder, self._model.generation_config
+        side: Literal["left", "right"] = "right" if has_encoder else "left"
+        ids, mask = _padded([sequence.ids for sequence in self._batch], side=side, device=self._model.device)
         config = GenerationConfig(
             max_new_tokens=max(sequence.request.max_tokens for sequence in self._batch),
             do_sample=False,
             pad_token_id=0,
-            prefill_chunk_size=_CHUNK,
+            prefill_chunk_size=None if has_encoder else _CHUNK,
+            decoder_start_token_id=start.decoder_start_token_id,
+            forced_bos_token_id=start.forced_bos_token_id,
         )
         # While the prompts are read, this hook drops expired texts; later `__call__` drops them.
         self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
@@ -268,7 +273,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             self._model.generate(
                 ids,
                 attention_mask=mask,
-                cache=self._cache,
+                cache=EncoderDecoderCache(self._cache, DynamicCache()) if has_encoder else self._cache,
                 generation_config=config,
                 logits_processor=[self],
                 stopping_criteria=[self._ended],
@@ -317,10 +322,13 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
         sequence.future.set_result(None)
 
 
-def _padded(texts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns (ids, attention mask), each of shape (texts, tokens), padded at the left."""
+def _padded(
+    texts: Sequence[Sequence[int]], *, side: Literal["left", "right"], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Returns (ids, attention mask), each of shape (texts, tokens), padded at this side: an encoder counts from 0."""
     width = max(map(len, texts))
     ids, mask = torch.zeros(2, len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):
-        ids[row, width - len(text) :], mask[row, width - len(text) :] = torch.tensor(text), 1
+        place = slice(len(text)) if side == "right" else slice(width - len(text), None)
+        ids[row, place], mask[row, place] = torch.tensor(text), 1
     return ids.to(device), mask.to(device)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
-from ragbandit.router.encoders.weights import at_hand, resolve
+from ragbandit.router.encoders.weights import at_hand, config_at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.shared.processes.this_process import end_with_parent
@@ -22,7 +22,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
-from ragbandit.strategies.generators.local import LocalGenerator
+from ragbandit.strategies.generators.local import DECODER_ONLY, LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.wrappers import PricedGenerator
@@ -55,7 +55,11 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
         return ScriptedGenerator.capabilities
     if settings.server is not None:
         return OpenAiGenerator.capabilities | ({"logprobs"} if settings.server.logprobs else set())
-    return LocalGenerator.capabilities | ({"trained_tokens"} if settings.trained_tokens else set())
+    trained = frozenset[Need]({"trained_tokens"} if settings.trained_tokens else ())
+    capabilities = LocalGenerator.capabilities | trained
+    # A model that is not on this disk yet is checked when it is loaded.
+    has_encoder = config_at_hand(settings.model).get("is_encoder_decoder") is True
+    return capabilities - DECODER_ONLY if has_encoder else capabilities
 
 
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:

@@ -15,7 +15,7 @@ from ragbandit.strategies.arms.cascade import Cascade, Check, Part
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
-from ragbandit.strategies.registry import generates, retrieves
+from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.reward_check import CheckProcess
@@ -116,6 +116,8 @@ class ArmLoader:
         chosen = self._settings.named_generators[arm.generator]
         loaded = self._generators.get(_key(chosen))
         generator, most_runs = loaded or self._stand_in(chosen)
+        if generates(strategy):  # a loaded model may offer less than its class, for example without attention
+            check_needs(strategy, name=strategy.name, capabilities=generator.capabilities)
         retriever = self._settings.named_retrievers[arm.retriever]
         return LoadedArm(
             strategy=strategy,

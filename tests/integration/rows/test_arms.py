@@ -34,27 +34,27 @@ CORPUS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """Each arm with its row of `evaluate` and its stored answer."""
-    folder = tmp_path_factory.mktemp("rows")
-    generator = {
-        "name": "local",
-        "model": tiny_writer("llama", positions=4096, words=REFLECTIONS),
-        "precision": "float32",
-        "context_tokens": 4096,
-        "trained_tokens": list(REFLECTIONS),
-    }
-    tree = {"data_dir": str(folder / "data"), "encoder": {"model": "hashing"}, "generator": generator, "arms": ARMS}
+def evaluated(folder, *, arms, strategy, generator):
+    """Arm -> (its row of `evaluate`, its stored answer)."""
+    generator = {"name": "local", "precision": "float32", "context_tokens": 4096, **generator}
+    tree = {"data_dir": str(folder / "data"), "encoder": {"model": "hashing"}, "generator": generator, "arms": arms}
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(tree))
     write_json(folder / "corpus.jsonl", CORPUS)
     write_json(folder / "questions.jsonl", [{"question": "Who made Jaws?", "answers": ["Spielberg"]}])
     command.run("index", "build", "--corpus", folder / "corpus.jsonl", "--config", config, code=0)
     given = ["--questions", folder / "questions.jsonl", "--answers", folder / "answers.jsonl", "--config", config]
-    done = command.run("evaluate", *given, "--strategy", "all", "--json")
+    done = command.run("evaluate", *given, "--strategy", strategy, "--json")
     stored = {row["arm"]: row for row in map(json.loads, (folder / "answers.jsonl").read_text().splitlines())}
     return {row["strategy"]: (row, stored[row["strategy"]]) for row in json.loads(done.stdout)}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Arm -> (its row of `evaluate`, its stored answer), for a model that only decodes."""
+    model = tiny_writer("llama", positions=4096, words=REFLECTIONS)
+    generator = {"model": model, "trained_tokens": list(REFLECTIONS)}
+    return evaluated(tmp_path_factory.mktemp("rows"), arms=ARMS, strategy="all", generator=generator)
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -71,3 +71,14 @@ def test_an_arm_answers(rows, arm):
 def test_a_note_without_comparison_is_extended_to_the_last_round(rows):
     """With `keep: every` no update is compared or dropped, so only the cap on rounds ends the note."""
     assert rows["adaptive_note_every"][1]["steps"] == 1 + AdaptiveNoteParams().updates
+
+
+def test_a_model_with_an_encoder_answers(tmp_path):
+    """FLAN-T5's kind of model, tiny and random, answers in the papers' three arms from its configuration."""
+    arms = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
+    rows = evaluated(tmp_path, arms=arms, strategy=",".join(arms), generator={"model": tiny_writer("t5")})
+    for arm in arms:
+        row, stored = rows[arm]
+        assert (row["questions"], row["failed"]) == (1, 0), row["failures"]
+        assert stored["answer"]
+        assert min(stored["cost"]["prompt_tokens"], stored["cost"]["completion_tokens"]) > 0

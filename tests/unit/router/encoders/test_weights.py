@@ -205,6 +205,22 @@ def test_what_is_at_hand(tmp_path, hub_cache, monkeypatch):
     assert not weights.at_hand("someone/elsewhere")
 
 
+def test_the_config_at_hand(tmp_path, hub_cache):
+    """The config of a folder and of a model in the hub's cache is read; without one, and if it is broken, it is {}."""
+    for folder, name in (
+        (put_in_hub_cache(hub_cache, "someone/here"), "someone/here"),
+        (make_model(tmp_path / "m"),) * 2,
+    ):
+        (folder / "config.json").write_text('{"is_encoder_decoder": true}')
+        assert weights.config_at_hand(str(name)) == {"is_encoder_decoder": True}
+    for broken in ("[]", "{", ""):
+        (tmp_path / "m" / "config.json").write_text(broken)
+        assert weights.config_at_hand(str(tmp_path / "m")) == {}
+    (tmp_path / "tiny.gguf").write_bytes(b"")
+    for name in ("someone/elsewhere", str(tmp_path / "tiny.gguf"), "not a name", "./nowhere"):
+        assert weights.config_at_hand(name) == {}
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -11,13 +11,16 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.steps import Style, read
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask, has_template, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+#: source of an arm's prompts: "paper" keeps structure, fields, criteria and number of demonstrations of the arm's paper
+#: in our own words, see docs/strategies.md; "ours" suits models of a few hundred million parameters, and chats
+PromptSource = Literal["ours", "paper"]
 
 
 def preset_table(names: str, **rows: tuple[Json, ...]) -> Mapping[str, Mapping[str, Json]]:
@@ -40,7 +43,8 @@ class PromptParams(ArmParams):
     """Params of arms that call a model.
 
     The preset "small" is for local models of a few hundred million parameters, "chat" for large chat models. The other
-    presets have the numbers of a paper, "flan" and "gpt" those of Adaptive-RAG.
+    presets have the numbers of a paper, "flan" and "gpt" those of Adaptive-RAG. An arm with the param `prompts` then
+    has the prompts of that paper too.
     """
 
     max_tokens: Count = 32
@@ -98,6 +102,8 @@ class PromptedArm(ParamsArm[Prompted]):
     needs: frozenset[Need] = frozenset({"completion", "stop"})
     #: purpose of a prompt in the arm -> name of its template. {param} is replaced by the value of this param
     prompts: ClassVar[Mapping[str, str]]
+    #: as `prompts`, for the param `prompts: paper`; a style without a template there keeps the one of `prompts`
+    paper_prompts: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
@@ -108,9 +114,23 @@ class PromptedArm(ParamsArm[Prompted]):
         self._passage_words: int = getattr(self._params, "passage_words", 350)
 
     def _template_names(self) -> dict[str, str]:
-        """Fill the params into `prompts`. {_long} becomes "_long" for the style "long", otherwise ""."""
-        marks = {**self.params, "_long": "_long" if self.params.get("style") == "long" else ""}
-        return {use: template.format_map(marks) for use, template in self.prompts.items()}
+        """Fill the params into `prompts`, and for `prompts: paper` into `paper_prompts`."""
+        marks = self._marks()
+        names = {use: template.format_map(marks) for use, template in self.prompts.items()}
+        if self._from_paper:
+            paper = {use: template.format_map(marks) for use, template in self.paper_prompts.items()}
+            names |= {use: name for use, name in paper.items() if has_template(name)}
+        return names
+
+    def _marks(self) -> dict[str, Json]:
+        """The params, {_long}: "_long" for a paragraph, otherwise "", and {_news}: "_news" for the style "news"."""
+        style = self.params.get("style")
+        is_long = style in ("long", "news")
+        return {**self.params, "_long": "_long" if is_long else "", "_news": "_news" if style == "news" else ""}
+
+    @property
+    def _from_paper(self) -> bool:
+        return getattr(self._params, "prompts", "ours") == "paper"
 
     async def _ask(
         self, use: str, fields: Mapping[str, str], *, run: Run, purpose: str | None = None, **options: Any

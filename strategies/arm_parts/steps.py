@@ -10,26 +10,31 @@ from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run
 
 #: form of a text with an answer. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends with
-#: "the answer is ..."; "long": a paragraph, which is the answer
-Style = Literal["direct", "reasoned", "long"]
-#: form of an answer from notes. "short": a few words on one line; "long": a paragraph
-AnswerStyle = Literal["short", "long"]
+#: "the answer is ..."; "long": a paragraph, which is the answer; "news": the same, asked in Chinese, for CRUD-RAG
+Style = Literal["direct", "reasoned", "long", "news"]
+#: form of an answer from notes. "short": a few words on one line; "long" and "news": a paragraph, see `Style`
+AnswerStyle = Literal["short", "long", "news"]
+
+
+def is_paragraph(style: Style | AnswerStyle) -> bool:
+    return style in ("long", "news")
 
 
 def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
-    return () if style == "long" else ("\n",)
+    return () if is_paragraph(style) else ("\n",)
 
 
 def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
-    return text.strip() if style == "long" else extract_answer(text)
+    return text.strip() if is_paragraph(style) else extract_answer(text)
 
 
-async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Passage, ...]:
-    """Search with the cleaned query, and add the hits to the pool. The trace records why passages are skipped.
+async def gather(run: Run, *, query: str, pool: PassagePool, k: int, clean: bool = True) -> tuple[Passage, ...]:
+    """Search with the query, and add the hits to the pool. The trace records why passages are skipped.
 
-    Returns the passages among the hits that are now in the pool, best first.
+    clean: whether to search without question words. Returns the passages among the hits that are now in the pool, best
+    first.
     """
-    cleaned = clean_query(query)
+    cleaned = clean_query(query) if clean else query.strip()
     if not cleaned:
         run.note_branch("search_skipped", "the query is empty after cleaning")
         return ()
@@ -44,10 +49,10 @@ async def gather(run: Run, *, query: str, pool: PassagePool, k: int) -> tuple[Pa
     return tuple(in_pool[hit.passage.id] for hit in hits if hit.passage.id in in_pool)
 
 
-async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1) -> None:
+async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: int = 1, clean: bool = True) -> None:
     """If a round is left, begin it and call `gather`. cap: the arm's own limit on rounds."""
     if not run.rounds_over and run.begin_round(cap=cap):
-        await gather(run, query=query, pool=pool, k=k)
+        await gather(run, query=query, pool=pool, k=k, clean=clean)
     else:
         run.note_branch("search_skipped", "the budget has no round")
 
@@ -76,8 +81,8 @@ async def read(
     """Ask the model for the answer, which also becomes the run's draft. Returns "" if the text has no answer.
 
     fields: values of the template's fields, by default only the question.
-    final: whether this call writes the arm's answer. If so, an answer of the style "long" is streamed. Answers of other
-    styles are not streamed, because they can change until the text ends.
+    final: whether this call writes the arm's answer. If so, a paragraph is streamed. Answers of other styles are not
+    streamed, because they can change until the text ends.
     showing: see `Showing`; `conversation` is True by default. Raises as `ask`.
     """
     showing.setdefault("conversation", True)
@@ -89,7 +94,7 @@ async def read(
             fields={"question": question} if fields is None else fields,
             max_tokens=max_tokens,
             stop=stops_of(style),
-            final=str.strip if final and style == "long" else None,
+            final=str.strip if final and is_paragraph(style) else None,
             **showing,
         )
     answer = answer_in(done.text, style=style)

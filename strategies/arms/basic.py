@@ -9,6 +9,7 @@ from ragbandit.strategies.arm_parts.prompted import (
     ParamsArm,
     PromptedArm,
     PromptParams,
+    PromptSource,
     ReaderParams,
     preset_table,
 )
@@ -24,10 +25,15 @@ from ragbandit.strategies.run import Answer, Run
 class NoRetrievalParams(PromptParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
+    prompts: PromptSource = "ours"
 
     presets: ClassVar = preset_table(
-        "max_tokens style", flan=(200, "direct"), gpt=(300, "reasoned"), chat=(512, "long")
+        "max_tokens style prompts",
+        flan=(200, "direct", "paper"),
+        gpt=(300, "reasoned", "paper"),
+        chat=(512, "long", "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):
@@ -37,6 +43,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
     retrieves: ClassVar[bool] = False
     kind = NoRetrievalParams
     prompts: ClassVar = {"answer": "recall_{style}"}
+    paper_prompts: ClassVar = {"answer": "paper_recall_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", or "empty_answer" if the model's text contains no answer."""
@@ -102,10 +109,15 @@ class Model(ParamsArm[ModelParams]):
 class SingleStepParams(ReaderParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     passages: Count = 3
+    prompts: PromptSource = "ours"
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages", flan=(200, "direct", 15), gpt=(300, "reasoned", 6), chat=(512, "long", 5)
+        "max_tokens style passages prompts",
+        flan=(200, "direct", 15, "paper"),
+        gpt=(300, "reasoned", 6, "paper"),
+        chat=(512, "long", 5, "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class SingleStep(PromptedArm[SingleStepParams]):
@@ -118,6 +130,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
     arm: ClassVar[str] = "single_step"
     kind = SingleStepParams
     prompts: ClassVar = {"read": "read_{style}"}
+    paper_prompts: ClassVar = {"read": "paper_read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
@@ -128,19 +141,22 @@ class SingleStep(PromptedArm[SingleStepParams]):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiStepParams(ReaderParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: what the prompt for a sentence asks for: a quotation from the passages, or a thought as in the paper
+    #: what the prompt for a sentence asks for: a quotation from the passages, or a thought. `prompts: paper` asks for a
+    #: thought
     think: Literal["quoted", "reasoned"] = "quoted"
     rounds: Count = 3
     passages_per_round: Count = 2
     passages: Count = 6  #: maximum number of passages kept in all rounds together; passages found later are dropped
     sentence_tokens: Count = 48
+    prompts: PromptSource = "ours"
 
     presets: ClassVar = preset_table(
-        "max_tokens style think rounds passages_per_round passages sentence_tokens",
-        flan=(200, "direct", "reasoned", 10, 6, 15, 200),
-        gpt=(300, "reasoned", "reasoned", 10, 3, 15, 300),
-        chat=(512, "long", "reasoned", 4, 3, 10, 128),
+        "max_tokens style think rounds passages_per_round passages sentence_tokens prompts",
+        flan=(200, "direct", "reasoned", 10, 6, 15, 200, "paper"),
+        gpt=(300, "reasoned", "reasoned", 10, 3, 15, 300, "paper"),
+        chat=(512, "long", "reasoned", 4, 3, 10, 128, "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class MultiStep(PromptedArm[MultiStepParams]):
@@ -156,6 +172,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
     arm: ClassVar[str] = "multi_step"
     kind = MultiStepParams
     prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
+    paper_prompts: ClassVar = {"think": "paper_think", "read": "paper_read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))

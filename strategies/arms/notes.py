@@ -2,7 +2,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Whole, preset_table
+from ragbandit.shared.types import Json
+from ragbandit.strategies.arm_parts.prompted import (
+    Count,
+    PassageParams,
+    PromptedArm,
+    PromptSource,
+    Whole,
+    preset_table,
+)
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, finished, gather, gather_once
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.passages import (
@@ -25,10 +33,14 @@ class NoteParams(PassageParams):
     style: AnswerStyle = "short"
     passages: Count = 3
     note_tokens: Count = 96  #: maximum number of tokens of the first call, which writes notes, a summary or verdicts
+    prompts: PromptSource = "ours"
 
     presets: ClassVar = preset_table(
-        "max_tokens style passages note_tokens", paper=(1280, "short", 5, 1280), chat=(512, "long", 5, 512)
+        "max_tokens style passages note_tokens prompts",
+        paper=(1280, "short", 5, 1280, "paper"),
+        chat=(512, "long", 5, 512, "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class _TwoStages(PromptedArm[NoteParams]):
@@ -42,7 +54,7 @@ class _TwoStages(PromptedArm[NoteParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
-        await gather_once(run, query=question, pool=pool, k=self._params.passages)
+        await gather_once(run, query=question, pool=pool, k=self._params.passages, clean=not self._from_paper)
         text = ""
         if pool.passages:
             limit, purpose = self._params.note_tokens, self._templates["stage"].name
@@ -63,6 +75,7 @@ class ChainOfNote(_TwoStages):
 
     arm: ClassVar[str] = "chain_of_note"
     prompts: ClassVar = {"stage": "chain_of_note", "read": "read_notes_{style}"}
+    paper_prompts: ClassVar = {"stage": "paper_chain_of_note", "read": "paper_read_notes_{style}"}
 
 
 class SelfRefine(_TwoStages):
@@ -70,6 +83,7 @@ class SelfRefine(_TwoStages):
 
     arm: ClassVar[str] = "self_refine"
     prompts: ClassVar = {"stage": "self_refine", "read": "read_notes_{style}"}
+    paper_prompts: ClassVar = {"stage": "paper_self_refine", "read": "paper_read_notes_{style}"}
 
 
 class SelfRerank(_TwoStages):
@@ -80,10 +94,12 @@ class SelfRerank(_TwoStages):
     """
 
     arm: ClassVar[str] = "self_rerank"
-    prompts: ClassVar = {"stage": "self_rerank", "read": "read_direct"}
+    prompts: ClassVar = {"stage": "self_rerank", "read": "read_{_reader}"}
+    paper_prompts: ClassVar = {"stage": "paper_self_rerank", "read": "paper_read_{style}"}
 
-    def _template_names(self) -> dict[str, str]:
-        return super()._template_names() | ({"read": "read_long"} if self._params.style == "long" else {})
+    def _marks(self) -> dict[str, Json]:
+        style = self._params.style
+        return {**super()._marks(), "_reader": "direct" if style == "short" else style}
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
         # The prompt may end with the beginning of the first verdict. So this prefix is parsed together with the reply.
@@ -122,12 +138,14 @@ class AdaptiveNoteParams(PassageParams):
     query_characters: Count | None = None  #: maximum number of characters of a search query; None for no limit
     note_tokens: Count = 96
     question_tokens: Count = 48  #: maximum number of tokens of the two new questions together
+    prompts: PromptSource = "ours"
 
     presets: ClassVar = preset_table(
-        "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",
-        paper=(1280, "short", 3, 15, 5, 500, 1280, 1280),
-        chat=(512, "long", 2, 10, 4, 500, 512, 128),
+        "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens prompts",
+        paper=(1280, "short", 3, 15, 5, 500, 1280, 1280, "paper"),
+        chat=(512, "long", 2, 10, 4, 500, 512, 128, "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
@@ -142,7 +160,8 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     Differences to the authors' code: passages seen before are always left out, not only near the cap; an update without
     a new passage, or with an unchanged note, fails without a comparison; no question is searched twice (the authors
     only ask for that in the prompt); a verdict that cannot be parsed means that the new note is not better, and is a
-    "parse_failed" in the trace; queries have no question words; decoding is greedy, not at temperature 0.1.
+    "parse_failed" in the trace; queries have no question words unless `prompts` is "paper"; decoding is greedy, not at
+    temperature 0.1.
     """
 
     arm: ClassVar[str] = "adaptive_note"
@@ -154,6 +173,13 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         "note_extend": "note_extend",
         "note_compare": "note_compare",
         "read": "read_notes_{style}",
+    }
+    paper_prompts: ClassVar = {
+        "note_first": "paper_note_first{_news}",
+        "ask": "paper_note_questions{_news}",
+        "note_extend": "paper_note_extend{_news}",
+        "note_compare": "paper_note_compare{_news}",
+        "read": "paper_read_notes_{style}",
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
@@ -191,7 +217,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return note, "max_rounds"
 
     async def _first_note(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        await gather(run, query=question, pool=pool, k=self._params.passages_per_round)
+        await gather(run, query=question, pool=pool, k=self._params.passages_per_round, clean=not self._from_paper)
         if not pool.passages:
             run.note_branch("first_note_skipped", "there is no passage")
             return ""
@@ -218,7 +244,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
             run.note_branch("query_cut", f"to {limit} of {len(query)} characters")
             query = query[:limit]
         earlier_count = len(pool.passages)
-        await gather(run, query=query, pool=pool, k=self._params.passages_per_round)
+        await gather(run, query=query, pool=pool, k=self._params.passages_per_round, clean=not self._from_paper)
         return pool.passages[earlier_count:]
 
     async def _extended(self, question: str, *, note: str, passages: Sequence[Passage], run: Run) -> str | None:

@@ -3,7 +3,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, Whole, preset_table
+from ragbandit.strategies.arm_parts.prompted import (
+    Count,
+    PromptedArm,
+    PromptSource,
+    ReaderParams,
+    Whole,
+    preset_table,
+)
 from ragbandit.strategies.arm_parts.steps import finished, gather
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.passages import PassagePool, parsed_yes_no
@@ -20,12 +27,14 @@ class SelfRagParams(ReaderParams):
     passages: Count = 6  #: maximum number of passages that are graded in all rounds together
     grade_tokens: Count = 6
     query_tokens: Count = 32
+    prompts: PromptSource = "ours"  #: "paper" has the graders and the rewriter of LangChain's graph
 
     presets: ClassVar = preset_table(
-        "max_tokens style rewrites regenerations passages_per_round passages grade_tokens query_tokens",
-        paper=(300, "reasoned", 3, 2, 4, 16, 16, 64),
-        chat=(512, "long", 1, 1, 4, 12, 16, 64),
+        "max_tokens style rewrites regenerations passages_per_round passages grade_tokens query_tokens prompts",
+        paper=(300, "reasoned", 3, 2, 4, 16, 16, 64, "paper"),
+        chat=(512, "long", 1, 1, 4, 12, 16, 64, "ours"),
     )
+    later: ClassVar = {"prompts": "ours"}
 
 
 class SelfRag(PromptedArm[SelfRagParams]):
@@ -53,6 +62,12 @@ class SelfRag(PromptedArm[SelfRagParams]):
         "useful": "self_rag_useful",
         "read_again": "self_rag_again{_long}",
         "rewrite": "self_rag_rewrite",
+    }
+    paper_prompts: ClassVar = {
+        "relevant": "paper_self_rag_relevant",
+        "supported": "paper_self_rag_supported",
+        "useful": "paper_self_rag_useful",
+        "rewrite": "paper_self_rag_rewrite",
     }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
@@ -93,7 +108,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         return None
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
-        fields = {"question": question, "tried": "; ".join(tried)}
+        fields = {"question": question, "tried": "; ".join(tried), "latest": tried[-1]}
         done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
         if not query:
@@ -102,7 +117,8 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
     async def _find(self, question: str, *, query: str, run: Run, graded: PassagePool) -> list[Passage]:
         earlier_count = len(graded.passages)
-        await gather(run, query=query, pool=graded, k=self._params.passages_per_round)
+        k = self._params.passages_per_round
+        await gather(run, query=query, pool=graded, k=k, clean=not self._from_paper)
         grade = partial(self._grade, "relevant", {"question": question}, run=run)
         new = graded.passages[earlier_count:]
         return [passage for passage in new if await grade(passages=[passage], about=passage.id)]

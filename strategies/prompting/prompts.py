@@ -2,13 +2,14 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import known_choices
@@ -19,7 +20,7 @@ from ragbandit.strategies.failures import PromptTooLong, QuestionTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, cut_words
 from ragbandit.strategies.run import Run
 
-_SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
+_SECTIONS = ("instructions", "examples", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULTILINE)
 #: a field is a word in braces, also in upper case: {Question} is a field, {"a": 1} is text
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
@@ -28,6 +29,7 @@ _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file wit
 _PACKAGE = "ragbandit.strategies.prompting"
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit` fills; the arm gives all other values
 _PASSAGE_FIELDS = ("number", "title", "text")
+_EXAMPLE_FIELDS = ("passages", "question", "thoughts", "answer")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,19 +155,64 @@ def _parse(name: str, *, text: str, where: str) -> Template:
     if not parts["body"]:
         raise ConfigError("the template has no section [body]", field=where, remedy="add a [body] with {question}")
     passage = "".join(parts["passage"]) or "{title}\n{text}"
-    unknown = [name for name in _FIELD.findall(passage) if name not in _PASSAGE_FIELDS]
-    if unknown:
-        allowed = ", ".join(f"{{{name}}}" for name in _PASSAGE_FIELDS)
-        fault = f"the section [passage] has the unknown field {{{unknown[0]}}}"
-        raise ConfigError(fault, field=where, remedy=f"allowed: {allowed}")
+    _check_fields("passage", passage, allowed=_PASSAGE_FIELDS, where=where)
     return Template(
         name=name,
         instructions="".join(parts["instructions"]),
-        demonstrations=tuple(parts["demonstration"]),
+        demonstrations=_demonstrations(parts, passage=passage, where=where),
         passage=passage,
         body=parts["body"][0],
         prefix="".join(parts["prefix"]),
     )
+
+
+def _check_fields(section: str, text: str, *, allowed: Sequence[str], where: str) -> None:
+    unknown = [name for name in _FIELD.findall(text) if name not in allowed]
+    if unknown:
+        fault = f"the section [{section}] has the unknown field {{{unknown[0]}}}"
+        raise ConfigError(fault, field=where, remedy=f"allowed: {', '.join(f'{{{name}}}' for name in allowed)}")
+
+
+def _demonstrations(parts: Mapping[str, Sequence[str]], *, passage: str, where: str) -> tuple[str, ...]:
+    """The demonstrations of a template, as they are written, or one for each of the examples that it names."""
+    forms = parts["demonstration"]
+    if not parts["examples"]:
+        return tuple(forms)
+    if len(forms) != 1:
+        fault = f"the template has [examples] and {len(forms)} sections [demonstration]"
+        raise ConfigError(fault, field=where, remedy="write one [demonstration], the form of every example")
+    _check_fields("demonstration", forms[0], allowed=_EXAMPLE_FIELDS, where=where)
+    examples = _shipped_examples()
+    name = parts["examples"][0]
+    if name not in examples:
+        raise ConfigError(f"unknown examples {name!r:.80}", field=where, remedy=known_choices([*examples], given=name))
+    return tuple(_demonstration(example, form=forms[0], passage=passage) for example in examples[name])
+
+
+def _demonstration(example: Mapping[str, Any], *, form: str, passage: str) -> str:
+    """An example in its form. Passages that are needed and others are sorted by title, so their order tells nothing."""
+    passages = sorted([*example["gold"], *example["others"]])
+    shown = [
+        _put(passage, {"number": str(number), "title": title, "text": text})
+        for number, (title, text) in enumerate(passages, start=1)
+    ]
+    values = {"question": example["question"], "thoughts": " ".join(example["thoughts"]), "answer": example["answer"]}
+    return _put(form, {**values, "passages": "".join(f"{text}\n\n" for text in shown)})
+
+
+@lru_cache(maxsize=1)
+def _shipped_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Name of a TOML file in the folder `templates` -> its examples: question, gold, others, thoughts, answer."""
+    files = (resources.files(_PACKAGE) / "templates").iterdir()
+    return {
+        file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8"))["demonstration"]
+        for file in files
+        if file.name.endswith(".toml")
+    }
+
+
+def has_template(name: str) -> bool:
+    return name in _shipped(_PACKAGE)
 
 
 def fit(

@@ -25,6 +25,8 @@ MAY_KNOW = {"no_retrieval", "seakr"}
 ARMS = {
     **{name: {} for name in built_in_arms() if name not in ("cascade", *ELSEWHERE)},
     "adaptive_note_every": {"class": "adaptive_note", "keep": "every"},
+    "paper_notes": {"class": "adaptive_note", "prompts": "paper", "updates": 1},
+    "paper_thoughts": {"class": "multi_step", "prompts": "paper", "rounds": 1},
     "rq_rag_tree": {"class": "rq_rag", "tree": True},
     "cascade": {"first": "no_retrieval", "then": "single_step", "empty": True, "differs_from": "multi_step"},
 }

@@ -108,7 +108,7 @@ def test_one_of_our_arms_can_be_had_twice():
         (
             {"multi_step": {"style": "reasonned"}},
             "arms.multi_step.style",
-            ["'reasonned'", "did you mean reasoned?", "'direct', 'reasoned' or 'long'"],
+            ["'reasonned'", "did you mean reasoned?", "'direct', 'reasoned', 'long' or 'news'"],
         ),
         ({"multi_step": {"templates": {"think_quoted": 4}}}, "arms.multi_step.templates.think_quoted", ["4", "string"]),
         ({"multi_step": {"templates": {"thnk": "x"}}}, "arms.multi_step.templates.thnk", ["think_quoted, read_direct"]),

@@ -15,7 +15,7 @@ GROUP = "ragbandit.strategies"  #: group of the entry points by which installed 
 #: need -> generators that meet it; shown as the remedy if the configured generator does not
 _MET_BY: Mapping[Need, str] = {
     "completion": "any generator",
-    "chat": "an OpenAI-compatible server",
+    "chat": "an OpenAI-compatible server, with generator.openai.api: chat",
     "stop": "any built-in generator, or an OpenAI-compatible server",
     "logprobs": "a local model, or an OpenAI-compatible server that returns them (vLLM, OpenAI), with "
     "generator.openai.logprobs: true",

@@ -5,8 +5,9 @@
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It serves POST /v1/chat/completions, streamed or not, and GET /v1/models, on a free port of 127.0.0.1. A token is a word
-with the white space before it; its log-probability is -0.5. The server obeys max_tokens and stop strings.
+It serves POST /v1/chat/completions and /v1/completions, streamed or not, and GET /v1/models, on a free port of
+127.0.0.1. A token is a word with the white space before it; its log-probability is -0.5. The server obeys max_tokens
+and stop strings.
 """
 
 import json
@@ -19,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 _CHAT = "/v1/chat/completions"
+_COMPLETIONS = "/v1/completions"
 _MODELS = "/v1/models"
 
 
@@ -70,13 +72,13 @@ class ReceivedRequest:
 
 
 class ScriptedServer:
-    """A server that answers chats from a script. Use it in a `with` block, or close it.
+    """A server that answers chats and prompts from a script. Use it in a `with` block, or close it.
 
     `requests` lists the received requests. `abandoned` counts streams that clients closed before the end.
 
     replies: one of these; a text means Reply(text=...):
         a sequence: one reply per request in the order of arrival; status 500 after the last one
-        a mapping, text -> reply: the reply of the first text that the messages contain; "" fits every request
+        a mapping, text -> reply: the reply of the first text that messages or prompt contain; "" fits every request
         a function of the request's body; it is called on the thread of the connection
     models: objects in the reply to GET /v1/models
     """
@@ -132,8 +134,11 @@ class ScriptedServer:
     def _pick(self, request: ReceivedRequest, *, number: int) -> Reply | str:
         if request.path == _MODELS:
             return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
-        if request.path != _CHAT:
-            return Reply(status=404, text=f"this server only has {_CHAT} and {_MODELS}")
+        if request.path not in (_CHAT, _COMPLETIONS):
+            return Reply(status=404, text=f"this server only has {_CHAT}, {_COMPLETIONS} and {_MODELS}")
+        if _is_text(request.body) != (request.path == _COMPLETIONS):
+            field = "prompt" if request.path == _COMPLETIONS else "messages"
+            return Reply(status=400, text=f"{request.path} needs {field}")
         if callable(self._replies):
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
@@ -216,7 +221,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
+def _is_text(sent: Mapping[str, Any]) -> bool:
+    """Whether a request is for /v1/completions, by its prompt."""
+    return "prompt" in sent
+
+
 def _prompt_text(sent: Mapping[str, Any]) -> str:
+    if _is_text(sent):
+        return str(sent["prompt"])
     return "\n".join(str(message.get("content")) for message in sent.get("messages", []))
 
 
@@ -240,8 +252,9 @@ def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     tokens, finish = _tokens(reply, sent=sent)
     message = {"role": "assistant", "content": "".join(tokens) or (None if reply.message else ""), **reply.message}
+    answer: dict[str, Any] = {"text": "".join(tokens)} if _is_text(sent) else {"message": message}
     logprobs = _logprobs(tokens, reply=reply, sent=sent)
-    choice = {"index": 0, "finish_reason": reply.finish or finish, "message": message, **logprobs}
+    choice = {"index": 0, "finish_reason": reply.finish or finish, **answer, **logprobs}
     whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(tokens, sent=sent)}
     return json.dumps(_changed(whole, reply=reply)).encode()
 
@@ -250,10 +263,19 @@ def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: one per token, the finish reason, the usage if it was requested, and [DONE]."""
     head = _head(sent, kind="chat.completion.chunk")
     tokens, finish = _tokens(reply, sent=sent)
-    choices = [{"delta": {"content": token}, **_logprobs([token], reply=reply, sent=sent)} for token in tokens]
+    is_text = _is_text(sent)
+    choices: list[dict[str, Any]] = [
+        {
+            **({"text": token} if is_text else {"delta": {"content": token}}),
+            **_logprobs([token], reply=reply, sent=sent),
+        }
+        for token in tokens
+    ]
     choices += [{"delta": delta} for delta in _deltas(reply.message)]
     choices = [{"index": 0, "finish_reason": None, **choice} for choice in choices]
-    choices.append({"index": 0, "finish_reason": reply.finish or finish, "delta": {}})
+    choices.append(
+        {"index": 0, "finish_reason": reply.finish or finish, **({"text": ""} if is_text else {"delta": {}})}
+    )
     parts: list[dict[str, Any]] = [head | {"choices": [choice]} for choice in choices]
     if (sent.get("stream_options") or {}).get("include_usage"):
         parts.append(head | {"choices": [], "usage": _usage(tokens, sent=sent)})
@@ -286,7 +308,8 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _head(sent: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
-    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": sent.get("model", "scripted")}
+    name, kind = ("cmpl-scripted", "text_completion") if _is_text(sent) else ("chatcmpl-scripted", kind)
+    return {"id": name, "object": kind, "created": 0, "model": sent.get("model", "scripted")}
 
 
 def _usage(tokens: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
@@ -297,4 +320,8 @@ def _usage(tokens: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
 def _logprobs(tokens: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
     if not (reply.obedient and sent.get("logprobs")):
         return {}
+    if _is_text(sent):
+        numbers = [-0.5] * len(tokens)
+        tops = [{token: -0.5} for token in tokens]
+        return {"logprobs": {"tokens": tokens, "token_logprobs": numbers, "top_logprobs": tops}}
     return {"logprobs": {"content": [{"token": token, "logprob": -0.5, "top_logprobs": []} for token in tokens]}}

@@ -166,8 +166,8 @@ Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
-    #: "local" runs a model in the worker; "openai" and "anthropic" call a server of chat completions or of Anthropic's
-    #: Messages; "scripted" replies from `script`
+    #: "local" runs a model in the worker; "openai" and "anthropic" call a server of chat completions (or completions,
+    #: see `openai.api`) or of Anthropic's Messages; "scripted" replies from `script`
     name: Literal["local", "openai", "anthropic", "scripted"] = "local"
     #: "local": folder or hub name; "openai", "anthropic": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -41,6 +41,8 @@ log = logging.getLogger("ragbandit.arms")
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
+#: setting `api` -> path of the requests
+_PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
 
 
@@ -64,8 +66,7 @@ class OpenAiGenerator(Generator):
         check_options(self._options, model=model)
         self.name = model
         self.context_tokens = context_tokens
-        if self._options.logprobs:
-            self.capabilities = OpenAiGenerator.capabilities | {"logprobs"}
+        self.capabilities = offered_by(self._options)
         address = base_url_of(self._options)
         self._key = checked_key(self._options)
         self._address = shown_address(address or self._options.vendor)
@@ -186,6 +187,7 @@ class OpenAiGenerator(Generator):
                 headers=options.headers,
                 connect_s=min(5.0, options.read_s),
                 read_s=options.read_s,
+                path=_PATHS[options.api],
             )
         return self._server
 
@@ -295,8 +297,14 @@ class OpenAiGenerator(Generator):
             400: "the server does not accept the request: see generator.openai.fields and max_tokens_field",
             401: f"put a valid key into the environment variable {variable}",
             403: f"put a key with this permission into the environment variable {variable}",
-            404: "check generator.model and generator.openai.base_url",
+            404: "check generator.model, generator.openai.base_url and generator.openai.api",
         }.get(failure.status or 0)
+
+
+def offered_by(options: OpenAiOptions) -> frozenset[Need]:
+    """The capabilities of a generator with these options."""
+    lacking = frozenset[Need]({"chat"} if options.api == "completions" else ())
+    return (OpenAiGenerator.capabilities - lacking) | frozenset[Need]({"logprobs"} if options.logprobs else ())
 
 
 async def _pass_on(reply: "PartialReply", *, feed: TextFeed) -> None:
@@ -402,19 +410,29 @@ def is_streamed(request: Request, *, options: OpenAiOptions) -> bool:
 
 def _body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     sampling = {"temperature": 0.0, "seed": options.seed} if request.sampling is None else asdict(request.sampling)
+    is_text = options.api == "completions"
     body: dict[str, Any] = {
-        "messages": _messages(request.prompt, where=options.prefix),
+        **_question(request.prompt, options=options),
         options.max_tokens_field: request.max_tokens,
         **{name: value for name, value in sampling.items() if value is not None},
         "stop": list(filter(None, request.stop))[:4],  # OpenAI accepts at most 4
-        "logprobs": "logprobs" in request.want,
+        # In /v1/completions it is the number of alternatives. Some servers send nothing for 0.
+        "logprobs": (1 if is_text else True) if "logprobs" in request.want else None,
     }
     for name in ("top_k", "stop", "logprobs"):
         if not body.get(name):
             body.pop(name, None)
-    if options.prefix == "continue" and request.prompt.prefix:
-        body |= {"add_generation_prompt": False, "continue_final_message": True}
     return body
+
+
+def _question(prompt: Prompt, *, options: OpenAiOptions) -> dict[str, Any]:
+    """The fields of a request that contain the prompt."""
+    if options.api == "completions":
+        return {"prompt": encodable("\n\n".join(part for part in plain_parts(prompt) if part))}
+    messages = {"messages": _messages(prompt, where=options.prefix)}
+    if options.prefix == "continue" and prompt.prefix:
+        return messages | {"add_generation_prompt": False, "continue_final_message": True}
+    return messages
 
 
 def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:

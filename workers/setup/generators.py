@@ -23,7 +23,7 @@ from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
 from ragbandit.strategies.generators.local import DECODER_ONLY, LocalGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, offered_by
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.registry import (
@@ -54,7 +54,7 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
     if settings.server is not None:
-        return OpenAiGenerator.capabilities | ({"logprobs"} if settings.server.logprobs else set())
+        return offered_by(settings.server)
     trained = frozenset[Need]({"trained_tokens"} if settings.trained_tokens else ())
     capabilities = LocalGenerator.capabilities | trained
     # A model that is not on this disk yet is checked when it is loaded.

@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, ReplyTooLarge
@@ -40,6 +41,9 @@ MAX_MEDIA: Final = 16_000_000
 MAX_EMPTY: Final = 50_000
 #: maximum number of tool calls in one message
 MAX_CALLS: Final = 128
+
+#: maximum number of alternatives to a token
+MAX_ALTERNATIVES: Final = 20
 
 #: finish reason of a reply that the server ended with an error
 ERROR: Final = "error"
@@ -104,6 +108,19 @@ def raise_error(part: Mapping[str, Any]) -> None:
     code = count_of(next((entry.get("code") or entry.get("status") for entry in listed(error)), None))
     message = server_message(error) or json.dumps(error, ensure_ascii=False)
     raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
+
+
+def _older_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Log-probabilities of /v1/completions, which are three lists, in the form of chats; None without them."""
+    tokens, numbers, tops = map(logprobs.get, ("tokens", "token_logprobs", "top_logprobs"))
+    if not (isinstance(tokens, list) and isinstance(numbers, list)):
+        return None
+    entries = [{"token": token, "logprob": number} for token, number in zip(tokens, numbers, strict=False)]
+    for entry, top in zip(entries, tops if isinstance(tops, list) else [], strict=False):
+        if isinstance(top, dict):
+            likely = islice(top.items(), MAX_ALTERNATIVES)
+            entry["top_logprobs"] = [{"token": token, "logprob": number} for token, number in likely]
+    return entries
 
 
 class ModelReply:
@@ -370,13 +387,11 @@ class ModelReply:
     def _logprobs(self, sent: Any) -> list[dict[str, Any]]:
         """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
         logprobs = {"content": sent} if isinstance(sent, list) else sent if isinstance(sent, dict) else {}
-        content, tokens, numbers = map(logprobs.get, ("content", "tokens", "token_logprobs"))
-        if content is None and isinstance(tokens, list) and isinstance(numbers, list):  # the older form of completions
-            content = [{"token": token, "logprob": number} for token, number in zip(tokens, numbers, strict=False)]
+        content = _older_logprobs(logprobs) if logprobs.get("content") is None else logprobs["content"]
         entries = content if isinstance(content, list) else [] if content is None else [content]
         usable = []
         for entry in filter(is_token, entries):
-            alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:20]))
+            alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))
             cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))

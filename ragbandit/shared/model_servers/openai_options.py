@@ -33,6 +33,10 @@ class OpenAiOptions:
     base_url: str | None = None
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "OPENAI_API_KEY"
+    #: endpoint of the server. "chat": /v1/chat/completions. "completions": /v1/completions, for models without a chat
+    #: template, such as gpt-3.5-turbo-instruct and base models in vLLM; instructions, conversation, question and the
+    #: given beginning of the answer are then one text, and arms of the class `model` read chats as text, without tools
+    api: Literal["chat", "completions"] = "chat"
     #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
     #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost,
@@ -40,9 +44,10 @@ class OpenAiOptions:
     #: take less processor time. "auto": like "caller" for a chat that is passed on if no other arm can answer it and
     #: the time left is at most read_s
     stream: _Flag | Literal["auto", "caller"] = "auto"
-    #: place of the given beginning of an answer. "user": at the end of the user's message, with a request to continue.
-    #: If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant message, for
-    #: servers that continue such a message. "continue": like "assistant", with two fields that vLLM and others need
+    #: chats: place of the given beginning of an answer. "user": at the end of the user's message, with a request to
+    #: continue. If the answer repeats the beginning, the repetition is removed. "assistant": in a last assistant
+    #: message, for servers that continue such a message. "continue": like "assistant", with two fields that vLLM and
+    #: others need
     prefix: Literal["user", "assistant", "continue"] = "user"
     #: the server's name for the limit of completion tokens; newer models of OpenAI accept only max_completion_tokens
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -90,6 +95,8 @@ class AnthropicOptions(OpenAiOptions):
     vendor: ClassVar[str] = "Anthropic"
     base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
 
+    #: endpoint of the server, /v1/messages
+    api: Literal["chat"] = "chat"
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "ANTHROPIC_API_KEY"
     #: limit of an answer's tokens if a request has none, since Anthropic requires a limit

@@ -75,6 +75,17 @@ def test_streamed_and_whole(url, folder):
     assert streamed.prompt_tokens == whole.prompt_tokens <= bound
 
 
+def test_a_prompt_is_continued(url, folder):
+    """At /v1/completions the model continues the prompt itself, streamed or whole, without a chat template."""
+    prompt = Prompt(instructions="", body="The capital of Italy is Rome. The capital of France is")
+    streamed, bound = ask(url, folder, prompt, api="completions")
+    whole, _ = ask(url, folder, prompt, api="completions", stream=False)
+    assert "Paris" in streamed.text
+    assert (streamed.text, streamed.prompt_tokens) == (whole.text, whole.prompt_tokens)
+    chat, _ = ask(url, folder, prompt)
+    assert streamed.prompt_tokens < min(bound, chat.prompt_tokens)
+
+
 def test_stop_and_length(url, folder):
     """A stop string is not in the text, and max_tokens ends it."""
     stopped, _ = ask(url, folder, stop=("Paris",), max_tokens=12)

@@ -318,9 +318,19 @@ def test_log_probabilities_that_are_none_cost_nothing_but_themselves(entry):
 
 
 def test_log_probabilities_in_the_form_of_completions_are_read():
-    """Lists of tokens and numbers become entries of OpenAI's schema."""
+    """Lists of tokens, numbers and alternatives become entries of OpenAI's schema."""
     reply = read(chunk({"content": "ab"}, logprobs={"tokens": ["a", "b"], "token_logprobs": [None, -0.5]}))
     assert (reply.tokens, reply.has_broken_logprobs) == ([("b", -0.5)], True)
+    lists = {"tokens": ["a", "b"], "token_logprobs": [-1.0, -0.5], "top_logprobs": [{"c": -0.3, "d": "x"}, None]}
+    for value in (
+        {"choices": [{"index": 0, "text": "ab", "logprobs": lists, "finish_reason": "stop"}]},
+        chunk({"content": "ab"}, logprobs=lists),
+    ):
+        reply = read(value)
+        assert (reply.text, reply.tokens, reply.has_broken_logprobs) == ("ab", [("a", -1.0), ("b", -0.5)], False)
+        first, second = reply.message.whole["logprobs"]["content"]
+        assert first["top_logprobs"] == [{"token": "c", "logprob": -0.3}]
+        assert second["top_logprobs"] == []
 
 
 @pytest.mark.parametrize("sent", [[{"token": "a", "logprob": -0.5}], {"content": [{"token": "a", "logprob": -0.5}]}])

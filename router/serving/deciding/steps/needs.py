@@ -99,7 +99,7 @@ def passing_arms(
     for name, params in worker_arms.items():
         generator = generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
-        if is_model and generator is not None and generator.server is not None:
+        if is_model and generator is not None and generator.server is not None and generator.server.api == "chat":
             abilities = {CHAT, *generator.supports, *({ANTHROPIC} if generator.name == "anthropic" else ())}
             if generator.server.logprobs:
                 abilities.add("logprobs")

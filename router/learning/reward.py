@@ -148,15 +148,50 @@ class PairRules:
         return {"str_em": sum(hits) / len(hits), "str_hit": float(all(hits))}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CharacterRules:
+    """Measures of CRUD-RAG's long Chinese answers that need no model. The best gold text counts.
+
+    Characters of Chinese, words of other scripts, both in the form of `answer_words`, without punctuation.
+    """
+
+    def judged(self, prediction: str, *, gold: Sequence[str]) -> Mapping[str, float]:
+        """character_f1: F1 of the characters. bleu: BLEU of sequences of 1 to 4 characters, not smoothed."""
+        predicted, golds = answer_words(prediction), [answer_words(text) for text in gold]
+        return {
+            "character_f1": max(_f1(predicted, right) for right in golds),
+            "bleu": max(_bleu(predicted, gold=right) for right in golds),
+        }
+
+
+def _bleu(prediction: Sequence[str], *, gold: Sequence[str]) -> float:
+    """BLEU (Papineni et al. 2002) with one gold text; sequences are no longer than the gold text."""
+    logs = []
+    for size in range(1, min(4, len(gold)) + 1):
+        predicted, right = _sequences(prediction, size=size), _sequences(gold, size=size)
+        same = sum((predicted & right).values())
+        if same == 0:
+            return 0.0
+        logs.append(math.log(same / predicted.total()))
+    if not logs:
+        return float(not prediction)
+    return math.exp(fmean(logs) + min(0.0, 1.0 - len(gold) / len(prediction)))
+
+
+def _sequences(words: Sequence[str], *, size: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[start : start + size]) for start in range(len(words) - size + 1))
+
+
 _ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
 
 #: family -> its rules, as published. "ours" has the rules of rewards, "ours_ascii" the same with SQuAD's words
-FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
+FAMILIES: Mapping[str, Rules | PairRules | CharacterRules] = MappingProxyType(
     {
         "2wiki": Rules(yes_no=True, empty="zero"),
         "adaptive_note": Rules(empty="zero", accuracy="raw"),
         "asqa": PairRules(),
         "asqa_adaptive_note": PairRules(first_line=False, citations=False),
+        "crud": CharacterRules(),
         "hotpotqa": Rules(aliases=False, yes_no=True, empty="zero"),
         "musique": Rules(),
         "nq": _ONE_HOP,

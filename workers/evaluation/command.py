@@ -19,6 +19,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_lines
 from ragbandit.workers.evaluation import results, runs
 from ragbandit.workers.evaluation.paired import PairedRun
+from ragbandit.workers.evaluation.quizzes import Quizzes
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import with_choice
 
@@ -41,8 +42,8 @@ def evaluate(
 ) -> None:
     """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
 
-    Exit 0: judged. 1: written and judged, but every answer of some strategy failed. 2: the request cannot be
-    done. 130: Ctrl-C.
+    Exit 0: judged. 1: written and judged, but every answer of some strategy failed or was not judged. 2: the
+    request cannot be done. 130: Ctrl-C.
     """
     settings = configuration.load(config).settings
     if report is not None:
@@ -56,6 +57,7 @@ def evaluate(
     if lacking:
         errors.say(runs.left_out(lacking))
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+    quizzes = Quizzes(settings, replies=file.with_suffix(".judge.jsonl")) if family == runs.CRUD else None
     with runs.Answers(file, resume=resume or retry_failed) as stored, bars(errors) as progress:
         if retry_failed:
             stored.forget_failed()
@@ -69,18 +71,43 @@ def evaluate(
         for work in (work for row in rows for work in run.work(row)):
             answered[work.arm].append(stored.found[work.key])
     qualities = results.qualities_of(rows, answered=answered, family=family)
+    if quizzes is not None:
+        qualities = _quizzed(quizzes, rows, answered=answered, qualities=qualities, concurrency=concurrency)
     lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
+    if quizzes is not None:
+        results.add_judge(lines, facts=quizzes.facts(), unjudged=quizzes.unjudged)
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
         write_records(table, results.table_records(rows, **judged))
     comparisons = results.compared(**judged)
     show(
-        results.assessment(lines, comparisons=comparisons, file=file),
+        results.assessment(
+            lines, comparisons=comparisons, file=file, remarks=quizzes.remarks() if quizzes is not None else ()
+        ),
         reply=results.as_json(lines, comparisons=comparisons) if as_json else None,
         show_all=True,
         report=report,
     )
     _check_usable(lines)
+
+
+def _quizzed(
+    quizzes: Quizzes,
+    rows: Sequence[runs.LabelledQuestion],
+    *,
+    answered: results.Answered,
+    qualities: results.Qualities,
+    concurrency: int,
+) -> results.Qualities:
+    """The measures with those of the judge's quizzes before them."""
+    stopped = interruptible("stopped; the judge's replies so far are kept: continue with --resume")
+    with quizzes, bars(errors) as progress, stopped:
+        run = quizzes.run(rows, answered=answered, concurrency=concurrency, progress=progress)
+        judged = asyncio.run(run)
+    return {
+        arm: [quiz | dict(others) for quiz, others in zip(map(dict, judged[arm]), qualities[arm], strict=True)]
+        for arm in qualities
+    }
 
 
 def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:
@@ -100,10 +127,15 @@ def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End with exit code 1 if all answers of a strategy failed: nothing should learn from its zeros."""
+    """End with exit code 1 if all answers of a strategy failed, or none was judged: nothing should learn from zeros."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
-    if failed:
-        fault = "failed and counts as wrong; when its cause is removed, --retry-failed asks again"
-        message = f"every answer of {', '.join(failed)} {fault}"
-        errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
+    unjudged = [line["strategy"] for line in lines if len(line.get("unjudged", ())) == line["questions"]]
+    for names, fault in (
+        (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
+        (unjudged, "was not judged and counts as wrong; --resume asks the judge again"),
+    ):
+        if names:
+            message = f"every answer of {', '.join(names)} {fault}"
+            errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
+    if failed or unjudged:
         raise typer.Exit(1)

@@ -64,6 +64,16 @@ def line_of_arm(
     return line | {"failed": len(failures), "failures": failures}
 
 
+def add_judge(lines: Sequence[Line], *, facts: Mapping[str, Json], unjudged: Sequence[tuple[str, str, str]]) -> None:
+    """Add the cost of a judge, which is that of all arms together, and the answers that it did not judge.
+
+    unjudged: (arm, id of the question, error).
+    """
+    for line in lines:
+        line["judge"] = dict(facts)
+        line["unjudged"] = [{"id": row, "error": error} for arm, row, error in unjudged if arm == line["strategy"]]
+
+
 def _time(answers: Sequence[StoredAnswer], *, reference: Sequence[StoredAnswer]) -> float | None:
     """Mean seconds / mean seconds of the reference, without questions on which either failed; None if none is left."""
     pairs = [
@@ -115,9 +125,15 @@ def log_record(
 
 
 def quality_of(measures: Measures, *, reward: RewardSettings) -> float:
-    """Quality for a reward: `str_em` if measured, else the measure `reward.quality`."""
+    """Quality for a reward: `str_em`, the product of the quiz's Q-R and T-F1, or `character_f1`, if these are measured;
+    else the measure `reward.quality`.
+    """
     if "str_em" in measures:
         return measures["str_em"]
+    if "answered" in measures:
+        return measures["answered"] * measures["word_f1"]
+    if "character_f1" in measures:
+        return measures["character_f1"]
     return measures["accuracy" if reward.quality == "containment" else reward.quality]
 
 
@@ -140,7 +156,19 @@ def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings
 
 MOST_NAMED = 20
 #: measure -> head of its column, as in the papers
-_HEADS = {"exact_match": "EM", "f1": "F1", "accuracy": "Acc", "str_em": "str-em", "str_hit": "str-hit"}
+_HEADS = {
+    "exact_match": "EM",
+    "f1": "F1",
+    "accuracy": "Acc",
+    "str_em": "str-em",
+    "str_hit": "str-hit",
+    "answered": "Q-R",
+    "word_recall": "T-R",
+    "word_precision": "T-P",
+    "word_f1": "T-F1",
+    "character_f1": "char F1",
+    "bleu": "BLEU",
+}
 
 
 def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> list[Line]:
@@ -149,8 +177,10 @@ def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> 
     return [line | {"comparison": compared.get(line["strategy"])} for line in lines]
 
 
-def assessment(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path) -> Assessment:
-    """The screen and the page of the lines. file: where the answers are."""
+def assessment(
+    lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, remarks: Sequence[str] = ()
+) -> Assessment:
+    """The screen and the page of the lines. file: where the answers are. remarks: further notes."""
     best = max(comparisons.values(), key=lambda one: one.reward.first or 0.0, default=None)
     ordered = sorted(comparisons.values(), key=lambda one: one is not best)
     notes = [f"{counted(lines[0]['questions'], 'question')}; failures count as wrong"]
@@ -158,6 +188,7 @@ def assessment(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], 
     notes += faults[:MOST_NAMED]
     if len(faults) > MOST_NAMED:
         notes.append(f"failed: {len(faults) - MOST_NAMED} more, see --json")
+    notes += remarks
     measures = [name for name in lines[0] if name in _HEADS]
     heads = [*(f"{_HEADS[name]} %" for name in measures), "steps", "passages", "time ratio", "seconds", "prompt tokens"]
     columns = ("strategy", "reward", "against the best other", *heads, "written tokens", "dollars", "failed")

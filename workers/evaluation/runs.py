@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar, get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, judged
+from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -21,11 +22,14 @@ from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import is_form, known_arms, make_arms
+from ragbandit.workers.judge.quiz import Quiz
 from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
 
 Piece = TypeVar("Piece")
 
 FAMILY_NAMES = tuple(sorted(FAMILIES))
+#: the family whose answers `evaluate` judges by a quiz too, see ragbandit.workers.judge.quiz
+CRUD = "crud"
 _OTHER_FILE = "name another file with --answers"
 _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
 
@@ -39,6 +43,8 @@ class LabelledQuestion:
     dataset: str | None = None
     #: number of pieces of evidence that the answer needs; None if unknown
     hops: int | None = None
+    #: questions about the gold text, for the family CRUD; None if the judge writes them
+    quiz: Quiz | None = None
 
 
 def read_questions(
@@ -60,9 +66,20 @@ def read_questions(
         if answers is not None:
             judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
             gold = {"answers": answers}
+        if family == CRUD and (quiz := cells.unpacked(entry.get("quiz"))) is not None:
+            gold["quiz"] = _quiz_of(quiz)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
     return tuple(row for _, row in question_rows(path, question, limit=limit))
+
+
+def _quiz_of(value: Any) -> Quiz:
+    parts = [value.get(name) for name in ("questions", "answers")] if isinstance(value, Mapping) else [None]
+    lists = [part for part in parts if isinstance(part, list) and all(isinstance(text, str) for text in part)]
+    if len(lists) < len(parts) or not lists:
+        remedy = 'write {"questions": ["a text"], "answers": ["a text"]}, or leave it out'
+        raise InvalidInput(f"{value!r:.40} is no quiz", field="quiz", remedy=remedy)
+    return Quiz(questions=tuple(lists[0]), answers=tuple(lists[1]))
 
 
 def distinct(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:

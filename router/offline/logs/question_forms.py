@@ -10,6 +10,7 @@
     TriviaQA of Hugging Face        question         question_id    answer: {value, aliases, normalized_aliases, ...}
     SQuAD of Hugging Face           question         id             answers: {text, answer_start}
     FlashRAG                        question         id             golden_answers
+    CRUD-RAG                        questions        ID             answers
     DPR                             a line: question, tab, ['first answer', 'second answer']
 
 Our own names have precedence, and other keys are ignored. One text under `answer` may be what a system answered, so it
@@ -31,8 +32,8 @@ from ragbandit.shared.json_lines import decoded, lines
 
 #: our key -> its names in other files
 NAMES: Final[Mapping[str, Sequence[str]]] = {
-    "question": ("question_text", "Question"),
-    "id": ("question_id", "_id", "QuestionId"),
+    "question": ("question_text", "Question", "questions"),
+    "id": ("question_id", "_id", "QuestionId", "ID"),
     "answers": ("answers_objects", "golden_answers", "answer", "Answer"),
 }
 #: keys that only rows of published data sets have

@@ -1,5 +1,6 @@
 """Judging answers: the published rules by their own numbers, and what differs between families."""
 
+import math
 import sys
 
 import pytest
@@ -167,3 +168,23 @@ def test_another_alias_never_lowers_a_measure(prediction, gold, more):
     """The best gold counts."""
     before, after = (judged(prediction, gold=each, family="musique") for each in (gold, [*gold, more]))
     assert all(after[name] >= before[name] for name in before)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "measures"),
+    [
+        ("船在北京。", ["船在北京"], (1.0, 1.0)),
+        ("船在北京造", ["船在北京"], (8 / 9, (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4))),
+        ("在北京", ["船在北京"], (6 / 7, 0.0)),  # no sequence of four characters
+        ("北京", ["北京"], (1.0, 1.0)),
+        ("东北京", ["北京", "东京"], (4 / 5, (2 / 3 * 1 / 2) ** (1 / 2))),
+        ("京", ["北京"], (2 / 3, 0.0)),
+        ("船 在 北 京 船 在 北", ["船在北京船在北京"], (14 / 15, math.exp(1 - 8 / 7))),
+        ("", ["北京"], (0.0, 0.0)),
+        (None, ["北京"], (0.0, 0.0)),
+    ],
+)
+def test_crud_compares_characters(prediction, gold, measures):
+    """F1 and BLEU of Chinese characters without punctuation and spaces, computed by hand; the best gold text counts."""
+    found = judged(prediction, gold=gold, family="crud")
+    assert (found["character_f1"], found["bleu"]) == pytest.approx(measures)

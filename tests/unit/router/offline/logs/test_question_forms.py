@@ -42,6 +42,7 @@ FORMS = {
     },
     "SQuAD of Hugging Face": {"id": "s", "question": "Who?", "answers": {"text": ["A", "A"], "answer_start": [1, 1]}},
     "FlashRAG": {"id": "f", "question": "Who?", "golden_answers": ["A", 1901]},
+    "CRUD-RAG": {"ID": "c1", "event": "e", "news1": "n", "questions": "Who?", "answers": "A"},
     "ours before others": {
         "question": "Who?",
         "question_text": "no",
@@ -63,6 +64,7 @@ READ = {
     "TriviaQA of Hugging Face": ("tc_3", ["A", "B", "b"]),
     "SQuAD of Hugging Face": ("s", ["A"]),
     "FlashRAG": ("f", ["A", "1901"]),
+    "CRUD-RAG": ("c1", ["A"]),
     "ours before others": ("o", ["A"]),
 }
 

@@ -9,8 +9,9 @@ held-out rows. `save` writes a folder for the param `trained`:
 
 Intended differences: Adaptive-RAG (arXiv 2403.14403, section 3.2) fine-tunes a T5-large, which writes a letter. Its
 paper gives the inductive labels to rows that no arm solved, as we do; the authors' code gives them to other questions.
-The multi-label classifier of MBA-RAG (arXiv 2412.01572, table 1) takes the arm with the highest output, which is nearly
-always the most expensive arm; here the choice includes the cost.
+The multi-label classifier of MBA-RAG (arXiv 2412.01572, appendix A.3; its numbers are in tables 3 and 4) fine-tunes a
+T5-large too. It takes the most likely label, which is nearly always the most expensive arm; the param `choice` also has
+two rules that include the cost.
 """
 
 import functools
@@ -316,9 +317,10 @@ class AdaptiveRag(TableClassifier):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelParams(FittingParams):
-    #: let p be an arm's predicted probability of a right answer: "cheapest" takes the cheapest arm with p >= tau (or,
-    #: if no arm has this, the highest p); "net" takes the arm with the highest p - weight * mean number of steps
-    choice: Literal["cheapest", "net"] = "cheapest"
+    #: let p be an arm's predicted probability of a right answer: "likeliest", the rule of the paper, takes the arm with
+    #: the highest p; "cheapest" takes the cheapest arm with p >= tau (or, if no arm has this, the highest p); "net"
+    #: takes the arm with the highest p - weight * mean number of steps
+    choice: Literal["likeliest", "cheapest", "net"] = "likeliest"
     #: the choice "cheapest" takes only arms with at least this probability of a right answer, if there are any
     tau: Share = 0.5
     #: the choice "net" multiplies an arm's mean number of steps by this weight
@@ -326,7 +328,8 @@ class MultiLabelParams(FittingParams):
 
 
 class MultiLabel(TableClassifier):
-    """Chooses an arm by its predicted probability of a right answer, and by its mean number of steps in the training.
+    """Chooses an arm by its predicted probability of a right answer, and by its mean number of steps in the training if
+    `choice` includes the cost.
 
     An arm that is not in the training table counts as wrong, and as expensive as the most expensive arm.
     """
@@ -362,8 +365,9 @@ class MultiLabel(TableClassifier):
             scores = tuple(p - settings.weight * cost for p, cost in offered)
             facts = {"quality": probabilities, "cost": [cost for _, cost in offered], "weight": settings.weight}
             return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=0.0), scores=scores, facts=facts)
-        named = zip(arms, offered, strict=True)
-        ranks = [-cost if p >= settings.tau and arm in trained else -np.inf for arm, (p, cost) in named]
-        if max(ranks) == -np.inf:
-            ranks = probabilities
+        ranks = probabilities
+        if settings.choice == "cheapest":
+            named = zip(arms, offered, strict=True)
+            costs = [-cost if p >= settings.tau and arm in trained else -np.inf for arm, (p, cost) in named]
+            ranks = costs if max(costs) > -np.inf else probabilities
         return PolicyOutput(pmf=epsilon_greedy(ranks, epsilon=0.0), facts={"probability": probabilities})

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ragbandit.router.policies.algorithms.classifiers import MultiLabel
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
-from ragbandit.testing.policies import ARMS
-from tests.support.finetuned import adaptive, multi, output_of, row, rows_by_word
+from ragbandit.testing.policies import ARMS, made_query
+from tests.support.finetuned import READING, adaptive, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import tiny_trained
 
 
@@ -141,15 +142,33 @@ def test_classifier_picks_among_what_is_offered():
         ({"choice": "net", "weight": 0.1}, ARMS, (0.0, 1.0, 0.0)),
         ({"choice": "net", "weight": 0.4}, ARMS, (1.0, 0.0, 0.0)),
         ({"choice": "net", "weight": 0.4}, ["new", "multi_step"], (0.0, 1.0)),
+        ({"choice": "likeliest"}, ARMS, (0.0, 0.0, 1.0)),
+        ({"choice": "likeliest"}, ARMS[:2], (0.0, 1.0)),
+        ({"choice": "likeliest", "tau": 0.2, "weight": 0.4}, ["new", *ARMS[:1]], (0.0, 1.0)),
     ],
 )
 def test_multi_label_chooses_by_cost(params, arms, pmf):
-    """The cheapest arm that is likely enough, or the best of p - weight * cost; an unknown arm is never preferred."""
+    """The cheapest arm that is likely enough, the best of p - weight * cost, or only the likeliest; an unknown arm is
+    never preferred.
+    """
     import torch
 
     policy = multi(**params)
     policy.trained_arms, policy._costs = ARMS, (0.0, 1.0, 4.5)
     assert policy._choice(torch.logit(torch.tensor([0.3, 0.6, 0.8])), arms=arms).pmf == pmf
+
+
+def test_the_papers_rule_is_the_default():
+    """Without `choice` the most likely label is drawn, as in the paper, whatever it costs: as `net` with weight 0."""
+    params = READING | {"trained": tiny_trained("multi_label")}
+    default, net = MultiLabel(**params), MultiLabel(**params, choice="net", weight=0.0)
+    assert default.settings.choice == "likeliest"
+    texts = [made_query(seed).text for seed in range(12)]
+    outputs = [output_of(default, text) for text in texts]
+    assert [output.pmf for output in outputs] == [output_of(net, text).pmf for text in texts]
+    for output in outputs:
+        likely = output.facts["probability"]
+        assert output.pmf[likely.index(max(likely))] == 1.0
 
 
 def test_costs_are_the_mean_steps():

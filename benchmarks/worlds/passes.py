@@ -8,15 +8,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from ragbandit.examples.handbook.learning_curve import rows_of
-from ragbandit.examples.handbook.passes import Learning, Places, Played, chance_of, decision_id
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
+from ragbandit.router.offline.routers.passes import (
+    Learning,
+    Places,
+    Played,
+    chance_of,
+    decision_id,
+    greedy_shares,
+    rows_of,
+)
 from ragbandit.router.policies import protected, with_settings
-from ragbandit.router.policies.draw import draw, outputs_of
+from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, JoinedDecision, Json, Matrix
 
@@ -156,18 +163,12 @@ class ConditionedLearning(Learning):
     def shares(self, world: World, places: Places) -> Matrix:
         """What the policy chooses for these rows of the world, without a floor, after all labels have come."""
         self._learn_until(None)
-        arms, rows = world.table.arms, []
-        for batch in np.array_split(places, max(1, len(places) // 64)):
-            needs = "features" in self.policy.needs
-            features = world.features[batch] if needs and world.features is not None else None
-            queries = [table_query(world.table.rows[place]) for place in batch]
-            for output in outputs_of(self.policy, queries, features=features, arms=[arms] * len(batch)):
-                drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=0)
-                self.fault = self.fault or drawn.fault
-                scores = np.array(drawn.pmf if drawn.scores is None else drawn.scores)
-                best = scores if drawn.scores is None else scores == scores.max()
-                rows.append(best / best.sum())
-        return np.array(rows)
+        queries = [table_query(world.table.rows[place]) for place in places]
+        needs = "features" in self.policy.needs
+        features = world.features[places] if needs and world.features is not None else None
+        shares, fault = greedy_shares(self.policy, queries, features=features, arms=world.table.arms)
+        self.fault = self.fault or fault
+        return shares
 
     def _learn_until(self, now: int | None) -> None:
         while self._waiting and (now is None or self._waiting[0][0] <= now):
@@ -225,8 +226,10 @@ def passed(task: Task, *, world: World) -> Judged:
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
     rows = rows_of(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
+    policy = protected(name, params=params, settings=settings.policy)
+    check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(
-        protected(name, params=params, settings=settings.policy),
+        policy,
         rows=rows,
         settings=settings,
         seed=task.seed,

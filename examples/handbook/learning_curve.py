@@ -11,7 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ import numpy as np
 from rich.console import Console
 
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
-from ragbandit.examples.handbook.passes import EPOCH, Places, Played, break_even, play
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import bars
@@ -33,11 +32,12 @@ from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
+from ragbandit.router.offline.routers.passes import Places, Played, break_even, play, rows_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
-from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Matrix, Vector
+from ragbandit.shared.types import ArmName, Matrix, Vector
 
 SEEDS: Final = 20
 #: the router that may not fall behind the incumbent
@@ -166,18 +166,6 @@ def learned(
     curve = partial(curve_of, table=table, rewards=rewards, incumbent=asked.incumbent)
     free = curve(passes(None), name="router")
     return free, None if incumbent is None else curve(passes(incumbent), name=HELD)
-
-
-def rows_of(
-    table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, settings: Settings
-) -> list[Logged]:
-    """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""
-    rows: list[Logged] = []
-    for place, row in enumerate(table.rows):
-        own = None if features is None else features[place]
-        made = arm_rows(row, arms=table.arms, features=own, encoder_hash=encoder_hash, settings=settings, now=EPOCH)
-        rows += [replace(one, decision=replace(one.decision, id=DecisionId(row.id))) for one in made]
-    return rows
 
 
 def played(

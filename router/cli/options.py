@@ -18,6 +18,13 @@ UrlOption = Annotated[
 
 KeyOption = Annotated[str | None, typer.Option("--key-env", help="variable with the key; default: RAGBANDIT_API_KEY")]
 
+MeasureOption = Annotated[
+    str | None,
+    typer.Option(help="correct, exact_match, f1 ...: what makes an answer right; default: exact_match, if known"),
+]
+
+HopsOption = Annotated[str | None, typer.Option(help="DATASET=N[,...]: hops of rows without hops")]
+
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]
 
 HostOption = Annotated[str | None, typer.Option("--host", help="address to listen on; default: server.host")]

@@ -89,6 +89,20 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
         yield name.strip(), value
 
 
+def parse_amounts(text: str | None, *, field: str) -> dict[str, float]:
+    """Parse "nq=1,squad=1" or "3000", whose key is "". Raises InvalidInput."""
+    amounts: dict[str, float] = {}
+    for part in split_commas([text or ""]):
+        name, _, value = part.rpartition("=")
+        if not value.strip().isdecimal():
+            remedy = "for example 3000 or nq=500,squad=500" if field == "total" else "for example nq=1,hotpotqa=2"
+            raise InvalidInput(f"{part!r} has no whole number", field=field, remedy=remedy)
+        amounts[name.strip()] = float(value)
+    if field == "hops" and "" in amounts:
+        raise InvalidInput("a number of hops has no data set", field=field, remedy="for example nq=1,hotpotqa=2")
+    return amounts
+
+
 def split_commas(texts: Sequence[str]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.console import console, errors
-from ragbandit.router.cli.options import JsonOption
+from ragbandit.router.cli.options import HopsOption, JsonOption, MeasureOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import parse_policies
+from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import read_questions, read_table, train
+from ragbandit.router.offline.logs.tables import read_questions, read_table, train, with_hops, with_measure
 
 
 def train_verb(
@@ -24,15 +24,19 @@ def train_verb(
     param: Annotated[
         list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.epochs=5; repeat it")
     ] = None,
+    measure: MeasureOption = None,
+    hops: HopsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a policy on a full-information table, and write a folder for the policy's param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-    rows = list(read_table(table).rows)
+    mapped = with_hops(read_table(table), {name: int(n) for name, n in parse_amounts(hops, field="hops").items()})
+    measured, by = with_measure(mapped, measure)
+    rows = list(measured.rows)
     if questions is not None:
         rows += read_questions(questions, known=rows)
     with bars(errors) as progress:
         report = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
-    show(report, as_json=as_json)
+    show({"measure": by, **report}, as_json=as_json)
     if not as_json:
         console.say(f"set policy.params.trained to {report['folder']}")

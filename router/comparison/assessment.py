@@ -25,6 +25,16 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Plane:
+    """One more picture of ways of answering: a measure of quality against a cost."""
+
+    title: str
+    quality: str  #: name of the vertical axis
+    cost: str  #: name of the horizontal axis
+    points: tuple[FrontierPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionKind:
     """A kind of questions, and who answers it."""
 
@@ -79,6 +89,7 @@ class Assessment:
     state: str | None = None
     comparisons: tuple[Comparison, ...] = ()  #: the forest plot, the most important first
     frontier: tuple[FrontierPoint, ...] = ()
+    planes: tuple[Plane, ...] = ()
     kinds: tuple[QuestionKind, ...] = ()
     curves: tuple[LearningCurve, ...] = ()
     missing: str | None = None  #: what is missing for the verdict, in words

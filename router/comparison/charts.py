@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Difference, Verdict, plots, words
-from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, NumberTable
+from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, NumberTable, Plane
 from ragbandit.router.comparison.axes import number_scale
 from ragbandit.router.comparison.plots import Bar, Line, Look, Picture
 from ragbandit.shared.texts.formats import decimal, number, one_line, percent
@@ -70,7 +70,14 @@ def _cost_bar(cost: Difference) -> Bar:
 
 def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSigns) -> Picture | None:
     """Quality against cost per question: arms, what was served, and policies; None without points."""
-    points = [point for point in points if math.isfinite(point.quality) and math.isfinite(point.cost)]
+    cost = "Cost" if unit == "cost" else f"Cost, {unit}"
+    whole = Plane(title="Quality against cost per question", quality="Quality", cost=cost, points=tuple(points))
+    return plane(whole, unit=unit, signs=signs)
+
+
+def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture | None:
+    """A measure of quality against a cost; None without points."""
+    points = [point for point in drawn.points if math.isfinite(point.quality) and math.isfinite(point.cost)]
     if not points:
         return None
     x = number_scale([point.cost for point in points], unit=unit, room=0.08)
@@ -81,15 +88,17 @@ def frontier(points: Sequence[FrontierPoint], *, unit: str, signs: plots.ArmSign
         look = _LOOKS.get(point.kind) or signs.look(point.name.removeprefix("always "))
         inside.append(plots.mark(*place, look=look, size=14.0))
         entries[point.name] = look
-    title, cost = "Quality against cost per question", "Cost" if unit == "cost" else f"Cost, {unit}"
     plot = plots.frame(x, y, inside=[*inside, *_names(points, places=places)])
-    body = '<p class="axis-name">Quality</p>{}<p class="axis-name below">{} per question</p>{}'
+    body = '<p class="axis-name">{}</p>{}<p class="axis-name below">{} per question</p>{}'
     cells = [(p.name, p.kind, decimal(p.quality), words.amount(p.cost, unit)) for p in points]
+    alt = "; ".join(f"{name}: {drawn.quality.lower()} {quality}, cost {amount}" for name, _, quality, amount in cells)
     return Picture(
-        title=title,
-        alt="; ".join(f"{name}: quality {quality}, cost {amount}" for name, _, quality, amount in cells),
-        body=plots.drawn(body, plot, cost, plots.legend(entries.items())),
-        table=NumberTable(title=title, columns=("Way of answering", "Kind", "Quality", cost), rows=tuple(cells)),
+        title=drawn.title,
+        alt=alt,
+        body=plots.drawn(body, drawn.quality, plot, drawn.cost, plots.legend(entries.items())),
+        table=NumberTable(
+            title=drawn.title, columns=("Way of answering", "Kind", drawn.quality, drawn.cost), rows=tuple(cells)
+        ),
     )
 
 

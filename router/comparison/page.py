@@ -35,6 +35,7 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
     sign = sign or plots.ArmSigns()
     pictures = (
         charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
+        *(charts.plane(drawn, signs=sign) for drawn in assessment.planes),
         charts.learning(assessment.curves),
     )
     return {

@@ -202,7 +202,7 @@ def apply(policy: Policy, update: Update) -> bool:
 
 
 def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, ...]:
-    """Each of K arms gets epsilon/K, and the best arms share the remaining 1 - epsilon (MBA-RAG, equation 3)."""
+    """Each of K arms gets epsilon/K, and the best arms share the remaining 1 - epsilon (MBA-RAG, section 2.2)."""
     best = max(scores)
     ties = sum(s == best for s in scores)
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)

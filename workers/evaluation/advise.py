@@ -28,7 +28,7 @@ from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.checks.questions import checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
@@ -94,6 +94,8 @@ def advise_verb(
     with bars(errors) as progress:
         ask = Ask(folds=folds, worth=worth)
         sources = Sources(settings=settings, ask=ask, progress=progress)
+        if warm or apply:
+            check_policy(sources.policy, name=settings.policy.name)
         details: dict[str, Any] = {}
         if questions is not None:
             folder = configuration.class_folder(loaded.file or Path("config.yaml"))
@@ -112,6 +114,10 @@ def advise_verb(
                 common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
                 details |= _applied(advice, material, apply=apply, file=loaded.file, progress=progress, **common)
     notes = [*_arm_notes(material, incumbent=settings.policy.incumbent, configured=settings.arms), *advice.notes]
+    if sources.is_trained:
+        notes.append(
+            f"{settings.policy.name} was trained before: on questions that it was trained on, the gain is too high"
+        )
     reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
     shown = assessment(
         advice, details=details, notes=notes, incumbent=settings.policy.incumbent, reward=settings.reward
@@ -201,7 +207,13 @@ class Sources:
 
     def __post_init__(self) -> None:
         self.policy: Policy = learner_of(policy_of(self.settings))
-        check_policy(self.policy, name=self.settings.policy.name)
+        if not self.is_trained:
+            check_policy(self.policy, name=self.settings.policy.name)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the policy was trained on a table before, and is judged as it is."""
+        return isinstance(self.policy, TableTrained) and bool(self.policy.trained_arms)
 
     @cached_property
     def encoder(self) -> Encoder:

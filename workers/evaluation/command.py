@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
-from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.options import ConfigOption, HopsOption, JsonOption, MeasureOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
@@ -20,14 +20,17 @@ from ragbandit.shared.json_lines import new_lines
 from ragbandit.workers.evaluation import results, runs
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.evaluation.quizzes import Quizzes
+from ragbandit.workers.evaluation.routers import RouterOptions, evaluate_routers, print_routers
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import with_choice
 
 
 def evaluate(
     *,
-    questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
-    strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
+    questions: Annotated[
+        Path | None, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")
+    ] = None,
+    strategy: Annotated[list[str] | None, typer.Option(help="NAME[,NAME...] or all; may be repeated")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
     family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
@@ -35,12 +38,27 @@ def evaluate(
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
-    table: Annotated[Path | None, typer.Option(help="write what `advise --table` and `policy train` read")] = None,
+    table: Annotated[Path | None, typer.Option(help="outcomes: written, or with --policy read")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="NAME[,NAME...]: rows of routers on --table, without asking a model")
+    ] = None,
+    param: Annotated[list[str] | None, typer.Option(help="with --policy: NAME.KEY=VALUE; repeat it")] = None,
+    train: Annotated[Path | None, typer.Option(help="with --policy: a table to learn instead of folds")] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="with --policy: parts of --table; default: 5")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="with --policy: orders of the questions")] = 5,
+    measure: MeasureOption = None,
+    total: Annotated[
+        str | None, typer.Option(help="with --policy: number of all questions, or DATASET=N[,...]")
+    ] = None,
+    hops: HopsOption = None,
+    datasets: Annotated[str | None, typer.Option(help="with --policy: NAME[,NAME...], only these data sets")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
+    """Run strategies on labelled questions, or compare routers on a table of outcomes (--table with --policy).
+
+    Prints quality, steps, time, tokens and price of each strategy; or the rows of policies, arms and oracle.
 
     Exit 0: judged. 1: written and judged, but every answer of some strategy failed or was not judged. 2: the
     request cannot be done. 130: Ctrl-C.
@@ -48,9 +66,44 @@ def evaluate(
     settings = configuration.load(config).settings
     if report is not None:
         check_page(report)
+    _check_options(
+        policy,
+        table=table,
+        needed={"questions": questions, "strategy": strategy},
+        of_runs={"index": index, "limit": limit},
+        of_routers={
+            "param": param,
+            "train": train,
+            "folds": folds,
+            "measure": measure,
+            "total": total,
+            "hops": hops,
+            "datasets": datasets,
+        },
+    )
+    if policy and table:
+        options = RouterOptions(
+            table=table,
+            policies=policy,
+            params=param or (),
+            train=train,
+            folds=folds,
+            seeds=seeds,
+            measure=measure,
+            total=total,
+            hops=hops,
+            datasets=datasets,
+            answers=answers,
+            resume=resume,
+        )
+        with bars(errors) as progress:
+            rows_of_routers, outcomes, notes = evaluate_routers(options, settings=settings, progress=progress)
+        print_routers(rows_of_routers, outcomes=outcomes, notes=notes, report=report, as_json=as_json)
+        return
+    assert questions is not None
     rows = runs.read_questions(questions, family=family, limit=limit)
     settings = with_choice(settings, index=index)
-    arms, lacking = runs.parse_arms(strategy, settings=settings)
+    arms, lacking = runs.parse_arms(strategy or [], settings=settings)
     if len(arms) < 2 and table:
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
@@ -73,7 +126,12 @@ def evaluate(
     qualities = results.qualities_of(rows, answered=answered, family=family)
     if quizzes is not None:
         qualities = _quizzed(quizzes, rows, answered=answered, qualities=qualities, concurrency=concurrency)
-    lines = [results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm]) for arm in answered]
+    one = results.time_one(answered, arms=settings.worker_arms)
+    reference = None if one is None else answered[one]
+    lines = [
+        results.line_of_arm(rows, arm=arm, answered=answered, qualities=qualities[arm], reference=reference)
+        for arm in answered
+    ]
     if quizzes is not None:
         results.add_judge(lines, facts=quizzes.facts(), unjudged=quizzes.unjudged)
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
@@ -108,6 +166,28 @@ def _quizzed(
         arm: [quiz | dict(others) for quiz, others in zip(map(dict, judged[arm]), qualities[arm], strict=True)]
         for arm in qualities
     }
+
+
+def _check_options(
+    policy: list[str] | None,
+    *,
+    table: Path | None,
+    needed: Mapping[str, object],
+    of_runs: Mapping[str, object],
+    of_routers: Mapping[str, object],
+) -> None:
+    """Raise InvalidInput for a missing option, and for an option of the other use: runs of strategies, or routers."""
+    if policy and table is None:
+        remedy = "give --table T.jsonl, which `ragbandit evaluate --questions ... --table T.jsonl` writes"
+        raise InvalidInput("rows of routers need a table of outcomes", field="table", remedy=remedy)
+    for name, value in needed.items():
+        if not policy and not value:
+            remedy = f"give --{name}, or --table and --policy for rows of routers"
+            raise InvalidInput("is missing", field=name, remedy=remedy)
+    for name, value in ({**needed, **of_runs} if policy else of_routers).items():
+        if value:
+            reason = "--policy asks no question" if policy else "serves only rows of routers (--policy)"
+            raise InvalidInput(reason, field=name, remedy="leave one of the two out" if policy else "leave it out")
 
 
 def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:

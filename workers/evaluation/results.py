@@ -1,7 +1,7 @@
 """Results of stored answers: a line per arm, a routing table, and a log for a warm start. A failure counts as wrong."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -16,10 +16,11 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.gains import unit_of
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
-from ragbandit.shared.types import Json, finite_json
+from ragbandit.shared.types import ArmName, Json, finite_json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 
-#: the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of TIME_ONE (Adaptive-RAG, section 4)
+#: name or class of the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of this arm (Adaptive-RAG,
+#: section 4)
 TIME_ONE = "single_step"
 
 #: arm -> its answers, in the order of the questions
@@ -29,8 +30,17 @@ Measures = Mapping[str, float]
 #: arm -> the measures of its answers, in the order of the questions
 Qualities = Mapping[str, Sequence[Measures]]
 #: the means of an arm over all questions, as `--json` prints them. `time` is the mean seconds divided by the mean
-#: seconds of TIME_ONE
+#: seconds of the arm that `time_one` returns
 Line = dict[str, Any]
+
+
+def time_one(names: Iterable[str], *, arms: Mapping[str, Mapping[str, object]]) -> ArmName | None:
+    """The arm named TIME_ONE, else the first arm of this class; None if there is none. arms: the setting `arms`."""
+    known = list(names)
+    if TIME_ONE in known:
+        return ArmName(TIME_ONE)
+    of_class = [name for name in known if arms.get(name, {}).get("class") == TIME_ONE]
+    return ArmName(of_class[0]) if of_class else None
 
 
 def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> Measures:
@@ -45,9 +55,15 @@ def qualities_of(rows: Sequence[LabelledQuestion], *, answered: Answered, family
 
 
 def line_of_arm(
-    rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, qualities: Sequence[Measures]
+    rows: Sequence[LabelledQuestion],
+    *,
+    arm: str,
+    answered: Answered,
+    qualities: Sequence[Measures],
+    reference: Sequence[StoredAnswer] | None = None,
 ) -> Line:
-    answers, reference = answered[arm], answered.get(TIME_ONE)
+    """reference: answers of the arm whose Time is 1; None without such an arm."""
+    answers = answered[arm]
     line: Line = {"strategy": arm, "questions": len(rows)}
     line |= {name: fmean(measures[name] for measures in qualities) for name in qualities[0]}
     line["steps"] = fmean(answer.steps for answer in answers)
@@ -91,13 +107,17 @@ def table_records(
     """The full-information table (router/offline/logs/tables.py): a record per question."""
     for place, row in enumerate(rows):
         answers = {arm: stored[place] for arm, stored in answered.items()}
+        measures = {arm: qualities[arm][place] for arm in answers}
         origin = {"dataset": row.dataset, "hops": row.hops}
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: quality_of(qualities[arm][place], reward=reward) for arm in answers},
+            "correct": {arm: quality_of(measures[arm], reward=reward) for arm in answers},
             "steps": {arm: answer.steps for arm, answer in answers.items()},
             "seconds": {arm: answer.cost.seconds_total for arm, answer in answers.items()},
+            "passages": {arm: answer.cost.passages for arm, answer in answers.items()},
+            "dollars": {arm: answer.cost.dollars for arm, answer in answers.items()},
+            **{name: {arm: measures[arm][name] for arm in answers} for name in next(iter(measures.values()), {})},
             **{key: value for key, value in origin.items() if value is not None},
         }
 

@@ -108,6 +108,8 @@ class TableRow:
     seconds: Mapping[ArmName, float] = field(default_factory=dict)
     #: other costs of the answers: field of Cost -> arm -> amount; "cost" if the unit is that of the reward
     costs: Mapping[str, Mapping[ArmName, float]] = field(default_factory=dict)
+    #: other measures of the answers, in [0, 1]: "exact_match", "f1", "accuracy", "str_em" or "str_hit" -> arm -> value
+    measures: Mapping[str, Mapping[ArmName, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

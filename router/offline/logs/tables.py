@@ -1,11 +1,13 @@
 """Full-information routing tables: the result of every arm for every question, a record per question.
 
     {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
-     "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}, "dollars": {"a": 0.001, "b": 0.02}}
+     "context": {"tier": "pro"}, "dataset": "nq", "seconds": {"a": 0.4, "b": 3.1}, "dollars": {"a": 0.001, "b": 0.02},
+     "exact_match": {"a": 0, "b": 1}, "f1": {"a": 0.2, "b": 1}, "accuracy": {"a": 0, "b": 1}}
 
 Only `question`, `correct` and one cost are needed; other keys are ignored. A cost is `steps`, `seconds`, a field of
-Cost, or `cost`, in the unit of the reward. The members of an object may be columns: `correct.a`, `correct_a`. Most rows
-define the arms. `records` lists the forms of files.
+Cost, or `cost`, in the unit of the reward. The measures after the costs serve reports and labels (`with_measure`). The
+members of an object may be columns: `correct.a`, `correct_a`. Most rows define the arms. `records` lists the forms of
+files.
 In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
 mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
 be too narrow.
@@ -136,12 +138,16 @@ class _Line(BaseModel):
     steps: Annotated[_Amounts, BeforeValidator(cells.unpacked)] = {}
     #: amounts by term and arm; "cost" if the term is not named
     costs: dict[str, _Amounts]
+    #: values by measure and arm
+    measures: dict[str, dict[ArmName, _Quality]]
     context: Annotated[JsonObject, BeforeValidator(cells.unpacked)] | None = None
 
 
 #: keys with amounts by arm besides `steps`. "seconds" must come after the longer names, see `nested`
 _COSTS: Final = ("cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
-_OBJECTS: Final = ("correct", "steps", *_COSTS)
+#: keys with other measures of quality by arm, as `ragbandit.router.learning.reward.judged` names them
+MEASURES: Final = ("exact_match", "f1", "accuracy", "str_em", "str_hit")
+_OBJECTS: Final = ("correct", "steps", *_COSTS, *MEASURES)
 
 
 def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
@@ -155,10 +161,7 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
     if isinstance(cells.unpacked(entry.get("correct")), int | float | str):
         remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
         raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
-    objects = {name: cells.unpacked(entry.get(name)) for name in _COSTS}
-    # Only objects count, since other files may use the key for something else.
-    costs = {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
-    line = checked(_Line, {**entry, "costs": costs})
+    line = checked(_Line, {**entry, "costs": _objects(entry, _COSTS), "measures": _objects(entry, MEASURES)})
     return TableRow(
         id=labelled.id,
         question=labelled.question,
@@ -169,7 +172,14 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         dataset=labelled.dataset,
         seconds=line.costs.pop("seconds", {}),
         costs=line.costs,
+        measures=line.measures,
     )
+
+
+def _objects(entry: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The objects under these keys. Other values do not count: another file may use the key for something else."""
+    objects = {name: cells.unpacked(entry.get(name)) for name in names}
+    return {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +200,22 @@ class LabelledTable:
             raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
         return self._numbers("steps")
 
+    @cached_property
+    def seconds(self) -> Matrix | None:
+        """Seconds of every answer, shape (n, arms), >= 0; None if a row has none."""
+        return self._numbers("seconds") if all(row.seconds for row in self.rows) else None
+
+    @cached_property
+    def measures(self) -> Mapping[str, Matrix]:
+        """Measure -> its values, shape (n, arms), in [0, 1], for the measures that every row has for every arm."""
+        names = [name for name in MEASURES if all({*row.measures.get(name, ())} >= {*self.arms} for row in self.rows)]
+        return {name: self._of_rows([row.measures[name] for row in self.rows]) for name in names}
+
     def _numbers(self, name: str) -> Matrix:
-        return np.array([[getattr(row, name)[arm] for arm in self.arms] for row in self.rows], dtype=np.float64)
+        return self._of_rows([getattr(row, name) for row in self.rows])
+
+    def _of_rows(self, rows: Sequence[Mapping[ArmName, float]]) -> Matrix:
+        return np.array([[row[arm] for arm in self.arms] for row in rows], dtype=np.float64).reshape(-1, len(self.arms))
 
 
 def read_table(path: str | Path, *, bad: list[BadRow] | None = None) -> LabelledTable:
@@ -241,6 +265,33 @@ def _of_arms(numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName,
         reason = "is missing" if name in arms else "is no arm of most rows"
         raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")
     return {arm: numbers[arm] for arm in arms}
+
+
+def with_measure(table: LabelledTable, measure: str | None) -> tuple[LabelledTable, str]:
+    """The table with this measure as `correct`. Returns (table, name of the measure).
+
+    measure: "correct" or one of MEASURES; None for exact_match, which the papers use, if every row has it, and
+    otherwise `correct`. Raises InvalidInput if a row lacks the measure.
+    """
+    name = measure or ("exact_match" if "exact_match" in table.measures else "correct")
+    if name == "correct":
+        return table, name
+    if name not in table.measures:
+        remedy = f"use {', '.join(['correct', *table.measures])}"
+        raise InvalidInput(f"the table has no {name} for every arm of every row", field="measure", remedy=remedy)
+    rows = tuple(replace(row, correct={arm: row.measures[name][arm] for arm in table.arms}) for row in table.rows)
+    return replace(table, rows=rows), name
+
+
+def with_hops(table: LabelledTable, hops: Mapping[str, int]) -> LabelledTable:
+    """The table with these numbers of hops, by data set, for rows that have none. Raises InvalidInput."""
+    known = {row.dataset for row in table.rows}
+    for dataset in hops:
+        if dataset not in known:
+            names = ", ".join(sorted(name for name in known if name)) or "no data set"
+            raise InvalidInput(f"no row is of the data set {dataset!r}", field="hops", remedy=f"the table has {names}")
+    rows = [row if row.hops is not None else replace(row, hops=hops.get(row.dataset or "")) for row in table.rows]
+    return replace(table, rows=tuple(rows))
 
 
 def table_query(row: TableRow) -> Query:

@@ -27,6 +27,7 @@ from ragbandit.router.offline.replay.policy_pmfs import (
     with_features,
 )
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName
@@ -74,9 +75,13 @@ def prepare(
             settings=in_force[spec.name].policy,
             progress=progress,
         )
-        description = f"{spec.what}, each of {plan.folds} folds judged by what the others taught"
-        # The name of the serving policy describes what it has learned.
-        learned: Learned = None if spec.current else "folds"
+        if isinstance(served[spec.name], TableTrained):
+            description = f"{spec.what}, trained before on a table, not on this log"
+            learned: Learned = None
+        else:
+            description = f"{spec.what}, each of {plan.folds} folds judged by what the others taught"
+            # The name of the serving policy describes what it has learned.
+            learned = None if spec.current else "folds"
         pmfs.append(CandidatePmf(described=description, pmf=pmf, notes=notes, learned=learned))
     rows = replace(log.log, candidates=tuple(candidate.pmf for candidate in pmfs))
     return LogPart(rows=rows, undrawn=log.undrawn), pmfs

@@ -1,6 +1,6 @@
 """Two policies on the posterior of quality and cost: `mba` explores by posterior samples, `linucb` by an upper bound.
 
-MBA-RAG (arXiv 2412.01572, section 3) regresses the reward of the drawn arm on DistilBERT's output with squared error,
+MBA-RAG (arXiv 2412.01572, section 2) regresses the reward of the drawn arm on DistilBERT's output with squared error,
 and explores with probability 1 / ln(e) at step e. Here quality and cost have separate heads, each head is the exact
 minimiser of the ridge-regularised error over all rows, and the probability of an arm is the share of posterior samples
 in which it is the best (docs/mba.md). For K offered arms, the deviations of the samples are multiplied by

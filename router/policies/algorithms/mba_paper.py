@@ -7,7 +7,7 @@ belong to arm names, and a head is created at its arm's first update; rows are l
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
 from ragbandit.router.policies.base import (
@@ -28,13 +28,15 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, Features, Json, Query, Update
+from ragbandit.shared.types import ArmName, Features, Json, Query, Reward, TableRow, Update
 
 #: name -> arm -> reward of a right answer to a multi-hop question: as published, and as in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},
     "multi_code": {"no_retrieval": 4.49, "single_step": 2.3, "multi_step": 2.1},
 }
+#: preset of a reward that `MbaPaper.table_reward` made
+PRINTED: Final = "printed"
 #: rows with a larger absolute reward are refused
 _MOST: Final = 1e6
 MOST_ROUNDING: Final = 2.0**-8
@@ -57,7 +59,8 @@ class MbaPaperParams(ReadingParams):
     #: "ledger" learns the reward in the ledger row. The others replace the reward of a right answer as in the paper:
     #: "single" by 1 - steps/10 (0.9 for single_step), "multi_paper" and "multi_code" by a number of TABLES
     reward: Literal["ledger", "single", "multi_paper", "multi_code"] = "ledger"
-    #: reward of a wrong answer, unless `reward` is "ledger": -1 for "paper", 0 for "code"
+    #: reward of a wrong answer, unless `reward` is "ledger": -1 for "paper", 0 for "code". In a table, which has the
+    #: outcomes of all arms, "paper" is -1 only if no arm is right, and else 0 (appendix A.2)
     failure: Literal["paper", "code"] = "paper"
 
 
@@ -68,6 +71,8 @@ class MbaPaper(PerQuestionPolicy):
     example: ClassVar[Mapping[str, Json]] = EXAMPLE | {"total": 30, "floor": 1e-4}
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
+    #: the paper's draw has no floor below epsilon / K, so passes over tables give it none
+    without_floors: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         self.settings = read_params(MbaPaperParams, given=params)
@@ -83,7 +88,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def epsilon(self) -> float:
-        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1, as in the code; eq. 3 has no 1e-5."""
+        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1. The schedule is the authors' code's."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
@@ -134,19 +139,38 @@ class MbaPaper(PerQuestionPolicy):
     def _target(self, update: Update) -> float:
         """Target of the drawn arm's output. Raises PolicyFault if the row does not determine it."""
         reward, table = update.reward, self.settings.reward
-        if table == "ledger":
+        if table == "ledger" or reward.preset == PRINTED:
             return reward.value
         if not reward.has_parts:
             raise PolicyFault(f"the reward table {table!r} needs rewards with separate quality and cost")
         if reward.quality < RIGHT:
             return -1.0 if self.settings.failure == "paper" else 0.0
+        return self._printed(update.arm, reward=reward)
+
+    def _printed(self, arm: ArmName, *, reward: Reward) -> float:
+        """The paper's reward of a right answer."""
+        table = self.settings.reward
         if table == "single":
             if dict(reward.terms) != {"steps": 1.0}:
                 raise PolicyFault("the reward table 'single' needs the cost in steps: reward.cost must be {steps: 1.0}")
             return 1.0 - reward.cost / 10.0
-        if update.arm not in TABLES[table]:
-            raise PolicyFault(f"the reward table {table!r} has no arm {update.arm!r}")
-        return TABLES[table][update.arm]
+        if arm not in TABLES[table]:
+            raise PolicyFault(f"the reward table {table!r} has no arm {arm!r}")
+        return TABLES[table][arm]
+
+    def table_reward(self, row: TableRow, *, arm: ArmName, reward: Reward) -> Reward:
+        """The reward of an arm's answer in a table, where the outcomes of all arms are known (appendix A.2).
+
+        Raises PolicyFault if the param `reward` does not determine it.
+        """
+        if self.settings.reward == "ledger":
+            return reward
+        if row.correct[arm] >= RIGHT:
+            value = self._printed(arm, reward=reward)
+        else:
+            is_lost = self.settings.failure == "paper" and all(one < RIGHT for one in row.correct.values())
+            value = -1.0 if is_lost else 0.0
+        return replace(reward, value=value, preset=PRINTED)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         arrays, facts = super().state()

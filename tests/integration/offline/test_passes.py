@@ -5,10 +5,10 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from ragbandit.examples.handbook.learning_curve import played, rows_of
-from ragbandit.examples.handbook.passes import Learning, decision_id
+from ragbandit.examples.handbook.learning_curve import played
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.offline.routers.passes import Learning, decision_id, rows_of
 from ragbandit.router.serving.checks.reports import made_outcome
 from tests.support.examples import made_table
 

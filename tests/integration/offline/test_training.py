@@ -3,13 +3,16 @@
 import json
 
 import pytest
+import yaml
 
 from ragbandit.router.offline.logs.tables import read_table, trainable
+from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS
 from tests.support import command
+from tests.support.logs.replay_logs import rows_from
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
@@ -115,6 +118,31 @@ def test_train_refuses_what_it_cannot_use(run, table, tmp_path, changes, named):
 def test_trainable_policies_are_those_that_fit():
     """`train` takes the built-in policies that learn from tables."""
     assert trainable() == ["adaptive_rag", "multi_label", "popularity"]
+
+
+def test_advice_on_a_trained_classifier(run, table, tmp_path):
+    """`advise --table` judges a trained classifier as it is; a warm start, which it would not learn, is refused."""
+    run("--policy", "adaptive_rag", "--table", table, "--out", "out", *fitting(**FAST | {"epochs": 2}))
+    policy = {"name": "adaptive_rag", "params": READING | {"trained": "out"}}
+    tree = {"policy": policy, "data_dir": "data", "encoder": {"model": "hashing", "dimension": 8}, "arms": {}}
+    tree["arms"] = {arm: {"run_by": "caller"} for arm in ARMS}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    done = command.run("advise", "--table", table, "--json")
+    assert done.exit_code in (0, 3, 4), done.output
+    assert any("adaptive_rag was trained before" in note for note in json.loads(done.stdout)["notes"])
+    refused = command.run("advise", "--table", table, "--warm", code=2)
+    assert "trained on a table as a whole" in refused.output
+
+
+def test_replay_names_a_classifier_that_was_trained_elsewhere():
+    """The description of a trained classifier has that it was trained elsewhere."""
+    name = "adaptive_rag"
+    asked = parse_candidates([name], params={name: READING | {"trained": tiny_trained(name)}})
+    drawn = ({"text": f"who {n} ?", "arms": [*ARMS], "pmf": [0.25, 0.5, 0.25], "arm": ARMS[n % 3]} for n in range(30))
+    rows = rows_from({**record, "reward": float(n % 2)} for n, record in enumerate(drawn))
+    (judged,) = replay(memory_log(rows), candidates=asked).candidates
+    assert judged.described == "adaptive_rag, trained before on a table, not on this log"
+    assert judged.learned is None
 
 
 @pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])

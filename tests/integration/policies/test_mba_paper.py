@@ -12,7 +12,7 @@ from ragbandit.router.policies.finetuned.params import ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.testing.policies import ARMS, made_query, made_reward, made_updates, sha_of, taught
-from tests.support.finetuned import READING, mba, output_of
+from tests.support.finetuned import READING, mba, output_of, row
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
 
@@ -163,3 +163,16 @@ def test_state_of_another_model_is_refused(changes):
     arrays, facts = taught(mba, made_updates(3)).state()
     with pytest.raises(SnapshotError, match="another model"):
         mba(**changes).restore(arrays, facts)
+
+
+@pytest.mark.parametrize(
+    ("failure", "right", "value"),
+    [("paper", (), -1.0), ("paper", ARMS[:1], 0.0), ("code", (), 0.0), ("paper", ARMS[1:2], 0.9)],
+)
+def test_the_reward_of_a_table(failure, right, value):
+    """In a table -1 is the reward of a question that no arm answers right; another wrong answer has 0."""
+    policy = mba(reward="single", failure=failure)
+    reward = made_reward(0.0, cost=1.0)
+    printed = policy.table_reward(row(1, "who ?", right), arm=ARMS[1], reward=reward)
+    assert (printed.value, printed.has_parts) == (pytest.approx(value), True)
+    assert mba().table_reward(row(1, "who ?", right), arm=ARMS[1], reward=reward) == reward

@@ -11,9 +11,9 @@ from benchmarks.worlds.made import WORLDS, long_questions, long_world, made_worl
 from benchmarks.worlds.measures import blocks_of, measured, possible_gain
 from benchmarks.worlds.passes import COLD, Conditions, Judged, Task, World, cut, passed
 from benchmarks.worlds.report import print_board
-from ragbandit.examples.handbook.passes import Learning
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.routers.passes import Learning
 
 
 def world(name="needle", *, rows=300, weight=0.05):

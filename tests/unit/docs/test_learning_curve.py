@@ -12,8 +12,8 @@ from ragbandit.examples.handbook.learning_curve import (
     safe_start,
     sentence,
 )
-from ragbandit.examples.handbook.passes import Played
 from ragbandit.router.config.loading import load
+from ragbandit.router.offline.routers.passes import Played
 from tests.support.examples import made_table
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

@@ -14,12 +14,26 @@ import numpy.typing as npt
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of, seed_of
-from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, Reward, Vector
+from ragbandit.router.policies.draw import Offer, draw, made_decisions, outputs_of, seed_of
+from ragbandit.shared.types import (
+    ArmName,
+    Decision,
+    DecisionId,
+    FeatureRows,
+    Matrix,
+    PolicyLabel,
+    Query,
+    Reward,
+    Vector,
+)
 
 #: time of a pass's first decision; each decision takes a second. Policies read no times, but rows of a ledger have them
 EPOCH: Final = 1_700_000_000.0
+
+#: largest number of questions that a policy is asked at once
+BATCH: Final = 64
 
 Places = npt.NDArray[np.intp]
 
@@ -33,6 +47,18 @@ class Played:
     earned: Vector  #: reward of this arm
     labels: int = 0  #: number of decisions whose outcome was learned
     fault: str | None = None  #: why the fallback decided, or an outcome was not learned; the first reason
+
+
+def rows_of(
+    table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, settings: Settings
+) -> list[Logged]:
+    """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""
+    rows: list[Logged] = []
+    for place, row in enumerate(table.rows):
+        own = None if features is None else features[place]
+        made = arm_rows(row, arms=table.arms, features=own, encoder_hash=encoder_hash, settings=settings, now=EPOCH)
+        rows += [replace(one, decision=replace(one.decision, id=DecisionId(row.id))) for one in made]
+    return rows
 
 
 def decision_id(row: Logged, *, seed: int) -> DecisionId:
@@ -139,6 +165,29 @@ def play(
         learning.step(int(question))
         progress(done, total)
     return learning.played()
+
+
+def greedy_shares(
+    policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: tuple[ArmName, ...]
+) -> tuple[Matrix, str | None]:
+    """What a policy chooses when it does not explore: (share of each arm for each question, fault).
+
+    The shares, shape (n, arms), are 1 for the arm with the best score, divided evenly between ties; the pmf of a policy
+    without scores. The fault is the first reason why the fallback decided; None if it never did.
+    """
+    rows: list[Vector] = []
+    fault: str | None = None
+    for start in range(0, len(queries), BATCH):
+        batch = slice(start, start + BATCH)
+        asked = queries[batch]
+        own = None if features is None else features[batch]
+        for output in outputs_of(policy, asked, features=own, arms=[arms] * len(asked)):
+            drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=0)
+            fault = fault or drawn.fault
+            scores = np.array(drawn.pmf if drawn.scores is None else drawn.scores)
+            best = scores if drawn.scores is None else scores == scores.max()
+            rows.append(best / best.sum())
+    return np.array(rows, dtype=np.float64).reshape(len(queries), len(arms)), fault
 
 
 def break_even(passes: Sequence[Played], *, fixed: Vector) -> tuple[int | None, float]:

@@ -1,0 +1,223 @@
+"""Plays policies on a table: in folds, or on one table for another.
+
+A policy that learns online makes one pass over the training questions and learns the outcome of the drawn arm only. A
+classifier is trained on the outcomes of all arms of the training questions. Then each predicts the test questions.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import table_query
+from ragbandit.router.offline.routers.passes import Learning, Places, greedy_shares
+from ragbandit.router.offline.routers.routing_table import RoutingTable
+from ragbandit.router.policies import make_policy, with_settings
+from ragbandit.router.policies.base import Policy, TableTrained
+from ragbandit.router.policies.settings_check import check_arms
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Json, Matrix
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """What all plays share. Every process receives it once."""
+
+    #: outcomes to learn from, and outcomes to predict; the same object if folds of one table are predicted
+    train: RoutingTable
+    test: RoutingTable
+    #: number of folds, each predicted after the others are learned; 1 if `train` is another table
+    folds: int
+    settings: Settings
+    #: policy -> its params, complete
+    policies: Mapping[str, Mapping[str, Json]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    policy: str
+    seed: int
+    fold: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Played:
+    """What a policy chose. Places are those of `Setup.test` for `test`, of `Setup.train` for `order`."""
+
+    test: Places
+    #: shape (tests, arms): what the policy chooses without exploration
+    shares: Matrix
+    #: questions of the pass and arms drawn in it; empty for a policy without a pass
+    order: Places
+    drawn: Places
+    #: seconds that the policy takes to choose for a question
+    seconds: float
+    #: why the fallback decided, or an outcome was not learned; the first reason
+    fault: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in ("test", "shares", "order", "drawn", "seconds", "fault")}
+        return {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in values.items()}
+
+
+def played_of(values: Mapping[str, Any]) -> Played:
+    """Read what `Played.as_json` wrote."""
+    places = {name: np.array(values[name], dtype=np.intp) for name in ("test", "order", "drawn")}
+    shares = np.array(values["shares"], dtype=np.float64)
+    return Played(shares=shares, seconds=values["seconds"], fault=values["fault"], **places)
+
+
+def split(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
+    """Returns (questions to learn, in the order of the pass; questions to predict), the same for every policy."""
+    order = np.random.default_rng(seed).permutation(len(setup.train.table.rows))
+    if setup.folds == 1:
+        return order, np.arange(len(setup.test.table.rows))
+    mine = np.arange(len(order)) % setup.folds == fold
+    return order[~mine], order[mine]
+
+
+def check_folds(folds: int, *, rows: int) -> None:
+    if not 2 <= folds <= rows:
+        remedy = "use at least 2 folds and at most one per question, or give --train"
+        raise InvalidInput(f"{rows} questions cannot be split into {folds} folds", field="folds", remedy=remedy)
+
+
+def complete_params(policies: Mapping[str, Mapping[str, Json]], *, settings: Settings) -> dict[str, dict[str, Json]]:
+    """The params of each policy, completed with values of other settings. Raises ConfigError."""
+    return {
+        name: with_settings(name, params=params, schema=settings.context, facts=settings.arm_facts)
+        for name, params in policies.items()
+    }
+
+
+def check_policies(setup: Setup) -> dict[str, Policy]:
+    """An instance of each policy. Raises ConfigError for wrong params, unknown arms and other training arms."""
+    policies = {name: make_policy(name, params=params) for name, params in setup.policies.items()}
+    for name, policy in policies.items():
+        if not is_fitted_here(policy):
+            check_arms(policy, arms=setup.train.arms, where=name)
+    return policies
+
+
+def is_fitted_here(policy: Policy) -> bool:
+    """Whether the policy is trained on the training questions; a policy with the param `trained` is judged as it is."""
+    return isinstance(policy, TableTrained) and policy.params.get("trained") is None
+
+
+def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[Task]:
+    """The tasks of each policy. A policy that was trained before is asked once, since no seed changes it."""
+    return [
+        Task(policy=name, seed=seed, fold=fold)
+        for name, policy in policies.items()
+        for seed in range(1 if isinstance(policy, TableTrained) and not is_fitted_here(policy) else seeds)
+        for fold in range(setup.folds)
+    ]
+
+
+def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None) -> Played:
+    """Learn, then predict. progress: receives (steps of the training done, total)."""
+    train, test = split(setup, seed=task.seed, fold=task.fold)
+    known = setup.train
+    policy = _policy(task, setup=setup)
+    order = drawn = np.empty(0, dtype=np.intp)
+    fault: str | None = None
+    if is_fitted_here(policy):
+        # A policy must not learn from the data set's name, which serves reports only; an id might contain this name.
+        rows = [replace(known.table.rows[place], id="", dataset=None) for place in train]
+        policy.fit(rows, progress=progress)  # type: ignore[attr-defined] # it is a TableTrained
+    elif not isinstance(policy, TableTrained):
+        settings = settings_of(policy, settings=setup.settings)
+        rewarded = _rewarded(policy, setup=setup)
+        learning = Learning(policy, rows=rewarded, settings=settings, seed=task.seed * setup.folds + task.fold)
+        for done, place in enumerate(train, start=1):
+            learning.step(int(place))
+            progress(done, len(train))
+        passed = learning.played()
+        order, drawn, fault = passed.order, passed.drawn, passed.fault
+    queries = [table_query(setup.test.table.rows[place]) for place in test]
+    needed = setup.test.features if "features" in policy.needs else None
+    began = time.perf_counter()
+    features = None if needed is None else needed[test]
+    shares, other = greedy_shares(policy, queries, features=features, arms=setup.test.arms)
+    seconds = (time.perf_counter() - began) / max(1, len(test))
+    return Played(test=test, shares=shares, order=order, drawn=drawn, seconds=seconds, fault=fault or other)
+
+
+def _policy(task: Task, *, setup: Setup) -> Policy:
+    """A new policy, with the task's seed for its initial weights unless its params name one."""
+    params = setup.policies[task.policy]
+    policy = make_policy(task.policy, params=params)
+    if "seed" in policy.params and "seed" not in params:
+        policy = make_policy(task.policy, params={**params, "seed": task.seed})
+    return policy
+
+
+def settings_of(policy: Policy, *, settings: Settings) -> Settings:
+    """Settings for a pass: without safe start and holdback, and without floors for a policy whose paper has none."""
+    changes: dict[str, Any] = {"incumbent": None, "holdback": None}
+    if getattr(policy, "without_floors", False):
+        changes |= {"floor": 0.0, "cold_start_floor": 0.0}
+    return settings.model_copy(update={"policy": settings.policy.model_copy(update=changes)})
+
+
+def _rewarded(policy: Policy, *, setup: Setup) -> Sequence[Logged]:
+    """The rows that a pass learns. A policy with its paper's own rewards (`table_reward`) gets these."""
+    known, of_table = setup.train, getattr(policy, "table_reward", None)
+    if of_table is None:
+        return known.rows
+    rows = []
+    for number, row in enumerate(known.rows):
+        of_row = known.table.rows[number // len(known.arms)]
+        rows.append(replace(row, reward=of_table(of_row, arm=row.decision.arm, reward=row.reward)))
+    return rows
+
+
+#: in a process of the pool
+_setup: list[Setup] = []
+
+
+def play_all(
+    tasks: Sequence[Task], *, setup: Setup, here: frozenset[str], jobs: int, progress: Progress
+) -> Iterator[tuple[Task, Played]]:
+    """Yield each task with its play, in the order in which they end; no play depends on the number of processes.
+
+    here: policies that are played in this process, since a model uses all cores. jobs: number of processes.
+    """
+    away = [task for task in tasks if task.policy not in here] if jobs > 1 else []
+    done = 0
+    progress("routers played", 0, len(tasks))
+    if away:
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ.setdefault(name, "1")  # the processes share the cores already
+        # Not forked, since a child could deadlock: the parent may have threads of torch.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(setup,)) as pool:
+            asked = {pool.submit(_play, task): task for task in away}
+            for future in as_completed(asked):
+                done += 1
+                progress("routers played", done, len(tasks))
+                yield asked[future], future.result()
+    for task in tasks:
+        if task not in away:
+            name = f"{task.policy}, seed {task.seed}, fold {task.fold}: steps"
+            played = play(task, setup=setup, progress=partial(progress, name))
+            done += 1
+            progress("routers played", done, len(tasks))
+            yield task, played
+
+
+def _begin(setup: Setup) -> None:
+    _setup.append(setup)
+
+
+def _play(task: Task) -> Played:
+    return play(task, setup=_setup[0])

@@ -1,0 +1,162 @@
+"""The screen and the page of rows of routers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, Plane
+from ragbandit.router.offline.routers.routing_table import RoutingTable
+from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow
+from ragbandit.shared.texts.formats import NOTHING, counted, decimal
+
+#: mean -> (head of its column as in the papers, factor, digits)
+HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
+    "correct": ("right %", 100.0, 1),
+    "exact_match": ("EM %", 100.0, 1),
+    "f1": ("F1 %", 100.0, 1),
+    "accuracy": ("Acc %", 100.0, 1),
+    "str_em": ("str-em %", 100.0, 1),
+    "str_hit": ("str-hit %", 100.0, 1),
+    "steps": ("Step", 1.0, 2),
+    "time": ("Time", 1.0, 2),
+    "seconds": ("seconds", 1.0, 2),
+    "passages": ("passages", 1.0, 2),
+    "dollars": ("dollars", 1.0, 5),
+    "reward": ("reward", 1.0, 3),
+}
+
+
+def assessment(rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequence[str], full: bool) -> Assessment:
+    """All numbers of these rows. full: False for the tables that fit on a screen."""
+    policies = [row for row in rows if row.kind == "policy"]
+    measure = outcomes.measure
+    best = max(policies or rows, key=lambda row: row.all["reward"].mean)
+    arm = max((row for row in rows if row.kind == "arm"), key=lambda row: row.all["reward"].mean)
+    gain = best.all["reward"].mean - arm.all["reward"].mean
+    unit = "steps" if "steps" in best.all and _alike(best, "steps", "cost") else "cost"
+    shown = [row for row in rows if row.kind != "first pass"]
+    return Assessment(
+        title=f"Routers on {counted(len(outcomes.table.rows), 'question')} with the outcome of every arm",
+        sentence=f"{_answers(best, measure=measure)}; always {_answers(arm, measure=measure)}",
+        number=f"{gain:+.3f}",
+        about=f"reward a question, {best.name} minus the best fixed arm",
+        frontier=tuple(_point(row, quality=measure, cost="cost") for row in shown),
+        planes=tuple(_planes(shown)),
+        tables=tuple(_tables(rows, outcomes=outcomes, full=full)),
+        notes=tuple(notes),
+        cost_unit=unit,
+    )
+
+
+def _alike(row: RouterRow, first: str, second: str) -> bool:
+    return abs(row.all[first].mean - row.all[second].mean) < 1e-9
+
+
+def _answers(row: RouterRow, *, measure: str) -> str:
+    steps = f" with {row.all['steps'].mean:.2f} steps a question" if "steps" in row.all else ""
+    return f"{row.name} has {HEADS[measure][0].removesuffix(' %')} {100.0 * row.all[measure].mean:.1f} %{steps}"
+
+
+def _point(row: RouterRow, *, quality: str, cost: str) -> FrontierPoint:
+    kind: Literal["arm", "candidate"] = "arm" if row.kind == "arm" else "candidate"
+    return FrontierPoint(name=row.name, quality=row.all[quality].mean, cost=row.all[cost].mean, kind=kind)
+
+
+def _planes(rows: Sequence[RouterRow]) -> Iterator[Plane]:
+    """Yield F1 against time, the figure of Adaptive-RAG, if the table has both."""
+    if all({"f1", "time"} <= row.all.keys() for row in rows):
+        points = tuple(_point(row, quality="f1", cost="time") for row in rows)
+        yield Plane(title="F1 against time per question", quality="F1", cost="Time, 1 is single_step", points=points)
+
+
+def _tables(rows: Sequence[RouterRow], *, outcomes: RoutingTable, full: bool) -> Iterator[NumberTable]:
+    datasets = list(outcomes.datasets)
+    yield _means_table(rows, title="Means over all questions", of=lambda row: row.all, above=True)
+    if len(datasets) > 1:
+        title = f"Means of the means of {len(datasets)} data sets"
+        yield _means_table(rows, title=title, of=lambda row: row.mean_of_datasets)
+        names = [name for name in HEADS if name in rows[0].all]
+        for name in names if full else [name for name in names if name in (outcomes.measure, "steps")]:
+            yield _dataset_table(rows, name=name, datasets=datasets)
+    known = [row for row in rows if row.kind != "first pass" and row.name != ORACLE]
+    yield _label_table(known, arms=[str(arm) for arm in outcomes.arms])
+    if full:
+        yield _chosen_table(rows)
+        yield _confusion_table(known)
+
+
+def _means_table(
+    rows: Sequence[RouterRow], *, title: str, of: Callable[[RouterRow], Mapping[str, Estimate]], above: bool = False
+) -> NumberTable:
+    names = [name for name in HEADS if name in of(rows[0])]
+    heads = [HEADS[name][0] for name in names] + (["above mixture", "of oracle"] if above else [])
+    lines = []
+    for row in rows:
+        cells = [_cell(of(row)[name], name=name) for name in names]
+        if above:
+            share = row.oracle_share
+            cells += [_pair(row.above_mixture, factor=100.0, digits=1, sign="+")]
+            cells += [NOTHING if share is None else f"{100.0 * share:.0f} %"]
+        lines.append((row.name, *cells))
+    return NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
+
+
+def _dataset_table(rows: Sequence[RouterRow], *, name: str, datasets: Sequence[str]) -> NumberTable:
+    lines = [
+        (
+            row.name,
+            *(_cell(row.by_dataset[dataset][name], name=name) for dataset in datasets),
+            _cell(row.mean_of_datasets[name], name=name),
+        )
+        for row in rows
+    ]
+    return NumberTable(title=f"{HEADS[name][0]} by data set", columns=("router", *datasets, "mean"), rows=tuple(lines))
+
+
+def _label_table(rows: Sequence[RouterRow], *, arms: Sequence[str]) -> NumberTable:
+    """Accuracy: share of the questions with a label for which the label was chosen."""
+    heads = [f"{arm} ({rows[0].labels[arm].questions})" for arm in arms]
+    lines = []
+    for row in rows:
+        chosen = [{str(name): share for name, share in row.labels[arm].chosen.items()} for arm in arms]
+        cells = [_percent(shares.get(arm)) for arm, shares in zip(arms, chosen, strict=True)]
+        lines.append((row.name, *cells, _percent(row.label_accuracy)))
+    title = "Accuracy by label in %: the label of a question is its cheapest right arm"
+    return NumberTable(title=title, columns=("router", *heads, "all"), rows=tuple(lines))
+
+
+def _chosen_table(rows: Sequence[RouterRow]) -> NumberTable:
+    lines = []
+    for row in rows:
+        cells = []
+        for arm, share in row.arms.items():
+            seconds = row.arm_seconds[arm]
+            cells.append(_percent(share) + ("" if seconds is None else f", {decimal(seconds, 2)} s"))
+        lines.append((row.name, *cells))
+    title = "Share of the questions that each arm gets in %, and their mean seconds"
+    return NumberTable(title=title, columns=("router", *map(str, rows[0].arms)), rows=tuple(lines))
+
+
+def _confusion_table(rows: Sequence[RouterRow]) -> NumberTable:
+    lines = [
+        (f"{row.name}: {label} ({group.questions})", *(_percent(share) for share in group.chosen.values()))
+        for row in rows
+        if row.kind == "policy"
+        for label, group in row.labels.items()
+        if group.questions
+    ]
+    title = "Confusion matrix in %: for each label (rows), the arms that were chosen"
+    return NumberTable(title=title, columns=("router: label", *map(str, rows[0].arms)), rows=tuple(lines))
+
+
+def _percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{100.0 * share:.1f}"
+
+
+def _cell(value: Estimate, *, name: str) -> str:
+    _, factor, digits = HEADS[name]
+    return _pair(value, factor=factor, digits=digits)
+
+
+def _pair(value: Estimate, *, factor: float, digits: int, sign: str = "") -> str:
+    text = f"{factor * value.mean:{sign}.{digits}f}"
+    return text if value.error is None else f"{text} ± {factor * value.error:.{digits}f}"

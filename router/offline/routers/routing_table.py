@@ -1,0 +1,152 @@
+"""A routing table made ready for routers: the outcomes that passes learn, and numbers by question and arm."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs import Logged
+from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs
+from ragbandit.router.offline.routers.passes import Places, rows_of
+from ragbandit.router.policies.finetuned.params import RIGHT
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoutingTable:
+    """The outcomes of every arm (K of them) for every question (n of them)."""
+
+    #: its `correct` is `measure`
+    table: LabelledTable
+    #: name of the measure by which an answer is right
+    measure: str
+    #: a row for each arm of the first question, then of the second, ...; with reward and cost
+    rows: Sequence[Logged]
+    #: features of the questions, shape (n, d); None if no policy needs them
+    features: FeatureRows | None = None
+    #: number of questions by data set, also of those that the table leaves out since no arm answers them. None: n
+    totals: Mapping[str, float] | None = None
+    #: the arm whose Time is 1; None if there is none
+    time_one: ArmName | None = None
+
+    @property
+    def arms(self) -> tuple[ArmName, ...]:
+        return self.table.arms
+
+    @cached_property
+    def reward(self) -> Matrix:
+        """Shape (n, K)."""
+        return self._of_rows([row.reward.value for row in self.rows])
+
+    @cached_property
+    def cost(self) -> Matrix:
+        """Shape (n, K), in the unit of the reward."""
+        return self._of_rows([row.reward.cost for row in self.rows])
+
+    @cached_property
+    def cheapest_right(self) -> Places:
+        """The oracle's choice for each question: of the best arms, the cheapest. The cheapest arm if none is right."""
+        best = self.table.correct == self.table.correct.max(axis=1, keepdims=True)
+        return np.asarray(np.where(best, self.cost, np.inf).argmin(axis=1), dtype=np.intp)
+
+    @cached_property
+    def labels(self) -> Places:
+        """The label of each question: its cheapest right arm, and -1 if no arm is right."""
+        right = self.table.correct >= RIGHT
+        cheapest = np.where(right, self.cost, np.inf).argmin(axis=1)
+        return np.asarray(np.where(right.any(axis=1), cheapest, -1), dtype=np.intp)
+
+    @cached_property
+    def qualities(self) -> Mapping[str, Matrix]:
+        """Measure of quality -> values, shape (n, K). The measure by which an answer is right is among them."""
+        return {self.measure: self.table.correct, **self.table.measures}
+
+    @cached_property
+    def amounts(self) -> Mapping[str, Matrix]:
+        """Amount -> values, shape (n, K): steps, seconds, passages and dollars, as far as known, cost and reward."""
+        first, arms = self.table.rows[0], self.arms
+        known: dict[str, Matrix] = {"steps": self.table.steps} if first.steps else {}
+        if self.table.seconds is not None:
+            known["seconds"] = self.table.seconds
+        for name in ("passages", "dollars"):
+            if name in first.costs:
+                known[name] = np.array([[row.costs[name][arm] for arm in arms] for row in self.table.rows])
+        return known | {"cost": self.cost, "reward": self.reward}
+
+    @cached_property
+    def datasets(self) -> Mapping[str, Places]:
+        """Data set -> the places of its questions, in the order of their first rows; {} if a row has no data set."""
+        places: dict[str, list[int]] = {}
+        for place, row in enumerate(self.table.rows):
+            if row.dataset is None:
+                return {}
+            places.setdefault(row.dataset, []).append(place)
+        return {name: np.array(rows, dtype=np.intp) for name, rows in places.items()}
+
+    def answerable(self, dataset: str | None = None) -> float:
+        """Questions of the table / all questions, in (0, 1], of one data set or of all."""
+        if self.totals is None:
+            return 1.0
+        if dataset is not None:
+            return len(self.datasets[dataset]) / self.totals[dataset]
+        return len(self.table.rows) / sum(self.totals.values())
+
+    def _of_rows(self, values: Sequence[float]) -> Matrix:
+        return np.array(values, dtype=np.float64).reshape(-1, len(self.arms))
+
+
+def routing_table_of(
+    table: LabelledTable,
+    *,
+    measure: str,
+    settings: Settings,
+    features: FeatureRows | None = None,
+    encoder_hash: str = "",
+    totals: Mapping[str, float] | None = None,
+    time_one: ArmName | None = None,
+) -> RoutingTable:
+    """RoutingTable of a table whose `correct` is `measure`. Raises ConfigError if no cost of the table has a price."""
+    prices = settings.reward.cost
+    if settings.reward.weight > 0.0 and not all(charged_costs(row, prices=prices) for row in table.rows):
+        message = f"the reward charges {', '.join(prices)}, and the table does not have it for every answer"
+        raise ConfigError(message, field="reward.cost", remedy="charge a cost of the table, for example steps: 1.0")
+    rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
+    return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
+
+
+def totals_of(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:
+    """Number of questions by data set. total: the same, or {"": number of all questions}, divided evenly, as in the
+    papers, where each data set has 500 questions; {} for None. Raises InvalidInput.
+    """
+    if not total:
+        return None
+    names = list(dict.fromkeys(row.dataset or "" for row in table.rows))
+    shares = {name: total[""] / len(names) for name in names} if set(total) == {""} else dict(total)
+    for name in names:
+        count = sum((row.dataset or "") == name for row in table.rows)
+        if name not in shares:
+            remedy = f"give it too: {name or 'rows without a data set'}=N"
+            raise InvalidInput(f"the number of questions of {name!r} is missing", field="total", remedy=remedy)
+        if shares[name] < count:
+            message = f"{shares[name]:g} questions are fewer than the {count} of the table ({name or 'all'})"
+            raise InvalidInput(message, field="total", remedy="count the questions that no arm answers too")
+    return {name: shares[name] for name in names}
+
+
+def mixture_shares(at: float, *, costs: Vector, qualities: Vector) -> Vector:
+    """Shares of the arms, shape (K,), in the random mixture of two arms that is best at a mean cost of at most `at`.
+
+    costs, qualities: means of the arms, shape (K,). Below the cheapest arm's cost, the cheapest arm.
+    """
+    every = np.eye(len(costs))
+    best = every[costs.argmin()]
+    for low in np.flatnonzero(costs <= at):
+        for high in (low, *np.flatnonzero(costs > at)):
+            part = 0.0 if high == low else (at - costs[low]) / (costs[high] - costs[low])
+            shares = (1.0 - part) * every[low] + part * every[high]
+            if shares @ qualities > best @ qualities:
+                best = shares
+    return np.asarray(best, dtype=np.float64)

@@ -1,0 +1,248 @@
+"""Rows of results as papers print them: quality, steps and time of policies, arms and oracle, by data set and by label.
+
+A way of answering is known by its shares: for each question, the probability of each arm.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from ragbandit.router.offline.routers.passes import Places
+from ragbandit.router.offline.routers.play import Played
+from ragbandit.router.offline.routers.routing_table import RoutingTable, mixture_shares
+from ragbandit.shared.types import ArmName, Matrix
+
+#: name of a mean -> its value. Qualities in [0, 1]; "time" is seconds / seconds of the arm `RoutingTable.time_one`
+Means = Mapping[str, float]
+#: key of a group of questions for which no arm is right
+NONE_RIGHT: Final = "none right"
+#: name of the oracle, which takes the cheapest right arm of each question
+ORACLE: Final = "oracle"
+UNIFORM, MIXTURE = "uniform", "mixture"
+Kind = Literal["policy", "first pass", "arm", "baseline"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """A mean over the seeds, and its standard error; None with one seed."""
+
+    mean: float
+    error: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelRow:
+    """The questions with one label: how many, and the share of each arm among the chosen arms."""
+
+    questions: int
+    chosen: Mapping[ArmName, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterRow:
+    """Results of a way of answering, over all seeds."""
+
+    name: str
+    kind: Kind
+    seeds: int
+    #: means over all questions, and over the data sets' means
+    all: Mapping[str, Estimate]
+    mean_of_datasets: Mapping[str, Estimate]
+    by_dataset: Mapping[str, Mapping[str, Estimate]]
+    #: quality minus that of the best random mixture of arms at the same cost
+    above_mixture: Estimate
+    #: `above_mixture` / that of the oracle; None if the oracle is not above the mixture
+    oracle_share: float | None
+    #: label (cheapest right arm, or NONE_RIGHT) -> what was chosen
+    labels: Mapping[str, LabelRow]
+    #: share of the questions with a label for which the label was chosen
+    label_accuracy: float | None
+    #: arm -> share of all questions, and seconds of these
+    arms: Mapping[ArmName, float]
+    arm_seconds: Mapping[ArmName, float | None]
+    fault: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        def numbers(means: Mapping[str, Estimate]) -> dict[str, Any]:
+            values = {name: one.mean for name, one in means.items()}
+            return values | {f"{name}_se": one.error for name, one in means.items() if one.error is not None}
+
+        labels = {name: {"questions": row.questions, "chosen": dict(row.chosen)} for name, row in self.labels.items()}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "seeds": self.seeds,
+            **numbers(self.all),
+            "mean_of_datasets": numbers(self.mean_of_datasets),
+            "by_dataset": {name: numbers(means) for name, means in self.by_dataset.items()},
+            "above_mixture": self.above_mixture.mean,
+            "above_mixture_se": self.above_mixture.error,
+            "oracle_share": self.oracle_share,
+            "label_accuracy": self.label_accuracy,
+            "labels": labels,
+            "arms": dict(self.arms),
+            "arm_seconds": dict(self.arm_seconds),
+            "fault": self.fault,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Shares:
+    """What was chosen with one seed: questions (n,), shares of the arms (n, K), seconds of choosing for a question."""
+
+    places: Places
+    shares: Matrix
+    seconds: float = 0.0
+
+
+def rows_of_policy(
+    name: str, plays: Mapping[int, Sequence[Played]], *, train: RoutingTable, test: RoutingTable
+) -> Iterator[RouterRow]:
+    """Yield the row of the greedy policy, then of its first pass if it made one. plays: seed -> play of each fold."""
+    faults = [one.fault for folds in plays.values() for one in folds if one.fault is not None]
+    greedy = [
+        Shares(
+            places=np.concatenate([one.test for one in folds]),
+            shares=np.concatenate([one.shares for one in folds]),
+            seconds=math.fsum(one.seconds for one in folds) / len(folds),
+        )
+        for folds in plays.values()
+    ]
+    yield row_of(name, greedy, outcomes=test, kind="policy", fault=next(iter(faults), None))
+    if all(len(one.order) for folds in plays.values() for one in folds):
+        every, count = np.eye(len(train.arms)), len(train.arms)
+        passes = [
+            Shares(
+                places=np.concatenate([one.order for one in folds]),
+                shares=np.concatenate([every[one.drawn] for one in folds]).reshape(-1, count),
+                seconds=math.fsum(one.seconds for one in folds) / len(folds),
+            )
+            for folds in plays.values()
+        ]
+        yield row_of(f"{name}, first pass", passes, outcomes=train, kind="first pass")
+
+
+def baselines(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
+    """Yield the rows of always each arm, uniform, a mixture, and the oracle. at: cost of the mixture; None for none."""
+    count, n = len(outcomes.arms), len(outcomes.table.rows)
+    every = np.eye(count)
+    for place, arm in enumerate(outcomes.arms):
+        yield _fixed(arm, np.tile(every[place], (n, 1)), outcomes=outcomes, kind="arm")
+    yield _fixed(UNIFORM, np.full((n, count), 1.0 / count), outcomes=outcomes)
+    if at is not None:
+        costs, qualities = outcomes.cost.mean(axis=0), outcomes.table.correct.mean(axis=0)
+        mixed = mixture_shares(at, costs=costs, qualities=qualities)
+        yield _fixed(MIXTURE, np.tile(mixed, (n, 1)), outcomes=outcomes)
+    yield _fixed(ORACLE, every[outcomes.cheapest_right], outcomes=outcomes)
+
+
+def _fixed(name: str, shares: Matrix, *, outcomes: RoutingTable, kind: Kind = "baseline") -> RouterRow:
+    places = np.arange(len(outcomes.table.rows))
+    return row_of(name, [Shares(places=places, shares=shares)], outcomes=outcomes, kind=kind)
+
+
+def row_of(
+    name: str, seeds: Sequence[Shares], *, outcomes: RoutingTable, kind: Kind, fault: str | None = None
+) -> RouterRow:
+    """The row of what was chosen with each seed."""
+    overall = _estimates([_means(one, outcomes=outcomes) for one in seeds])
+    by_dataset = {
+        dataset: [_means(one, outcomes=outcomes, dataset=dataset) for one in seeds] for dataset in outcomes.datasets
+    }
+    means = [
+        {key: math.fsum(values[seed][key] for values in by_dataset.values()) / len(by_dataset) for key in overall}
+        for seed in range(len(seeds) if by_dataset else 0)
+    ]
+    above = [_above(one, outcomes=outcomes) for one in seeds]
+    oracle = Shares(
+        places=np.arange(len(outcomes.table.rows)), shares=np.eye(len(outcomes.arms))[outcomes.cheapest_right]
+    )
+    possible = _above(oracle, outcomes=outcomes)
+    pooled = Shares(
+        places=np.concatenate([one.places for one in seeds]), shares=np.concatenate([one.shares for one in seeds])
+    )
+    labels, accuracy = _labels(pooled, outcomes=outcomes)
+    return RouterRow(
+        name=name,
+        kind=kind,
+        seeds=len(seeds),
+        all=overall,
+        mean_of_datasets=_estimates(means) if means else overall,
+        by_dataset={dataset: _estimates(values) for dataset, values in by_dataset.items()},
+        above_mixture=_estimate(above),
+        oracle_share=math.fsum(above) / len(above) / possible if possible > 1e-9 else None,
+        labels=labels,
+        label_accuracy=accuracy,
+        arms=dict(zip(outcomes.arms, pooled.shares.mean(axis=0).tolist(), strict=True)),
+        arm_seconds=_arm_seconds(pooled, outcomes=outcomes),
+        fault=fault,
+    )
+
+
+def _means(chosen: Shares, *, outcomes: RoutingTable, dataset: str | None = None) -> dict[str, float]:
+    """Means over all questions, or over those of a data set."""
+    places, shares = chosen.places, chosen.shares
+    if dataset is not None:
+        inside = np.isin(places, outcomes.datasets[dataset])
+        places, shares = places[inside], shares[inside]
+
+    def mean(values: Matrix) -> float:
+        return float((shares * values[places]).sum() / len(places))
+
+    answerable = outcomes.answerable(dataset)
+    # No arm answers the questions that the table leaves out.
+    means = {name: answerable * mean(values) for name, values in outcomes.qualities.items()}
+    means |= {name: mean(values) for name, values in outcomes.amounts.items()}
+    if outcomes.time_one is not None and "seconds" in means:
+        means["seconds"] += chosen.seconds
+        one = float(outcomes.amounts["seconds"][places, outcomes.arms.index(outcomes.time_one)].mean())
+        if one > 0.0:
+            means["time"] = means["seconds"] / one
+    return means
+
+
+def _above(chosen: Shares, *, outcomes: RoutingTable) -> float:
+    """Quality of the choices minus the quality of the best mixture of two arms that costs as much."""
+    places, right, cost = chosen.places, outcomes.table.correct, outcomes.cost
+    quality, spent = (float((chosen.shares * of[places]).sum(axis=1).mean()) for of in (right, cost))
+    costs, qualities = cost[places].mean(axis=0), right[places].mean(axis=0)
+    mixed = float(mixture_shares(spent, costs=costs, qualities=qualities) @ qualities)
+    return outcomes.answerable() * (quality - mixed)
+
+
+def _labels(chosen: Shares, *, outcomes: RoutingTable) -> tuple[dict[str, LabelRow], float | None]:
+    """Returns (label -> what was chosen, share of the questions with a label whose label was chosen)."""
+    of_rows = outcomes.labels[chosen.places]
+    rows = {}
+    for place, name in [*enumerate(outcomes.arms), (-1, NONE_RIGHT)]:
+        mine = chosen.shares[of_rows == place]
+        shares = mine.mean(axis=0).tolist() if len(mine) else [0.0] * len(outcomes.arms)
+        count = int((outcomes.labels == place).sum())
+        rows[str(name)] = LabelRow(questions=count, chosen=dict(zip(outcomes.arms, shares, strict=True)))
+    with_label = of_rows >= 0
+    if not with_label.any():
+        return rows, None
+    return rows, float(chosen.shares[with_label, of_rows[with_label]].mean())
+
+
+def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, float | None]:
+    seconds = outcomes.table.seconds
+    if seconds is None:
+        return dict.fromkeys(outcomes.arms)
+    sums, given = (chosen.shares * seconds[chosen.places]).sum(axis=0), chosen.shares.sum(axis=0)
+    return {
+        arm: total / count if count > 0.0 else None
+        for arm, total, count in zip(outcomes.arms, sums.tolist(), given.tolist(), strict=True)
+    }
+
+
+def _estimates(means: Sequence[Means]) -> dict[str, Estimate]:
+    return {name: _estimate([one[name] for one in means]) for name in means[0]}
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    error = None if len(values) < 2 else float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return Estimate(mean=math.fsum(values) / len(values), error=error)

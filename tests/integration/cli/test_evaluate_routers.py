@@ -1,0 +1,149 @@
+"""`ragbandit evaluate --table --policy`: rows of routers, from the files to the screen, the JSON and the page."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.support import command
+from tests.support.tiny_models import tiny_encoder
+
+ARMS = ("no_retrieval", "single_step", "multi_step")
+READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
+FITTING = READING | {"epochs": 1, "batch": 8, "learning_rate": 3e-3}
+
+
+def rows(count=36):
+    """Questions whose first word decides: "who" needs nothing, "where" one search, "when" many; some have no answer."""
+    random, lines = np.random.default_rng(1), []
+    for number in range(count):
+        kind = number % 3
+        exact = [int(place >= kind and number % 9 != 8) for place in range(3)]
+        rest = " ".join(random.choice(["dracula", "born", "city", "river", "film"], size=2))
+        lines.append(
+            {
+                "id": f"q{number}",
+                "question": f"{('who', 'where', 'when')[kind]} {rest} {number} ?",
+                "correct": dict(zip(ARMS, exact, strict=True)),
+                "exact_match": dict(zip(ARMS, exact, strict=True)),
+                "f1": dict(zip(ARMS, [max(one, 0.25) for one in exact], strict=True)),
+                "steps": dict(zip(ARMS, [0, 1, 2 + number % 4], strict=True)),
+                "seconds": dict(zip(ARMS, [0.5, 1.0, 2.0 + number % 4], strict=True)),
+                "dataset": ("nq", "squad", "hotpotqa")[kind],
+            }
+        )
+    return lines
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """A table, a configuration, and a function that runs `evaluate` on them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, rows())))
+    tree = {"data_dir": "data", "encoder": {"model": "hashing", "dimension": 16}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+
+    def run(*words, code=0):
+        return command.run("evaluate", "--table", "table.jsonl", *words, code=code)
+
+    return run
+
+
+def routers(done):
+    return {row["name"]: row for row in json.loads(done.stdout)["routers"]}
+
+
+def params(name, **values):
+    return [word for key, value in values.items() for word in ("--param", f"{name}.{key}={json.dumps(value)}")]
+
+
+def test_rows_of_policies_arms_and_oracle(world, tmp_path):
+    """Each policy has a row after its pass and one of the pass; arms, mixture and oracle are there for comparison."""
+    options = ("--policy", "linucb,fixed:single_step,oracle", "--folds", "3", "--seeds", "2")
+    done = world(*options, "--json", "--report", "page.html")
+    found = routers(done)
+    assert list(found) == ["linucb", "linucb, first pass", *ARMS, "uniform", "mixture", "oracle"]
+    table = rows()
+    right = [max(row["exact_match"].values()) for row in table]
+    assert found["oracle"]["exact_match"] == pytest.approx(np.mean(right))
+    cheapest = [next((arm for arm in ARMS if row["exact_match"][arm]), "no_retrieval") for row in table]
+    assert found["oracle"]["steps"] == pytest.approx(
+        np.mean([row["steps"][arm] for row, arm in zip(table, cheapest, strict=True)])
+    )
+    assert found["multi_step"]["f1"] == pytest.approx(np.mean([row["f1"]["multi_step"] for row in table]))
+    seconds = [np.mean([row["seconds"][arm] for row in table]) for arm in ("multi_step", "single_step")]
+    assert found["multi_step"]["time"] == pytest.approx(seconds[0] / seconds[1])
+    assert found["single_step"]["by_dataset"]["hotpotqa"]["exact_match"] == 0.0
+    assert found["linucb"]["seeds"] == 2
+    assert found["linucb"]["exact_match_se"] is not None
+    assert found["linucb"]["fault"] is None
+    page = (tmp_path / "page.html").read_text()
+    assert "F1 against time per question" in page
+    assert "Confusion matrix" in page
+    screen = world(*options).stdout
+    for text in ("EM %", "Time", "above mixture", "Means of the means of 3 data sets", "Accuracy by label"):
+        assert text in screen
+
+
+def test_classifiers_are_trained_in_the_folds(world):
+    """Classifiers and `mba_paper` are played on the texts; only `mba_paper` learns in a pass."""
+    words = [*params("adaptive_rag", **FITTING), *params("mba_paper", **READING, reward="single", total=9)]
+    words += params("multi_label", **FITTING)
+    options = ("--policy", "adaptive_rag,multi_label,mba_paper", "--folds", "2", "--seeds", "1", "--json")
+    totals = "nq=20,squad=20,hotpotqa=20"
+    found = routers(world(*options, *words, "--hops", "nq=1,squad=1,hotpotqa=2", "--total", totals))
+    assert {"adaptive_rag, first pass", "multi_label, first pass"} & {*found} == set()
+    for name in ("adaptive_rag", "multi_label", "mba_paper", "mba_paper, first pass"):
+        assert found[name]["fault"] is None
+        assert sum(found[name]["arms"].values()) == pytest.approx(1.0)
+    by_dataset = [means["exact_match"] for means in found["adaptive_rag"]["by_dataset"].values()]
+    assert found["adaptive_rag"]["exact_match"] == pytest.approx(np.mean(by_dataset))
+    assert found["oracle"]["by_dataset"]["nq"]["exact_match"] == pytest.approx(12 / 20)
+    assert found["adaptive_rag"]["labels"]["none right"]["questions"] == 4
+
+
+def test_another_table_is_learned(world, tmp_path):
+    """With --train the whole table is predicted by what another table taught; a trained folder is judged as it is."""
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows(60)[36:])))
+    learned = routers(world("--policy", "linucb", "--train", "train.jsonl", "--seeds", "1", "--json"))
+    assert sum(row["questions"] for row in learned["linucb"]["labels"].values()) == 36
+    words = params("adaptive_rag", **FITTING)
+    train = ("--policy", "adaptive_rag", "--table", "train.jsonl", "--out", "trained", "--measure", "f1", *words)
+    assert json.loads(command.run("policy", "train", *train, "--json", code=0).stdout)["measure"] == "f1"
+    given = [*params("adaptive_rag", **READING), *params("adaptive_rag", trained="trained")]
+    judged = routers(world("--policy", "adaptive_rag", *given, "--seeds", "3", "--json"))
+    assert judged["adaptive_rag"]["seeds"] == 1
+
+
+def test_plays_are_kept_and_used_again(world, tmp_path):
+    """--answers keeps every play; --resume uses those again whose table and params are the same."""
+    options = ("--policy", "linucb", "--folds", "2", "--seeds", "2", "--answers", "plays.jsonl", "--json")
+    first = world(*options)
+    assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 4
+    assert "plays.jsonl" in world(*options, code=2).output
+    assert routers(world(*options, "--resume")) == routers(first)
+    assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 4
+    world(*options, "--resume", *params("linucb", ridge=3.0))
+    assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("--policy", "linucb", "--questions", "q.jsonl"), "questions"),
+        (("--policy", "linucb", "--folds", "99"), "folds"),
+        (("--policy", "linucb", "--train", "table.jsonl", "--folds", "3"), "folds"),
+        (("--policy", "linucb", "--measure", "accuracy"), "measure"),
+        (("--policy", "linucb", "--datasets", "trivia"), "datasets"),
+        (("--policy", "linucb", "--total", "3"), "total"),
+        (("--policy", "linucb", "--hops", "nq"), "hops"),
+        (("--policy", "fixed:flare"), "policy"),
+        (("--policy", "linucb", "--param", "linucb.nothing=1"), "policy.params.nothing"),
+        (("--strategy", "single_step"), "questions"),
+        (("--questions", "q.jsonl", "--strategy", "single_step", "--total", "9"), "total"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(world, words, field):
+    """An option of the other use, or one that the table cannot serve, is refused by name before anything runs."""
+    assert field in world(*words, code=2).output

@@ -1,0 +1,138 @@
+"""Plays of policies on tables: learned outcomes, predicted questions, hidden fields."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.routers import play as plays
+from ragbandit.router.offline.routers.play import Setup, Task, check_policies, complete_params, play, tasks_of
+from ragbandit.router.offline.routers.routing_table import routing_table_of
+from ragbandit.router.policies.algorithms.fixed import Uniform
+from ragbandit.router.policies.base import PolicyOutput
+from ragbandit.shared.errors import ConfigError
+from tests.support.examples import made_table
+
+ARMS = ("none", "single_step", "multi_step")
+
+
+class Watching(Uniform):
+    """Draws uniformly, and records what it learns."""
+
+    def __init__(self, **params):
+        super().__init__(**params)
+        self.learned = []
+
+    def learn(self, update):
+        self.learned.append((update.query.text, update.arm, update.reward.value))
+        super().learn(update)
+
+
+class Fitted(Watching):
+    """Is trained on tables, and then takes the second arm."""
+
+    trained_arms = ()
+
+    def save(self, folder):
+        return ""
+
+    def fit(self, rows, *, progress=None):
+        self.fitted = rows
+        return {}
+
+    def output(self, query, *, features, arms):
+        return PolicyOutput(pmf=tuple(float(place == 1) for place in range(len(arms))))
+
+
+@pytest.fixture
+def setup(monkeypatch):
+    """A setup whose policies "watching" and "fitted" are these classes; the made instances in `made`."""
+    random = np.random.default_rng(0)
+    table = made_table(random.integers(0, 2, (20, 3)).tolist(), random.integers(0, 5, (20, 3)).tolist(), arms=ARMS)
+    table = replace(table, rows=tuple(replace(row, dataset="nq") for row in table.rows))
+    known = routing_table_of(table, measure="correct", settings=Settings())
+    made = []
+
+    def make_policy(name, *, params):
+        made.append({"watching": Watching, "fitted": Fitted}[name](**params))
+        return made[-1]
+
+    monkeypatch.setattr(plays, "make_policy", make_policy)
+    names = {"watching": {}, "fitted": {}}
+    return Setup(train=known, test=known, folds=4, settings=Settings(), policies=names), made
+
+
+def test_a_policy_that_learns_online_sees_the_drawn_arm_only(setup):
+    """The pass draws one arm for each training question, and the policy learns this arm's reward and no other."""
+    world, made = setup
+    played = play(Task(policy="watching", seed=3, fold=1), setup=world)
+    rows, policy = world.train.table.rows, made[-1]
+    drawn = [(rows[place].question, ARMS[arm]) for place, arm in zip(played.order, played.drawn, strict=True)]
+    assert [(text, arm) for text, arm, _ in policy.learned] == drawn
+    rewards = [world.train.reward[place, arm] for place, arm in zip(played.order, played.drawn, strict=True)]
+    assert [value for *_, value in policy.learned] == pytest.approx(rewards)
+    assert len({*played.order.tolist()} | {*played.test.tolist()}) == 20
+    assert not {*played.order.tolist()} & {*played.test.tolist()}
+
+
+def test_folds_predict_every_question_once(setup):
+    """The folds of a seed are disjoint and cover the table; another seed has another order."""
+    world, _ = setup
+    tests = [play(Task(policy="watching", seed=0, fold=fold), setup=world).test for fold in range(4)]
+    assert sorted(np.concatenate(tests).tolist()) == list(range(20))
+    assert tests[0].tolist() != play(Task(policy="watching", seed=1, fold=0), setup=world).test.tolist()
+
+
+def test_another_table_is_predicted_whole(setup):
+    """With a table of its own for the training, one fold learns all of it and predicts the other table."""
+    world, _ = setup
+    played = play(Task(policy="watching", seed=0, fold=0), setup=replace(world, folds=1))
+    assert played.test.tolist() == list(range(20))
+    assert sorted(played.order.tolist()) == list(range(20))
+
+
+def test_a_classifier_is_trained_on_the_other_folds(setup):
+    """A policy that is fitted to tables gets the rows of the other folds, without ids and data sets, and no pass."""
+    world, made = setup
+    played = play(Task(policy="fitted", seed=0, fold=2), setup=world)
+    policy = made[-1]
+    texts = [row.question for row in policy.fitted]
+    asked = [world.train.table.rows[place].question for place in played.test]
+    assert len(texts) == 15
+    assert not {*texts} & {*asked}
+    assert {(row.id, row.dataset) for row in policy.fitted} == {("", None)}
+    assert (policy.learned, len(played.order)) == ([], 0)
+    assert played.shares.tolist() == [[0.0, 1.0, 0.0]] * 5
+
+
+def test_every_policy_gets_the_same_questions(setup):
+    """Policies with the same seed and fold are asked the same questions, and are trained on the same."""
+    world, _ = setup
+    first, second = (play(Task(policy=name, seed=5, fold=0), setup=world) for name in ("watching", "fitted"))
+    assert first.test.tolist() == second.test.tolist()
+
+
+def test_plays_are_read_back():
+    """A play that was written as JSON is the same after reading."""
+    played = plays.Played(
+        test=np.array([1]), shares=np.array([[0.5, 0.5]]), order=np.array([0]), drawn=np.array([1]), seconds=0.1
+    )
+    again = plays.played_of(played.as_json())
+    assert again.as_json() == played.as_json()
+
+
+def test_policies_that_do_not_fit_the_table_are_refused():
+    """A policy that names an arm that the table lacks is refused before anything is played."""
+    known = routing_table_of(
+        made_table([[1, 0, 0]] * 4, [[0, 1, 2]] * 4, arms=ARMS), measure="correct", settings=Settings()
+    )
+    policies = complete_params({"fixed": {"arm": "flare"}}, settings=Settings())
+    world = Setup(train=known, test=known, folds=2, settings=Settings(), policies=policies)
+    with pytest.raises(ConfigError, match="flare"):
+        check_policies(world)
+    fitting = replace(
+        world, policies=complete_params({"mixture": {"first": ARMS[0], "second": ARMS[1]}}, settings=Settings())
+    )
+    tasks = tasks_of(fitting, policies=check_policies(fitting), seeds=2)
+    assert [(task.seed, task.fold) for task in tasks] == [(0, 0), (0, 1), (1, 0), (1, 1)]

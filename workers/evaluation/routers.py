@@ -1,0 +1,286 @@
+"""`ragbandit evaluate --table TABLE --policy ...`: rows of routers on a table with the outcome of every arm."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from ragbandit.router.cli.console import console, interruptible, print_json
+from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
+from ragbandit.router.comparison.page import write_page
+from ragbandit.router.comparison.terminal import print_assessment
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table, with_hops, with_measure
+from ragbandit.router.offline.routers.play import (
+    Played,
+    Setup,
+    Task,
+    check_folds,
+    check_policies,
+    complete_params,
+    play_all,
+    played_of,
+    tasks_of,
+)
+from ragbandit.router.offline.routers.report import assessment
+from ragbandit.router.offline.routers.routing_table import RoutingTable, routing_table_of, totals_of
+from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baselines, rows_of_policy
+from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files import append_private
+from ragbandit.shared.json_lines import parsed
+from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.texts.formats import counted
+from ragbandit.shared.types import ArmName, Json
+from ragbandit.workers.evaluation.results import time_one
+
+#: names after --policy of baselines, which are printed always
+_BASELINES: Final = (ORACLE, UNIFORM, MIXTURE)
+_FIXED: Final = "fixed:"
+#: number of decisions from which on more processes are faster, since each takes seconds to start
+WORTH_PROCESSES: Final = 5000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterOptions:
+    """The options of `evaluate` for rows of routers."""
+
+    table: Path
+    policies: Sequence[str]
+    params: Sequence[str] = ()
+    train: Path | None = None
+    folds: int | None = None
+    seeds: int = 5
+    measure: str | None = None
+    total: str | None = None
+    hops: str | None = None
+    datasets: str | None = None
+    #: file of the plays; None to keep none
+    answers: Path | None = None
+    resume: bool = False
+
+
+def evaluate_routers(
+    options: RouterOptions, *, settings: Settings, progress: Progress
+) -> tuple[list[RouterRow], RoutingTable, list[str]]:
+    """Play the policies on the table. Returns (rows, outcomes that were predicted, notes)."""
+    names = policies_of(options.policies)
+    policies = parse_policies(names, params=options.params, settings=settings)
+    test, measure = _table(options.table, options=options)
+    train = test if options.train is None else _train_table(options, arms=test, measure=measure)
+    _check_named(options.policies, arms=test.arms)
+    folds = 1 if options.train is not None else options.folds or 5
+    if options.train is None:
+        check_folds(folds, rows=len(test.rows))
+    complete = complete_params(policies, settings=settings)
+    make = partial(
+        routing_table_of, measure=measure, settings=settings, time_one=time_one(test.arms, arms=settings.worker_arms)
+    )
+    totals = totals_of(test, total=parse_amounts(options.total, field="total"))
+    known = make(test, totals=totals)
+    setup = Setup(train=known, test=known, folds=folds, settings=settings, policies=complete)
+    if options.train is not None:
+        setup = replace(setup, train=make(train))
+    instances = check_policies(setup)
+    if any("features" in policy.needs for policy in instances.values()):
+        progress("loading the encoder", 0, 0)
+        setup = with_features(setup, encoder=make_encoder(settings.encoder), progress=progress)
+    here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
+    tasks = tasks_of(setup, policies=instances, seeds=options.seeds)
+    plays = _plays(tasks, setup=setup, options=options, here=here, progress=progress)
+    rows = [row for name in names for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)]
+    at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
+    rows += baselines(setup.test, at=at)
+    return rows, setup.test, _notes(rows, setup=setup, options=options)
+
+
+def policies_of(names: Sequence[str]) -> list[str]:
+    """The policies among these names; baselines are printed anyway."""
+    return [name for name in dict.fromkeys(split_commas(names)) if name not in _BASELINES and not _is_fixed(name)]
+
+
+def _is_fixed(name: str) -> bool:
+    return name == "fixed" or name.startswith(_FIXED)
+
+
+def _check_named(names: Sequence[str], *, arms: Sequence[ArmName]) -> None:
+    for name in split_commas(names):
+        if name.startswith(_FIXED) and name.removeprefix(_FIXED) not in arms:
+            message = f"{name.removeprefix(_FIXED)!r} is not an arm of the table"
+            raise InvalidInput(message, field="policy", remedy=f"use one of {', '.join(arms)}")
+
+
+def _table(path: Path, *, options: RouterOptions) -> tuple[LabelledTable, str]:
+    """Read a table, and take the data sets, hops and measure that the options name. Returns (table, measure)."""
+    table = read_table(path)
+    wanted = split_commas([options.datasets or ""])
+    if wanted:
+        known = {row.dataset for row in table.rows}
+        for name in wanted:
+            if name not in known:
+                names = ", ".join(sorted(one for one in known if one)) or "none"
+                message, remedy = f"no row is of the data set {name!r}", f"the table has {names}"
+                raise InvalidInput(message, field="datasets", remedy=remedy)
+        table = replace(table, rows=tuple(row for row in table.rows if row.dataset in wanted))
+    hops = parse_amounts(options.hops, field="hops")
+    known = {row.dataset for row in table.rows}
+    table = with_hops(table, {name: int(value) for name, value in hops.items() if not wanted or name in known})
+    return with_measure(table, options.measure)
+
+
+def _train_table(options: RouterOptions, *, arms: LabelledTable, measure: str) -> LabelledTable:
+    assert options.train is not None
+    if options.folds is not None:
+        raise InvalidInput("folds are cut only without --train", field="folds", remedy="leave one of the two out")
+    table, own = _table(options.train, options=replace(options, measure=measure))
+    if own != measure or {*table.arms} != {*arms.arms}:
+        message = f"has the arms {', '.join(table.arms)}, and --table has {', '.join(arms.arms)}"
+        raise InvalidInput(message, field="train", remedy="both tables need the same arms and measure")
+    return replace(table, arms=arms.arms)
+
+
+def with_features(setup: Setup, *, encoder: Encoder, progress: Progress) -> Setup:
+    """The setup with the features of its questions."""
+
+    def of(outcomes: RoutingTable) -> RoutingTable:
+        texts = [row.question for row in outcomes.table.rows]
+        features = embedded(texts, encoder=encoder, progress=progress)
+        return routing_table_of(
+            outcomes.table,
+            measure=outcomes.measure,
+            settings=setup.settings,
+            features=features,
+            encoder_hash=encoder.hash,
+            totals=outcomes.totals,
+            time_one=outcomes.time_one,
+        )
+
+    test = of(setup.test)
+    return replace(setup, test=test, train=test if setup.train is setup.test else of(setup.train))
+
+
+def _plays(
+    tasks: Sequence[Task], *, setup: Setup, options: RouterOptions, here: frozenset[str], progress: Progress
+) -> dict[str, dict[int, list[Played]]]:
+    """Policy -> seed -> play of each fold. Plays that the file of answers has are not repeated."""
+    kept = PlayFile(options.answers, resume=options.resume, setup=setup)
+    try:
+        missing = [task for task in tasks if task not in kept.plays]
+        away = [task for task in missing if task.policy not in here]
+        jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1
+        hint = "" if options.answers is None else f"; {options.answers} keeps the plays so far: continue with --resume"
+        with interruptible(f"stopped{hint}"):
+            for task, played in play_all(missing, setup=setup, here=here, jobs=jobs, progress=progress):
+                kept.add(task, played)
+        by_seed: dict[str, dict[int, list[Played]]] = {}
+        for task in tasks:
+            by_seed.setdefault(task.policy, {}).setdefault(task.seed, []).append(kept.plays[task])
+        return by_seed
+    finally:
+        kept.close()
+
+
+class PlayFile:
+    """Plays in memory, and in a JSONL file if one is named. A play is read again if all that defines it is equal."""
+
+    def __init__(self, file: Path | None, *, resume: bool, setup: Setup) -> None:
+        self.plays: dict[Task, Played] = {}
+        self._setup, self._stream = setup, None
+        if file is None:
+            return
+        if file.exists() and file.stat().st_size and not resume:
+            remedy = "add --resume to use its plays again, or name another file"
+            raise InvalidInput(f"{file} has plays already", field="answers", remedy=remedy)
+        if file.exists():
+            for line in file.read_bytes().splitlines():
+                self._read(line)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._stream = append_private(file)
+
+    def _read(self, line: bytes) -> None:
+        try:
+            values = parsed(line)
+            task = Task(**values["task"])
+            if values["key"] == self._key(task):
+                self.plays[task] = played_of(values["played"])
+        except (InvalidInput, KeyError, TypeError, ValueError):  # a line that Ctrl-C cut, or of another kind
+            return
+
+    def add(self, task: Task, played: Played) -> None:
+        self.plays[task] = played
+        if self._stream is not None:
+            values = {"key": self._key(task), "task": dataclasses.asdict(task), "played": played.as_json()}
+            self._stream.write(json.dumps(values).encode() + b"\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def _key(self, task: Task) -> str:
+        """A hash of the tables, the rewards, the encoder, the policy and the params that a play depends on."""
+        setup = self._setup
+        if task.policy not in setup.policies:
+            return ""
+        known = [
+            [row.decision.query.text, row.decision.encoder_hash, row.reward.value]
+            for outcomes in (setup.train, setup.test)
+            for row in outcomes.rows
+        ]
+        params: Mapping[str, Json] = setup.policies[task.policy]
+        policy = setup.settings.policy.model_dump(mode="json", exclude={"name", "params", "label"})
+        text = json.dumps([_digest(known), setup.folds, task.policy, params, policy], sort_keys=True, default=str)
+        return sha256(text.encode()).hexdigest()
+
+
+def _digest(values: Iterable[Any]) -> str:
+    digest = sha256()
+    for value in values:
+        digest.update(json.dumps(value, default=str).encode())
+    return digest.hexdigest()
+
+
+def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -> list[str]:
+    test = setup.test
+    how = (
+        f"each of {setup.folds} folds is predicted after the others are learned"
+        if options.train is None
+        else f"{options.train} is learned, and {options.table} predicted"
+    )
+    reward = f"rewards are {test.measure} - {setup.settings.reward.weight:g} x cost"
+    notes = [
+        f"{counted(len(test.table.rows), 'question')}, {counted(options.seeds, 'seed')}; {how}",
+        "± is a standard error over seeds, which change the order of the questions and the draws",
+        f"an answer is right if {test.measure} is 0.5 or more; {reward}",
+        "a policy that learns online sees only outcomes of drawn arms; its row is its greedy choice after the pass",
+        "above mixture: points of quality above the best random mixture of two arms that costs as much",
+    ]
+    if test.totals is not None:
+        left_out = sum(test.totals.values()) - len(test.table.rows)
+        notes.append(f"qualities count {left_out:,.0f} questions that the table leaves out as wrong for every arm")
+    if "time" in rows[0].all:
+        notes.append(f"Time: mean seconds / mean seconds of {test.time_one}, the time of choosing included")
+    return notes + [f"{row.name}: {row.fault}" for row in rows if row.fault is not None]
+
+
+def print_routers(
+    rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequence[str], report: Path | None, as_json: bool
+) -> None:
+    """Write the page, if its path is given, and print the rows as JSON or as tables."""
+    if report is not None:
+        write_page(report, assessment(rows, outcomes=outcomes, notes=notes, full=True))
+    if as_json:
+        print_json(
+            {"measure": outcomes.measure, "questions": len(outcomes.table.rows), "notes": list(notes)}
+            | {"routers": [row.as_json() for row in rows]}
+        )
+        return
+    shown = assessment(rows, outcomes=outcomes, notes=notes, full=False)
+    print_assessment(shown, console, show_all=True, page=report)

@@ -1,6 +1,7 @@
 """Chat messages are split into a question and the stored history."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -172,5 +173,7 @@ def test_half_a_question_is_no_rewrite():
 def test_who_rewrites(given, who):
     """The server of the rewrite's own generator, else that of the service; a model in the workers cannot."""
     settings = Settings(**given)
-    rewriter = rewriter_of(settings.conversation.rewrite, generator=settings.generator, store=None)
+    rewriter = rewriter_of(
+        settings.conversation.rewrite, generator=settings.generator, store=SimpleNamespace(database=None)
+    )
     assert (None if rewriter is None else rewriter.model) == who

@@ -6,7 +6,8 @@
         run.response = engine.query("Who wrote Dracula?")
     client.feedback(run.decision_id, rating=True)
 
-The names of the tools are the arms. Needs the extra `llama_index`.
+The names of the tools are the arms. `arms_of` makes the section `arms` of the service's configuration from the tools,
+with their descriptions. Needs the extra `llama_index`.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any, Self
 
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.schema import QueryBundle
-from llama_index.core.tools import ToolMetadata
+from llama_index.core.tools import BaseTool, ToolMetadata
 
 from ragbandit.client import Client
 from ragbandit.client.arms import ReportedRun
@@ -83,6 +84,20 @@ class Reporting(ReportedRun):
     def _fields(self, error: BaseException | None) -> Mapping[str, object]:
         answer = {} if error is not None or self.response is None else {"answer": str(self.response)}
         return {**answer, **self.fields}
+
+
+def arms_of(tools: Sequence[ToolMetadata | BaseTool]) -> dict[str, dict[str, str]]:
+    """The section `arms` of a configuration for these tools: name -> {"run_by": "caller", "description": ...}.
+
+    The policy `llm` shows the descriptions to its model. A tool without a description has none in the section. Raises
+    InvalidInput if a tool has no name, or two tools have the same name.
+    """
+    choices = [tool.metadata if isinstance(tool, BaseTool) else tool for tool in tools]
+    arms = {}
+    for name, choice in zip(_names(choices), choices, strict=True):
+        described = {"description": choice.description} if choice.description else {}
+        arms[name] = {"run_by": "caller", **described}
+    return arms
 
 
 def _names(choices: Sequence[ToolMetadata]) -> list[str]:

@@ -15,7 +15,7 @@ DEFAULT: Final = "default"
 #: longest name of a section in `generators` or `retrievers`, characters
 MAX_NAME: Final = 32
 #: settings that accept a section like `generator`, or the name of a generator
-BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
+BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"), ("policy", "pick", "generator"))
 
 Kind = Literal["generator", "retriever", "generator.openai"]
 

@@ -25,6 +25,7 @@ from ragbandit.router.config.sections import (
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_ARMS
 
 __all__ = [
@@ -46,6 +47,10 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
+
+#: param of an arm: what it does and when it is right
+DESCRIPTION: Final = "description"
+MAX_DESCRIPTION: Final = 2000
 
 #: default sum of the floors of all offered arms; a floor is the smallest probability of an arm
 FLOORS: Final = 0.04
@@ -115,6 +120,24 @@ class JudgeSettings(Section):
         return self
 
 
+class PickSettings(Section):
+    """The language model that picks the arm of a question, for the policy `llm`. See docs/policies.md."""
+
+    #: model that picks: a section like `generator` with `name: openai`, or a name in `generators`; None: `generator`
+    generator: GeneratorSettings | None = None
+    #: time limit of a pick, retries included, seconds; after it the policy's fallback arm is drawn
+    seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
+    #: maximum number of tokens of a reply, reasoning tokens included
+    max_tokens: Annotated[int, Field(ge=16)] = 256
+
+    @field_validator("generator")
+    @classmethod
+    def _asked_by_the_router(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
+        if generator is not None and generator.name != "openai":
+            raise ValueError("policy.pick.generator: it must have name: openai")
+        return generator
+
+
 class PolicySettings(Section):
     """The policy that chooses the arm, and the ledger that it learns from."""
 
@@ -141,6 +164,7 @@ class PolicySettings(Section):
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
     #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no group
     holdback: HoldbackSettings | None = None
+    pick: PickSettings = PickSettings()
 
     def floor_of(self, arms: int) -> float:
         return FLOORS / arms if self.floor is None else self.floor
@@ -232,7 +256,8 @@ class Settings(Section):
     snapshots: str | None = None
     #: arm -> its params (docs/strategies.md). `run_by: caller`: your own code runs the arm. `generator`, `retriever`:
     #: names in `generators` and `retrievers`, if not the default. `grid`: several arms in one entry, as {class:
-    #: multi_step, grid: {rounds: [2, 4]}}. `facts`: properties that arms may share, as {model: small}
+    #: multi_step, grid: {rounds: [2, 4]}}. `facts`: properties that arms may share, as {model: small}. `description`:
+    #: what the arm does and when it is right, for the policy `llm`
     arms: dict[Name, dict[str, Any]] = Field(
         default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS), min_length=1, max_length=MAX_ARMS
     )
@@ -293,6 +318,7 @@ class Settings(Section):
     def _consistent(self) -> "Settings":
         for name, params in self.arms.items():
             check_facts(params.get(FACTS), field=f"arms.{name}.{FACTS}")
+            _check_description(params.get(DESCRIPTION), field=f"arms.{name}.{DESCRIPTION}")
         default, bounds = self.learning.default_reward, self.reward
         if default is not None and not bounds.minimum <= default <= bounds.maximum:
             raise ValueError(
@@ -365,9 +391,9 @@ class Settings(Section):
 
     @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:
-        """Arms that RagBandit runs -> their params without `facts`; arms with `run_by: caller` are left out."""
+        """Arms that RagBandit runs -> their params without `facts` and `description`; arms of callers are left out."""
         return {
-            name: {key: value for key, value in params.items() if key != FACTS}
+            name: {key: value for key, value in params.items() if key not in (FACTS, DESCRIPTION)}
             for name, params in self.arms.items()
             if params.get("run_by") != "caller"
         }
@@ -376,3 +402,21 @@ class Settings(Section):
     def arm_facts(self) -> dict[str, dict[str, Any]]:
         """Arm -> its `facts`, or its values of a grid; arms without facts are left out."""
         return {name: dict(params[FACTS]) for name, params in self.arms.items() if params.get(FACTS)}
+
+    @property
+    def arm_descriptions(self) -> dict[str, str]:
+        """Arm -> its `description`, and after it the arm's facts in brackets; arms with neither are left out."""
+        described = {}
+        for name, params in self.arms.items():
+            facts = ", ".join(f"{key}: {value}" for key, value in (params.get(FACTS) or {}).items())
+            text = " ".join(filter(None, (params.get(DESCRIPTION), f"({facts})" if facts else "")))
+            if text:
+                described[name] = text
+        return described
+
+
+def _check_description(description: object, *, field: str) -> None:
+    if description is not None and (
+        not isinstance(description, str) or is_blank(description) or len(description) > MAX_DESCRIPTION
+    ):
+        raise ValueError(f"{field}: give a text of at most {MAX_DESCRIPTION} characters, or leave it out")

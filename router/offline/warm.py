@@ -46,6 +46,10 @@ def learner_of(policy: Policy) -> Policy:
 
 
 def check_policy(policy: Policy, *, name: str) -> None:
+    if "pick" in policy.needs:
+        message = f"{name} asks a model for each question, and learns from no table and no log"
+        remedy = "let it decide, or run it in shadow (docs/rollouts.md), and replay the log"
+        raise ConfigError(message, field="policy.name", remedy=remedy)
     if isinstance(policy, TableTrained):
         message = f"{name} is trained on a table as a whole, not row by row"
         remedy = f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER"

@@ -21,7 +21,7 @@ from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, TableRow, Update
 
-PolicyNeed = Literal["features", "text"]
+PolicyNeed = Literal["features", "text", "pick"]
 Arrays = dict[str, npt.NDArray[np.generic]]
 Facts = Mapping[str, Any]
 #: largest sample weight of an update
@@ -77,7 +77,10 @@ class Policy(Protocol):
 
     @property
     def needs(self) -> frozenset[PolicyNeed]:
-        """The inputs that `pmf` and `learn` need: a class attribute, except if a policy wraps another policy."""
+        """The inputs that `pmf` and `learn` need: a class attribute, except if a policy wraps another policy.
+
+        "pick": a language model's pick of an arm, which the service asks for before the draw (`Query.request`)
+        """
 
     @property
     def deterministic(self) -> bool:

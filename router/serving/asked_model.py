@@ -60,7 +60,7 @@ class AskedModel:
         #: None before the first call
         self._server: ModelServer | None = None
         self._most = MOST_UNDER_WAY + most_waiting
-        self._under_way = 0
+        self._calls: set[asyncio.Future[tuple[ModelReply | None, dict[str, Json]]]] = set()
         self._free = asyncio.Semaphore(MOST_UNDER_WAY)
         self._failed_in_row = 0
         self._rest_until = 0.0
@@ -78,15 +78,21 @@ class AskedModel:
         facts: dict[str, Json] = {"by": self.model}
         if time.monotonic() < self._rest_until:
             return None, facts | {"failed": "down"}
-        if self._under_way >= self._most:
+        if len(self._calls) >= self._most:
             return None, facts | {"failed": "busy"}
-        self._under_way += 1
-        try:
-            reply, results = await self._bounded(messages)
-        finally:
-            self._under_way -= 1
-        await self._book(query, results.get("dollars"))
+        # If the caller leaves, the call goes on: it is paid anyway, and must be booked.
+        call = asyncio.ensure_future(self._booked(messages, query=query))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        reply, results = await asyncio.shield(call)
         return reply, facts | results
+
+    async def _booked(
+        self, messages: Sequence[Mapping[str, str]], *, query: Query
+    ) -> tuple[ModelReply | None, dict[str, Json]]:
+        reply, results = await self._bounded(messages)
+        await self._book(query, results.get("dollars"))
+        return reply, results
 
     async def _bounded(self, messages: Sequence[Mapping[str, str]]) -> tuple[ModelReply | None, dict[str, Json]]:
         began, replies, failed = time.monotonic(), list[ModelReply](), None
@@ -125,7 +131,8 @@ class AskedModel:
         options = self._options
         if self._server is None:
             key = os.environ.get(options.api_key_env)
-            self._server = connect(base_url=options.base_url, key=key, headers=options.headers)
+            path = "/completions" if options.api == "completions" else "/chat/completions"
+            self._server = connect(base_url=options.base_url, key=key, headers=options.headers, path=path)
         for attempt in (1, 2):
             reply = ModelReply()
             replies.append(reply)
@@ -145,10 +152,12 @@ class AskedModel:
             await asyncio.sleep(pause)
 
     def _fields(self, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-        options = self._options
+        options, question = self._options, dict[str, Any](messages=list(messages))
+        if options.api == "completions":
+            question = {"prompt": "\n\n".join(message["content"] for message in messages)}
         fields: dict[str, Any] = {
             "model": self.model,
-            "messages": list(messages),
+            **question,
             options.max_tokens_field: self._max_tokens,
             "temperature": 0.0,
         }

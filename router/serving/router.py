@@ -1,5 +1,6 @@
 """Router: the library's interface to decisions, outcomes, feedback and answers. It learns only in `learn()`."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -16,10 +17,12 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.frontier import LEAST
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
+from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
+from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.process import RouterProcess
@@ -28,8 +31,9 @@ from ragbandit.router.storage.cancellations import Cancellation, cancel
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError, StoreError
 from ragbandit.shared.types import (
+    NAMED_ID,
     ArmName,
     Decision,
     DecisionId,
@@ -141,7 +145,21 @@ class Router(AbstractContextManager["Router"]):
         """
         question = self.service.question(query, run_by=run_by)
         question.drawn = drawn
-        return self.service.batcher.submit(question, tenant=question.query.tenant)
+        return self._picked(question) or self.service.batcher.submit(question, tenant=question.query.tenant)
+
+    def _picked(self, question: Question) -> "Future[Decision] | None":
+        """Ask a model for the arm, then submit the question. None if no model is asked. Raises Overloaded, NotReady."""
+        asking = self.service.step(Picks).asking(question, live=self.process.versions.live)
+        if asking is None:
+            return None
+        self.service.batcher.check_admission()  # before anything is paid for the question
+        return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
+
+    async def _decided(self, question: Question, *, asking: Settings) -> Decision:
+        named = question.query.id if NAMED_ID in question.query.request else None
+        if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
+            question = await self.service.step(Picks).picked(question, settings=asking)
+        return await asyncio.wrap_future(self.service.batcher.submit(question, tenant=question.query.tenant))
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
         """Make a query of a chat, for `route` or `answer`: the last user message, with the turns before it.
@@ -159,8 +177,13 @@ class Router(AbstractContextManager["Router"]):
         futures: dict[int, Future[Decision]] = {}
         for place, query in enumerate(queries):
             try:
-                questions[place] = self.service.question(query, run_by=run_by)
-            except (InvalidInput, Forbidden) as error:
+                question = self.service.question(query, run_by=run_by)
+                picked = self._picked(question)
+                if picked is None:
+                    questions[place] = question
+                else:
+                    futures[place] = picked
+            except (InvalidInput, Forbidden, Overloaded) as error:
                 futures[place] = Future()
                 futures[place].set_exception(error)
         tenants = [question.query.tenant for question in questions.values()]

@@ -32,7 +32,7 @@ from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, IMPORTED, Json
+from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json
 
 #: decisions per transaction
 BATCH: Final = 500
@@ -190,7 +190,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
-    blank["request"] = without_messages(row["request"], keep=LINKS)
+    blank["request"] = without_messages(row["request"], keep=(*LINKS, PICK))
     blank["fault"] = None if row["fault"] is None else ERASED
     if features:
         blank["features"] = None

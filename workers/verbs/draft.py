@@ -343,6 +343,8 @@ def _arms_choice(here: Surroundings, arms: dict[str, Params]) -> Choice:
         why = f"{names}: all that can answer without documents (--documents DIR)"
     else:
         why = f"{names}: from memory, or after searches"
+    described = "`description`: a text in an arm, on what it does, for the policy `llm` (docs/policies.md)"
+    note = f"{note}\n{described}" if note else described
     return Choice(topic="arms", why=why, sections={"arms": arms}, note=note)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
-from ragbandit.shared.types.names import ArmName, DecisionId, Json
+from ragbandit.shared.types.names import PICK, ArmName, DecisionId, Json
 
 
 class Fact:
@@ -130,6 +130,19 @@ class LabelRequest(Fact):
     share: float
     #: whether the smallest possible q would have sufficed, so that the choice does not depend on the question
     uniform: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelPick(Fact):
+    """A language model's pick of the arm, before the draw. `Query.request` has the same values, and the cost."""
+
+    key: ClassVar[str] = PICK
+    #: the picked arm; None if the model failed
+    arm: ArmName | None = None
+    #: why there is no arm; None if there is one
+    failed: str | None = None
+    #: the model that was asked; None if the caller sent the pick
+    by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

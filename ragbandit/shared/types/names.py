@@ -51,6 +51,8 @@ CUT: Final = "length"
 IMPORTED: Final = "imported"
 #: key in `Query.request`: whether the caller chose the decision id
 NAMED_ID: Final = "named_id"
+#: key in `Query.request`: the arm that a language model picked before the draw, or why it picked none
+PICK: Final = "pick"
 #: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
 #: fact of a decision whose texts were erased: "texts" or "texts and features"

@@ -30,7 +30,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import PICK, ArmName, Update
 
 
 def prepare(
@@ -60,6 +60,9 @@ def prepare(
     if log.log.features is None and any("features" in policy.needs for policy in served.values()):
         log = with_features(log, encoder=encoder, progress=progress)
     updates = lessons(log, plan=plan) if served else []
+    for name, policy in served.items():
+        if "pick" in policy.needs:
+            _check_picks(updates, name=name)
     pmfs = []
     for spec in candidates:
         if spec.name not in served:
@@ -85,6 +88,15 @@ def prepare(
         pmfs.append(CandidatePmf(described=description, pmf=pmf, notes=notes, learned=learned))
     rows = replace(log.log, candidates=tuple(candidate.pmf for candidate in pmfs))
     return LogPart(rows=rows, undrawn=log.undrawn), pmfs
+
+
+def _check_picks(updates: Sequence[Update], *, name: str) -> None:
+    """Raise InvalidInput if a row has no pick of a model, since replay asks no model."""
+    missing = sum(PICK not in update.query.request for update in updates)
+    if missing:
+        message = f"{missing} of {len(updates)} rows have no pick of a model, and replay asks no model"
+        remedy = "replay it on decisions since it decides or is in shadow: --since DATE"
+        raise InvalidInput(message, field=name, remedy=remedy)
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:

@@ -43,6 +43,7 @@ from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
     ERASED,
     NAMED_ID,
+    PICK,
     Decision,
     DecisionId,
     DecisionState,
@@ -94,7 +95,7 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    kept = (tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE)
+    kept = (tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
     request = without_messages(row["request"], keep=kept)
     return {"text": "", "context": canonical(values), "request": request}
 

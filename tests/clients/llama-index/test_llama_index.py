@@ -11,7 +11,8 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
 from ragbandit import Client
-from ragbandit.integrations.llama_index import BanditSelector
+from ragbandit.integrations.llama_index import BanditSelector, arms_of
+from ragbandit.shared.errors import InvalidInput
 
 QUESTION = "Who wrote Dracula?"
 
@@ -90,3 +91,15 @@ def test_router_retriever(client):
         (node,) = retriever.retrieve(QUESTION)
         run.fields = {"answer": node.text, "cost": {"retriever_calls": 1}}
     assert node.text == run.arm == client.decision(run.decision_id)["outcome"]["answer"]
+
+
+def test_arms_of_tools():
+    """The section `arms` has the tools' names and descriptions; a tool without a name is refused."""
+    fast = QueryEngineTool.from_defaults(Fixed(text="a"), name="fast", description="answers from memory")
+    deep = QueryEngineTool.from_defaults(Fixed(text="b"), name="deep", description="searches several times")
+    assert arms_of([fast, deep.metadata]) == {
+        "fast": {"run_by": "caller", "description": "answers from memory"},
+        "deep": {"run_by": "caller", "description": "searches several times"},
+    }
+    with pytest.raises(InvalidInput, match="two tools have the same name"):
+        arms_of([fast, fast])

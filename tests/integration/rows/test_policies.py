@@ -19,6 +19,8 @@ def test_a_policy_decides_and_learns(tmp_path, name):
     encoder = {"model": "hashing", "dimension": 16}
     tree = {"data_dir": str(tmp_path / "data"), "encoder": encoder, "policy": policy}
     tree["arms"] = {arm: {"run_by": "caller"} for arm in ARMS}
+    if name == "llm":  # nobody listens there, so its fallback arm is drawn: test_llm.py has a server that answers
+        tree["generator"] = {"name": "openai", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(tree))
     with Router.open(load(config).settings) as router:

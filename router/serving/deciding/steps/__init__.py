@@ -10,6 +10,7 @@ from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
 from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
 from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.serving.deciding.steps.needs import Needs
+from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.prices import Prices
 from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
 from ragbandit.router.serving.deciding.steps.step import Step
@@ -20,6 +21,7 @@ from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
 STEPS: Final[tuple[type[Step], ...]] = (
     Prices,  # first: an invalid cost weight is refused before anything else is looked at
     Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
+    Picks,  # its model was asked before the batch, about the arms that `Needs` left
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
     RebuildingStep,
     Labels,

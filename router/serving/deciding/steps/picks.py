@@ -1,0 +1,97 @@
+"""Picks: a language model is asked for the arm before the draw, if the policy that decides, or one in shadow, needs it.
+
+The pick is stored in `Query.request`, under PICK, with the model, its tokens and dollars, or the reason of a failure:
+`no_arm` or `several_arms` (the reply names none, or several), `too_long` (it was cut off), or one of `AskedModel`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.picking import INSTRUCTIONS, material_of, parsed_pick
+from ragbandit.router.serving.asked_model import AskedModel
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
+from ragbandit.router.serving.loading.live import LiveVersions
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.types import PICK, Decision, ModelPick
+
+#: picks that may wait for others of the same model, within their time limit
+MOST_WAITING: Final = 1024
+
+
+class Picks(Step):
+    """Asks the models; the questions of one router come from one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        #: picks since the start, by result: "picked", or the reason of the failure
+        self.results: Counter[str] = Counter()
+        #: label of a policy -> its settings, and the model that they name
+        self._models: dict[str, tuple[Settings, AskedModel]] = {}
+
+    def configure(self, served: ServedPolicy) -> None:
+        self._served = served
+
+    def asking(self, question: Question, *, live: LiveVersions) -> Settings | None:
+        """Settings of the policy that needs a pick for this question; None if no model is asked.
+
+        The policy that decides comes first, then versions in shadow, the oldest first.
+        """
+        is_drawn = len(question.allowed) > 1 and not question.query.forced and TOOL_TURN not in question.query.request
+        if not is_drawn or PICK in question.query.request or live.control.killed == "arm":
+            return None
+        shadows = live.candidates if live.asks else ()
+        for served in (self._served, *(candidate.served for candidate in shadows)):
+            if served is not None and "pick" in served.policy.needs:
+                return served.settings
+        return None
+
+    async def picked(self, question: Question, *, settings: Settings) -> Question:
+        """Ask the model of these settings, and store its pick with the question's request. Never raises."""
+        query, arms = question.query, question.allowed
+        material = material_of(query.text, arms=arms, descriptions=settings.arm_descriptions)
+        messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": material}]
+        reply, facts = await self._model(settings).ask(messages, query=query)
+        if reply is not None:
+            facts |= {"failed": "too_long"} if reply.finish == "length" else parsed_pick(reply.text, arms=arms)
+        self.results[str(facts.get("failed", "picked"))] += 1
+        question.query = replace(query, request={**query.request, PICK: facts})
+        return question
+
+    def _model(self, settings: Settings) -> AskedModel:
+        label, pick = settings.policy.label, settings.policy.pick
+        known = self._models.get(label)
+        if known is not None and known[0] is settings:
+            return known[1]
+        model = AskedModel(
+            pick.generator or settings.generator,
+            seconds=pick.seconds,
+            max_tokens=pick.max_tokens,
+            purpose="pick",
+            database=self.database,
+            most_waiting=MOST_WAITING,
+        )
+        self._models[label] = settings, model
+        return model
+
+    def after(self, batch: Batch) -> None:
+        """Store the picks among the facts, also for versions in shadow and for exported logs."""
+        for question in batch.questions:
+            pick = ModelPick.read(question.query.request[PICK]) if PICK in question.query.request else None
+            if pick is not None and question.is_drawn:
+                question.add(pick)
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        pick = ModelPick.of(decision.facts)
+        if pick is None:
+            return
+        asked = f"The model {pick.by or 'of the caller'} was asked for an arm before the draw"
+        if pick.arm is None:
+            yield f"{asked}, and gave none: {pick.failed}."
+        else:
+            yield f"{asked}, and picked {pick.arm}{'' if pick.arm in decision.arms else ', which was not offered'}."

@@ -110,7 +110,7 @@ def evaluate(
     if lacking:
         errors.say(runs.left_out(lacking))
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-    quizzes = Quizzes(settings, replies=file.with_suffix(".judge.jsonl")) if family == runs.CRUD else None
+    quizzes = Quizzes(settings.judge, replies=file.with_suffix(".judge.jsonl")) if family == runs.CRUD else None
     with runs.Answers(file, resume=resume or retry_failed) as stored, bars(errors) as progress:
         if retry_failed:
             stored.forget_failed()

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
-from ragbandit.router.config.settings import JUDGE_LINE, Settings
+from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
@@ -27,14 +27,14 @@ class Quizzes:
     Raises ConfigError without `judge.generator` or without the package jieba.
     """
 
-    def __init__(self, settings: Settings, *, replies: Path) -> None:
-        if settings.judge.generator is None:
+    def __init__(self, settings: JudgeSettings, *, replies: Path) -> None:
+        if settings.generator is None:
             message = "the family crud needs a judge, which answers a quiz from each answer"
             raise ConfigError(
                 message, field="judge.generator", remedy=f"add this line to the configuration: {JUDGE_LINE}"
             )
         self._cut = chinese_words()
-        self.judge = QuizJudge(settings=settings.judge, generator=make_generator(settings.judge.generator))
+        self.judge = QuizJudge(settings=settings, generator=make_generator(settings.generator))
         self.unjudged: list[tuple[str, str, str]] = []
         self._file = replies
         self._known: dict[str, str] = {}

@@ -24,7 +24,7 @@ CANNOT_INFER: Final = "无法推断"
 #: maximum number of questions of a quiz that the judge writes
 QUESTIONS: Final = 10
 #: a line such as "3: answer". The colon may also be a full stop or the Chinese comma
-_NUMBERED: Final = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
+_NUMBERED_LINE: Final = re.compile(r"^[ \t]*(\d{1,3})[ \t]*[:\uff1a.、\uff0e][ \t]*(.*)$", re.MULTILINE)
 _TEMPLATES: Final = ("quiz_questions", "quiz_answers")
 
 #: splits a text into words
@@ -143,7 +143,7 @@ async def _answers(text: str, *, questions: Sequence[str], judge: QuizJudge, ask
 def _numbered(reply: str) -> dict[int, str]:
     """Number -> answer, from lines such as "3: answer". The first answer that is not blank counts."""
     answers: dict[int, str] = {}
-    for number, answer in _NUMBERED.findall(reply):
+    for number, answer in _NUMBERED_LINE.findall(reply):
         if answer.strip():
             answers.setdefault(int(number), answer.strip())
     return answers

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ragbandit.router.api.openai.responses import ID_PREFIX
 from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
@@ -31,10 +32,10 @@ from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, mad
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.plain_values import is_missing
-from ragbandit.shared.types import Feedback
+from ragbandit.shared.types import DecisionId, Feedback, Receipt
 
 #: lines that are stored in one transaction
 _PAGE: Final = 500
@@ -231,8 +232,7 @@ class FeedbackImporter:
                 items.append((number, self._feedback(parse(), now=now + 1e-6 * order)))
             except InvalidInput as error:
                 faults[number] = error
-        replies = self._store.add_feedback([item for _, item in items]) if items else []
-        for (number, _), reply in zip(items, replies, strict=True):
+        for (number, _), reply in zip(items, self._replies([item for _, item in items]), strict=True):
             if isinstance(reply, RagBanditError):
                 faults[number] = reply
             elif reply.duplicate:
@@ -242,6 +242,27 @@ class FeedbackImporter:
                 self.counts["late"] += reply.late
         for number, fault in sorted(faults.items()):
             self._fault(number, fault)
+
+    def _replies(self, items: Sequence[Feedback]) -> Sequence[Receipt | RagBanditError]:
+        """Store the items; the reply to each.
+
+        If no decision has an id that begins with the prefix of responses, the decision with the id after it counts.
+        """
+        if not items:
+            return []
+        replies = self._store.add_feedback(items)
+        unknown = [
+            place
+            for place, reply in enumerate(replies)
+            if isinstance(reply, NotFound) and items[place].decision_id.startswith(ID_PREFIX)
+        ]
+        if not unknown:
+            return replies
+        plain = [DecisionId(items[place].decision_id.removeprefix(ID_PREFIX)) for place in unknown]
+        others = self._store.add_feedback(
+            [replace(items[place], decision_id=each) for place, each in zip(unknown, plain, strict=True)]
+        )
+        return [dict(zip(unknown, others, strict=True)).get(place, reply) for place, reply in enumerate(replies)]
 
     def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
         cells = {name: _cell_of(entry, path) for name, path in self._fields.items()}

@@ -188,6 +188,18 @@ def test_names_for_people_and_names_with_dots(there):
     assert [world.router.decision(each.id).feedback[0].value for each in (one, two, three)] == [1.0, 0.0, 1.0]
 
 
+def test_ids_of_responses(there):
+    """An id with the prefix of responses is the decision's id, prefix included, or else the id after the prefix."""
+    world, take = there
+    (one,) = decided(world, 1)
+    two = world.route(key="resp_two")
+    rows = [{"decision_id": each, "rating": 1} for each in (f"resp_{one.id}", two.id, "resp_nobody", "nobody")]
+    for _ in range(2):
+        code, out, _ = take(rows)
+        assert (code, out.count("no decision has this id")) == (1, 2)
+    assert [[each.value for each in world.router.decision(known.id).feedback] for known in (one, two)] == [[1.0], [1.0]]
+
+
 def test_exports_of_other_tools(there):
     """CSV, one JSON list, lists in paths, other names of the decision's id, and sources of other tools are read."""
     world, take = there

@@ -126,8 +126,9 @@ class Task:
 class ConditionedLearning(Learning):
     """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
 
-    def __init__(self, *given: Any, conditions: Conditions, repeats: bool, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *given: Any, settings: Settings, conditions: Conditions, repeats: bool, **more: Any) -> None:
+        super().__init__(*given, settings=settings.policy, **more)
+        self._whole = settings
         self._conditions, self._repeats = conditions, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
         self._waiting: deque[tuple[int, Decision, Logged]] = deque()
@@ -187,13 +188,13 @@ class ConditionedLearning(Learning):
                             rating=quality,
                             source="code",
                             decision_id=decision.id,
-                            settings=self.settings,
+                            settings=self._whole,
                             now=at,
                         ),
                     ),
                 ),
-                reward=self.settings.reward,
-                learning=self.settings.learning,
+                reward=self._whole.reward,
+                learning=self._whole.learning,
                 texts=True,
                 needs_features=decision.features is not None,
                 encoder_hash=decision.encoder_hash,

@@ -9,7 +9,7 @@ import argparse
 import json
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.routers.passes import Places, Played, break_even, play, rows_of
+from ragbandit.router.offline.routers.passes import Learning, Places, Played, break_even, rows_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
@@ -182,6 +182,26 @@ def played(
             passes.append(future.result())
             progress("orders", done, seeds)
     return passes
+
+
+def play(
+    rows: Sequence[Logged],
+    *,
+    settings: Settings,
+    seed: int,
+    labelled: float = 1.0,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Played:
+    """A pass of the configured policy over all questions, in an order that only the seed decides.
+
+    rows, labelled: see `Learning`. progress: receives (questions done, total).
+    """
+    learning = Learning(policy_of(settings), rows=rows, settings=settings.policy, seed=seed, labelled=labelled)
+    total = len(rows) // len(learning.arms)
+    for done, question in enumerate(np.random.default_rng(seed).permutation(np.arange(total)), start=1):
+        learning.step(int(question))
+        progress(done, total)
+    return learning.played()
 
 
 def curve_of(

@@ -1,10 +1,10 @@
 """`ragbandit evaluate --table TABLE --policy ...`: rows of routers on a table with the outcome of every arm."""
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -14,24 +14,24 @@ from ragbandit.router.cli.store import parse_amounts, parse_policies, split_comm
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table, with_hops, with_measure
+from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import (
     Played,
     Setup,
     Task,
     check_folds,
     check_policies,
-    complete_params,
     play_all,
     played_of,
     tasks_of,
 )
 from ragbandit.router.offline.routers.report import assessment
-from ragbandit.router.offline.routers.routing_table import RoutingTable, routing_table_of, totals_of
+from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, totals_of
 from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baselines, rows_of_policy
+from ragbandit.router.policies import with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import append_private
@@ -39,7 +39,9 @@ from ragbandit.shared.json_lines import parsed
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
+from ragbandit.workers.evaluation.picks import ask_for_picks
 from ragbandit.workers.evaluation.results import time_one
+from ragbandit.workers.setup.generators import make_generator
 
 #: names after --policy of baselines, which are printed always
 _BASELINES: Final = (ORACLE, UNIFORM, MIXTURE)
@@ -79,26 +81,58 @@ def evaluate_routers(
     folds = 1 if options.train is not None else options.folds or 5
     if options.train is None:
         check_folds(folds, rows=len(test.rows))
-    complete = complete_params(policies, settings=settings)
-    make = partial(
-        routing_table_of, measure=measure, settings=settings, time_one=time_one(test.arms, arms=settings.worker_arms)
-    )
-    totals = totals_of(test, total=parse_amounts(options.total, field="total"))
-    known = make(test, totals=totals)
-    setup = Setup(train=known, test=known, folds=folds, settings=settings, policies=complete)
-    if options.train is not None:
-        setup = replace(setup, train=make(train))
-    instances = check_policies(setup)
+    complete = {
+        name: with_settings(name, params=params, schema=settings.context, facts=settings.arm_facts)
+        for name, params in policies.items()
+    }
+    instances = check_policies(complete, arms=test.arms)
+    encoder = None
     if any("features" in policy.needs for policy in instances.values()):
         progress("loading the encoder", 0, 0)
-        setup = with_features(setup, encoder=make_encoder(settings.encoder), progress=progress)
+        encoder = make_encoder(settings.encoder)
+    totals = totals_of(test, total=parse_amounts(options.total, field="total"))
+    one = time_one(test.arms, arms=settings.worker_arms)
+
+    def routing_table(table: LabelledTable) -> RoutingTable:
+        check_priced(table, reward=settings.reward)
+        features, encoder_hash = None, ""
+        if encoder is not None:
+            texts = [row.question for row in table.rows]
+            features, encoder_hash = embedded(texts, encoder=encoder, progress=progress), encoder.hash
+        rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
+        counts = totals if table is test else None
+        return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=counts, time_one=one)
+
+    known = routing_table(test)
+    setup = Setup(train=known, test=known, folds=folds, policy=settings.policy, policies=complete)
+    if options.train is not None:
+        setup = replace(setup, train=routing_table(train))
+    notes = list[str]()
+    if any("pick" in policy.needs for policy in instances.values()):
+        file = None if options.answers is None else options.answers.with_suffix(".picks.jsonl")
+        texts = list(dict.fromkeys(row.question for row in test.rows))
+        with interruptible("stopped; --answers FILE keeps the picks so far: continue with --resume"):
+            picks = asyncio.run(
+                ask_for_picks(
+                    texts,
+                    arms=test.arms,
+                    descriptions=settings.arm_descriptions,
+                    limits=settings.policy.pick,
+                    generator=make_generator(settings.policy.pick.generator or settings.generator),
+                    file=file,
+                    progress=progress,
+                )
+            )
+        setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
+        notes.append(picks.note)
     here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
     tasks = tasks_of(setup, policies=instances, seeds=options.seeds)
-    plays = _plays(tasks, setup=setup, options=options, here=here, progress=progress)
+    picked = frozenset(name for name, policy in instances.items() if "pick" in policy.needs)
+    plays = _plays(tasks, setup=setup, options=options, here=here, again=picked, progress=progress)
     rows = [row for name in names for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)]
     at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
     rows += baselines(setup.test, at=at)
-    return rows, setup.test, _notes(rows, setup=setup, options=options)
+    return rows, setup.test, _notes(rows, setup=setup, options=options) + notes
 
 
 def policies_of(names: Sequence[str]) -> list[str]:
@@ -146,33 +180,19 @@ def _train_table(options: RouterOptions, *, arms: LabelledTable, measure: str) -
     return replace(table, arms=arms.arms)
 
 
-def with_features(setup: Setup, *, encoder: Encoder, progress: Progress) -> Setup:
-    """The setup with the features of its questions."""
-
-    def of(outcomes: RoutingTable) -> RoutingTable:
-        texts = [row.question for row in outcomes.table.rows]
-        features = embedded(texts, encoder=encoder, progress=progress)
-        return routing_table_of(
-            outcomes.table,
-            measure=outcomes.measure,
-            settings=setup.settings,
-            features=features,
-            encoder_hash=encoder.hash,
-            totals=outcomes.totals,
-            time_one=outcomes.time_one,
-        )
-
-    test = of(setup.test)
-    return replace(setup, test=test, train=test if setup.train is setup.test else of(setup.train))
-
-
 def _plays(
-    tasks: Sequence[Task], *, setup: Setup, options: RouterOptions, here: frozenset[str], progress: Progress
+    tasks: Sequence[Task],
+    *,
+    setup: Setup,
+    options: RouterOptions,
+    here: frozenset[str],
+    again: frozenset[str],
+    progress: Progress,
 ) -> dict[str, dict[int, list[Played]]]:
-    """Policy -> seed -> play of each fold. Plays that the file of answers has are not repeated."""
+    """Policy -> seed -> play of each fold. Plays that the file of answers has are not repeated, except of `again`."""
     kept = PlayFile(options.answers, resume=options.resume, setup=setup)
     try:
-        missing = [task for task in tasks if task not in kept.plays]
+        missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
         jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1
         hint = "" if options.answers is None else f"; {options.answers} keeps the plays so far: continue with --resume"
@@ -235,7 +255,7 @@ class PlayFile:
             for row in outcomes.rows
         ]
         params: Mapping[str, Json] = setup.policies[task.policy]
-        policy = setup.settings.policy.model_dump(mode="json", exclude={"name", "params", "label"})
+        policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
         text = json.dumps([_digest(known), setup.folds, task.policy, params, policy], sort_keys=True, default=str)
         return sha256(text.encode()).hexdigest()
 
@@ -254,7 +274,7 @@ def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -
         if options.train is None
         else f"{options.train} is learned, and {options.table} predicted"
     )
-    reward = f"rewards are {test.measure} - {setup.settings.reward.weight:g} x cost"
+    reward = f"rewards are {test.measure} - {test.rows[0].reward.weight:g} x cost"
     notes = [
         f"{counted(len(test.table.rows), 'question')}, {counted(options.seeds, 'seed')}; {how}",
         "± is a standard error over seeds, which change the order of the questions and the draws",

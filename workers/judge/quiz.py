@@ -6,18 +6,16 @@ quiz from each text that is evaluated, and code compares its answers with the ri
 
 import logging
 import re
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
-from ragbandit.shared.types import Cost
-from ragbandit.strategies.base import Account, Completion, Generator, Prompt, Request
+from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.prompting.prompts import fit, load_templates
+from ragbandit.workers.judge.booked_model import BookedModel
 
 #: answer to a question that the text does not answer: Chinese for "cannot infer"
 CANNOT_INFER: Final = "无法推断"
@@ -70,44 +68,19 @@ def chinese_words() -> Cut:
 
 
 @dataclass(kw_only=True)
-class QuizJudge:
-    """Asks the model of the judge, and counts what its calls cost, also of those that failed."""
+class QuizJudge(BookedModel):
+    """The model of the judge, with the templates of quizzes."""
 
-    settings: JudgeSettings
-    generator: Generator
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    dollars: float = 0.0
+    remedy: str = "raise judge.seconds or judge.max_tokens"
 
     def __post_init__(self) -> None:
         self._templates = load_templates(_TEMPLATES, overrides={}, package="ragbandit.workers.judge")
 
     def prompt(self, template: str, **fields: str) -> Prompt:
         """Raises PromptTooLong."""
-        limit = self.settings.max_tokens
-        return fit(self._templates[template], fields=fields, generator=self.generator, max_tokens=limit).prompt
-
-    async def ask(self, prompt: Prompt) -> str:
-        """Returns the reply. Raises ArmFailed."""
-        lost, most = Account(), self.settings.max_tokens
-        deadline = time.monotonic() + self.settings.seconds
-        self.calls += 1
-        try:
-            done = await self.generator.complete(Request(prompt=prompt, max_tokens=most, deadline=deadline, lost=lost))
-            self._book(done)
-        finally:
-            self._book(lost.cost)
-        if done.finish != "stop":
-            limit = f"{self.settings.seconds:g} s" if done.finish == "deadline" else f"{most} tokens"
-            remedy = "raise judge.seconds or judge.max_tokens"
-            raise ArmFailed(f"the judge's reply did not end within {limit}", remedy=remedy)
-        return done.text
-
-    def _book(self, call: Completion | Cost) -> None:
-        self.prompt_tokens += call.prompt_tokens
-        self.completion_tokens += call.completion_tokens
-        self.dollars += call.dollars
+        return fit(
+            self._templates[template], fields=fields, generator=self.generator, max_tokens=self.max_tokens
+        ).prompt
 
 
 async def made_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:

@@ -4,15 +4,15 @@ The functions of the live service decide and learn (`made_decisions`, `made_upda
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import made_update, policy_of
+from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows
 from ragbandit.router.policies.base import Policy, apply
@@ -80,7 +80,7 @@ class Learning:
     """
 
     def __init__(
-        self, policy: Policy, *, rows: Sequence[Logged], settings: Settings, seed: int = 0, labelled: float = 1.0
+        self, policy: Policy, *, rows: Sequence[Logged], settings: PolicySettings, seed: int = 0, labelled: float = 1.0
     ) -> None:
         self.policy, self.rows, self.settings, self.seed, self.labelled = policy, rows, settings, seed, labelled
         self.arms = rows[0].decision.arms
@@ -113,7 +113,7 @@ class Learning:
             [Offer(query=query, run_by="caller", arms=self.arms)],
             outputs=outputs_of(self.policy, [query], features=rows, arms=[self.arms]),
             features=[features],
-            settings=self.settings.policy,
+            settings=self.settings,
             seen=self.policy.seen,
             version="simulated",
             encoder_hash=known.encoder_hash,
@@ -131,7 +131,7 @@ class Learning:
 
     def learn(self, decision: Decision, reward: Reward) -> bool:
         self.learned += 1
-        label = PolicyLabel(self.settings.policy.label)
+        label = PolicyLabel(self.settings.label)
         update = made_update(
             decision, reward, label=label, seq=self.learned, now=decision.made_at, decided=self.decided
         )
@@ -145,26 +145,6 @@ class Learning:
         places = order * len(self.arms) + drawn
         earned = np.array([self.rows[place].reward.value for place in places], dtype=np.float64)
         return Played(order=order, drawn=drawn, earned=earned, labels=self.labels, fault=self.fault)
-
-
-def play(
-    rows: Sequence[Logged],
-    *,
-    settings: Settings,
-    seed: int,
-    labelled: float = 1.0,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Played:
-    """A pass of the configured policy over all questions, in an order that only the seed decides.
-
-    rows, labelled: see `Learning`. progress: receives (questions done, total).
-    """
-    learning = Learning(policy_of(settings), rows=rows, settings=settings, seed=seed, labelled=labelled)
-    total = len(rows) // len(learning.arms)
-    for done, question in enumerate(np.random.default_rng(seed).permutation(np.arange(total)), start=1):
-        learning.step(int(question))
-        progress(done, total)
-    return learning.played()
 
 
 def greedy_shares(

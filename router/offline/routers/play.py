@@ -9,23 +9,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import table_query
 from ragbandit.router.offline.routers.passes import Learning, Places, greedy_shares
 from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.policies import make_policy, with_settings
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Json, Matrix
+from ragbandit.shared.types import PICK, ArmName, Json, Matrix, Query, TableRow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +37,12 @@ class Setup:
     test: RoutingTable
     #: number of folds, each predicted after the others are learned; 1 if `train` is another table
     folds: int
-    settings: Settings
+    policy: PolicySettings
     #: policy -> its params, complete
     policies: Mapping[str, Mapping[str, Json]]
+    #: question -> pick of a language model, for policies that need "pick"; and the mean seconds of a pick
+    picks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    pick_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,21 +94,13 @@ def check_folds(folds: int, *, rows: int) -> None:
         raise InvalidInput(f"{rows} questions cannot be split into {folds} folds", field="folds", remedy=remedy)
 
 
-def complete_params(policies: Mapping[str, Mapping[str, Json]], *, settings: Settings) -> dict[str, dict[str, Json]]:
-    """The params of each policy, completed with values of other settings. Raises ConfigError."""
-    return {
-        name: with_settings(name, params=params, schema=settings.context, facts=settings.arm_facts)
-        for name, params in policies.items()
-    }
-
-
-def check_policies(setup: Setup) -> dict[str, Policy]:
+def check_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence[ArmName]) -> dict[str, Policy]:
     """An instance of each policy. Raises ConfigError for wrong params, unknown arms and other training arms."""
-    policies = {name: make_policy(name, params=params) for name, params in setup.policies.items()}
-    for name, policy in policies.items():
+    made = {name: make_policy(name, params=params) for name, params in policies.items()}
+    for name, policy in made.items():
         if not is_fitted_here(policy):
-            check_arms(policy, arms=setup.train.arms, where=name)
-    return policies
+            check_arms(policy, arms=arms, where=name)
+    return made
 
 
 def is_fitted_here(policy: Policy) -> bool:
@@ -114,13 +109,18 @@ def is_fitted_here(policy: Policy) -> bool:
 
 
 def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[Task]:
-    """The tasks of each policy. A policy that was trained before is asked once, since no seed changes it."""
+    """The tasks of each policy. A policy that learns nothing here is asked once, since no seed changes it."""
     return [
         Task(policy=name, seed=seed, fold=fold)
         for name, policy in policies.items()
-        for seed in range(1 if isinstance(policy, TableTrained) and not is_fitted_here(policy) else seeds)
+        for seed in range(seeds if is_fitted_here(policy) or learns_online(policy) else 1)
         for fold in range(setup.folds)
     ]
+
+
+def learns_online(policy: Policy) -> bool:
+    """Whether the policy learns from outcomes of drawn arms. A language model's picks are not learned."""
+    return not isinstance(policy, TableTrained) and "pick" not in policy.needs
 
 
 def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None) -> Played:
@@ -134,8 +134,8 @@ def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lam
         # A policy must not learn from the data set's name, which serves reports only; an id might contain this name.
         rows = [replace(known.table.rows[place], id="", dataset=None) for place in train]
         policy.fit(rows, progress=progress)  # type: ignore[attr-defined] # it is a TableTrained
-    elif not isinstance(policy, TableTrained):
-        settings = settings_of(policy, settings=setup.settings)
+    elif learns_online(policy):
+        settings = settings_of(policy, settings=setup.policy)
         rewarded = _rewarded(policy, setup=setup)
         learning = Learning(policy, rows=rewarded, settings=settings, seed=task.seed * setup.folds + task.fold)
         for done, place in enumerate(train, start=1):
@@ -143,13 +143,20 @@ def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lam
             progress(done, len(train))
         passed = learning.played()
         order, drawn, fault = passed.order, passed.drawn, passed.fault
-    queries = [table_query(setup.test.table.rows[place]) for place in test]
+    queries = [_query(setup.test.table.rows[place], setup=setup) for place in test]
     needed = setup.test.features if "features" in policy.needs else None
     began = time.perf_counter()
     features = None if needed is None else needed[test]
     shares, other = greedy_shares(policy, queries, features=features, arms=setup.test.arms)
     seconds = (time.perf_counter() - began) / max(1, len(test))
+    seconds += setup.pick_seconds if "pick" in policy.needs else 0.0
     return Played(test=test, shares=shares, order=order, drawn=drawn, seconds=seconds, fault=fault or other)
+
+
+def _query(row: TableRow, *, setup: Setup) -> Query:
+    query = table_query(row)
+    pick = setup.picks.get(row.question)
+    return query if pick is None else replace(query, request={PICK: dict(pick)})
 
 
 def _policy(task: Task, *, setup: Setup) -> Policy:
@@ -161,12 +168,12 @@ def _policy(task: Task, *, setup: Setup) -> Policy:
     return policy
 
 
-def settings_of(policy: Policy, *, settings: Settings) -> Settings:
-    """Settings for a pass: without safe start and holdback, and without floors for a policy whose paper has none."""
+def settings_of(policy: Policy, *, settings: PolicySettings) -> PolicySettings:
+    """Settings of the draw in a pass: no safe start, no holdback, and no floors for a policy whose paper has none."""
     changes: dict[str, Any] = {"incumbent": None, "holdback": None}
     if getattr(policy, "without_floors", False):
         changes |= {"floor": 0.0, "cold_start_floor": 0.0}
-    return settings.model_copy(update={"policy": settings.policy.model_copy(update=changes)})
+    return settings.model_copy(update=changes)
 
 
 def _rewarded(policy: Policy, *, setup: Setup) -> Sequence[Logged]:

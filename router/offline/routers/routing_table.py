@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs
-from ragbandit.router.offline.routers.passes import Places, rows_of
+from ragbandit.router.offline.routers.passes import Places
 from ragbandit.router.policies.finetuned.params import RIGHT
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
@@ -98,23 +98,11 @@ class RoutingTable:
         return np.array(values, dtype=np.float64).reshape(-1, len(self.arms))
 
 
-def routing_table_of(
-    table: LabelledTable,
-    *,
-    measure: str,
-    settings: Settings,
-    features: FeatureRows | None = None,
-    encoder_hash: str = "",
-    totals: Mapping[str, float] | None = None,
-    time_one: ArmName | None = None,
-) -> RoutingTable:
-    """RoutingTable of a table whose `correct` is `measure`. Raises ConfigError if no cost of the table has a price."""
-    prices = settings.reward.cost
-    if settings.reward.weight > 0.0 and not all(charged_costs(row, prices=prices) for row in table.rows):
-        message = f"the reward charges {', '.join(prices)}, and the table does not have it for every answer"
+def check_priced(table: LabelledTable, *, reward: RewardSettings) -> None:
+    """Raise ConfigError if a row lacks every cost that the reward charges."""
+    if reward.weight > 0.0 and not all(charged_costs(row, prices=reward.cost) for row in table.rows):
+        message = f"the reward charges {', '.join(reward.cost)}, and the table does not have it for every answer"
         raise ConfigError(message, field="reward.cost", remedy="charge a cost of the table, for example steps: 1.0")
-    rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
-    return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
 
 
 def totals_of(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:

@@ -128,6 +128,26 @@ def test_plays_are_kept_and_used_again(world, tmp_path):
     assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 8
 
 
+def test_a_language_model_picks_the_arms(world, tmp_path):
+    """`llm` asks the model once per question; picks that were kept are used again, and a failed pick is counted."""
+    script = {f'"question": "{word}': arm for word, arm in zip(("who", "where"), ARMS, strict=False)}
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    tree["generator"] = {"name": "scripted", "script": script | {"": "neither"}}
+    tree["arms"] = {arm: {"description": f"the arm {arm}"} for arm in ARMS}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    options = ("--policy", "llm", "--folds", "2", "--json", "--answers", "plays.jsonl")
+    options += tuple(params("llm", fallback=ARMS[2]))
+    done = world(*options)
+    found = routers(done)["llm"]
+    assert found["exact_match"] == pytest.approx(32 / 36)
+    assert found["arms"] == pytest.approx(dict.fromkeys(ARMS, 1 / 3))
+    assert (found["seeds"], found["label_accuracy"]) == (1, 1.0)
+    notes = json.loads(done.stdout)["notes"]
+    assert any("36 calls" in note and "no usable pick for 12 questions" in note for note in notes)
+    again = world(*options, "--resume")
+    assert any("0 calls" in note for note in json.loads(again.stdout)["notes"])
+
+
 @pytest.mark.parametrize(
     ("words", "field"),
     [

@@ -28,7 +28,7 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     encoder, settings = live.router.service.encoder, Settings(**sections)
     features = encoder.encode([row.question for row in table.rows])
     rows = rows_of(table, features=features, encoder_hash=encoder.hash, settings=settings)
-    learning = Learning(policy_of(settings), rows=rows, settings=settings, seed=3)
+    learning = Learning(policy_of(settings), rows=rows, settings=settings.policy, seed=3)
     for place, row in enumerate(table.rows):
         there = live.route(row.question, key=decision_id(rows[3 * place], seed=3))
         steps = row.steps[there.arm]

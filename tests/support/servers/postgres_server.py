@@ -84,7 +84,19 @@ class PostgresServer:
     def start(self) -> None:
         self.programs = programs = self._found()
         data = self.folder / "data"
-        make = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
+        make: list[str | Path] = [
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+            "-N",
+        ]
         done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
         if done.returncode != 0:
             raise RuntimeError(f"initdb: {done.stderr.strip()}")
@@ -93,7 +105,7 @@ class PostgresServer:
     def run(self) -> None:
         """Start on the data that is there, also after a crash."""
         programs, data = self.programs, self.folder / "data"
-        command = [programs / "postgres", "-D", data, "-k", self.folder]
+        command: list[str | Path] = [programs / "postgres", "-D", data, "-k", self.folder]
         for setting in ("listen_addresses=", f"fsync={self._fsync}", "max_connections=200", "deadlock_timeout=200ms"):
             command += ["-c", setting]
         with (self.folder / "log").open("ab") as log:

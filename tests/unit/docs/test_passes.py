@@ -5,9 +5,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from ragbandit.examples.handbook.learning_curve import play
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.routers.passes import Played, break_even, play, rows_of
+from ragbandit.router.offline.routers.passes import Played, break_even, rows_of
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 

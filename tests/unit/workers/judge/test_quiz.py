@@ -24,7 +24,7 @@ ZERO = dict.fromkeys(MEASURES, 0.0)
 
 
 def judge_of(replies, **more):
-    return QuizJudge(settings=JudgeSettings(max_tokens=64), generator=ScriptedGenerator(replies, **more))
+    return QuizJudge(seconds=JudgeSettings().seconds, max_tokens=64, generator=ScriptedGenerator(replies, **more))
 
 
 def score_of(reply, *, text="文字", **more):

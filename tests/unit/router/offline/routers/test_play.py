@@ -7,8 +7,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.routers import play as plays
-from ragbandit.router.offline.routers.play import Setup, Task, check_policies, complete_params, play, tasks_of
-from ragbandit.router.offline.routers.routing_table import routing_table_of
+from ragbandit.router.offline.routers.passes import rows_of
+from ragbandit.router.offline.routers.play import Setup, Task, check_policies, play, tasks_of
+from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.shared.errors import ConfigError
@@ -33,6 +34,7 @@ class Fitted(Watching):
     """Is trained on tables, and then takes the second arm."""
 
     trained_arms = ()
+    params = {}  # noqa: RUF012 # a test sets it
 
     def save(self, folder):
         return ""
@@ -51,7 +53,9 @@ def setup(monkeypatch):
     random = np.random.default_rng(0)
     table = made_table(random.integers(0, 2, (20, 3)).tolist(), random.integers(0, 5, (20, 3)).tolist(), arms=ARMS)
     table = replace(table, rows=tuple(replace(row, dataset="nq") for row in table.rows))
-    known = routing_table_of(table, measure="correct", settings=Settings())
+    known = RoutingTable(
+        table=table, measure="correct", rows=rows_of(table, features=None, encoder_hash="", settings=Settings())
+    )
     made = []
 
     def make_policy(name, *, params):
@@ -60,7 +64,7 @@ def setup(monkeypatch):
 
     monkeypatch.setattr(plays, "make_policy", make_policy)
     names = {"watching": {}, "fitted": {}}
-    return Setup(train=known, test=known, folds=4, settings=Settings(), policies=names), made
+    return Setup(train=known, test=known, folds=4, policy=Settings().policy, policies=names), made
 
 
 def test_a_policy_that_learns_online_sees_the_drawn_arm_only(setup):
@@ -124,15 +128,19 @@ def test_plays_are_read_back():
 
 def test_policies_that_do_not_fit_the_table_are_refused():
     """A policy that names an arm that the table lacks is refused before anything is played."""
-    known = routing_table_of(
-        made_table([[1, 0, 0]] * 4, [[0, 1, 2]] * 4, arms=ARMS), measure="correct", settings=Settings()
-    )
-    policies = complete_params({"fixed": {"arm": "flare"}}, settings=Settings())
-    world = Setup(train=known, test=known, folds=2, settings=Settings(), policies=policies)
     with pytest.raises(ConfigError, match="flare"):
-        check_policies(world)
-    fitting = replace(
-        world, policies=complete_params({"mixture": {"first": ARMS[0], "second": ARMS[1]}}, settings=Settings())
-    )
-    tasks = tasks_of(fitting, policies=check_policies(fitting), seeds=2)
-    assert [(task.seed, task.fold) for task in tasks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        check_policies({"fixed": {"arm": "flare"}}, arms=ARMS)
+
+
+def test_each_policy_is_played_for_every_seed_and_fold(setup):
+    """A policy that learns is played once per seed and fold; one that was trained before, once per fold."""
+    world, _ = setup
+    trained = Fitted()
+    trained.params = {"trained": "folder"}
+    tasks = tasks_of(replace(world, folds=2), policies={"watching": Watching(), "fitted": trained}, seeds=2)
+    found = [(task.policy, task.seed, task.fold) for task in tasks]
+    assert found == [
+        *(("watching", seed, fold) for seed in range(2) for fold in range(2)),
+        ("fitted", 0, 0),
+        ("fitted", 0, 1),
+    ]

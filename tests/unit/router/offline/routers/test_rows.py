@@ -7,8 +7,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
+from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import Played
-from ragbandit.router.offline.routers.routing_table import mixture_shares, routing_table_of, totals_of
+from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, mixture_shares, totals_of
 from ragbandit.router.offline.routers.rows import NONE_RIGHT, Shares, baselines, row_of, rows_of_policy
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
@@ -46,9 +47,10 @@ def table_of(rows=ROWS, **fields):
 def outcomes(*, total=None, measure=None, table=None, **settings):
     known, name = with_measure(table or table_of(), measure)
     totals = totals_of(known, total=total or {})
-    return routing_table_of(
-        known, measure=name, settings=Settings.model_validate(settings), totals=totals, time_one="one"
-    )
+    made = Settings.model_validate(settings)
+    check_priced(known, reward=made.reward)
+    rows = rows_of(known, features=None, encoder_hash="", settings=made)
+    return RoutingTable(table=known, measure=name, rows=rows, totals=totals, time_one="one")
 
 
 def chosen(*arms, seconds=0.0):

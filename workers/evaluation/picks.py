@@ -1,0 +1,79 @@
+"""Picks of a language model for the questions of a table, for the policy `llm`. Each question is asked once."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ragbandit.router.config.settings import PickSettings
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.policies.picking import pick_of
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.texts.formats import counted, number
+from ragbandit.shared.types import ArmName, Json
+from ragbandit.strategies.base import Generator, Prompt
+from ragbandit.workers.evaluation.kept_replies import KeptReplies
+from ragbandit.workers.evaluation.runs import in_parallel
+from ragbandit.workers.judge.booked_model import BookedModel
+
+#: calls of the model at the same time
+CONCURRENCY: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picks:
+    """question -> what `pick_of` returned; the mean seconds of a call; what the calls cost."""
+
+    by_question: Mapping[str, Mapping[str, Json]]
+    seconds: float
+    note: str
+
+
+async def ask_for_picks(
+    questions: Sequence[str],
+    *,
+    arms: Sequence[ArmName],
+    descriptions: Mapping[str, str],
+    limits: PickSettings,
+    generator: Generator,
+    file: Path | None,
+    progress: Progress,
+) -> Picks:
+    """Ask the generator, and close it at the end. A failure of the model is a failed pick.
+
+    descriptions: arm -> what it does. file: where replies are kept; None to keep them in memory only.
+    """
+    model = BookedModel(
+        generator=generator,
+        seconds=limits.seconds,
+        max_tokens=limits.max_tokens,
+        remedy="raise policy.pick.seconds or policy.pick.max_tokens",
+    )
+    found: dict[str, dict[str, Json]] = {}
+    spent = 0.0
+
+    with KeptReplies(model, file=file) as replies:
+
+        async def ask(instructions: str, material: str) -> str:
+            return await replies.ask(Prompt(instructions=instructions, body=material))
+
+        async def ask_one(question: str) -> None:
+            nonlocal spent
+            began = time.monotonic()
+            try:
+                found[question] = await pick_of(question, arms=arms, descriptions=descriptions, ask=ask)
+            except ArmFailed as error:
+                found[question] = {"failed": str(error)}
+            spent += time.monotonic() - began
+            progress(f"arms picked ({model.dollars:.4g} dollars)", len(found), len(questions))
+
+        try:
+            await in_parallel(questions, ask_one, concurrency=CONCURRENCY)
+        finally:
+            await model.generator.close()
+    failed = sum("failed" in one for one in found.values())
+    tokens = f"{model.prompt_tokens:,} prompt tokens, {model.completion_tokens:,} written tokens"
+    cost = f"{counted(model.calls, 'call')}, {tokens}, {number(model.dollars)} dollars"
+    note = f"llm: {model.generator.name} picked the arms: {cost}; no usable pick for {counted(failed, 'question')}"
+    return Picks(by_question=found, seconds=spent / max(1, len(questions)), note=note)

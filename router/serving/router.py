@@ -25,6 +25,7 @@ from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.router.serving.health.readiness import RouterState
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.process import RouterProcess
 from ragbandit.router.serving.setup.bootstrap import make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.storage.cancellations import Cancellation, cancel
@@ -155,10 +156,10 @@ class Router(AbstractContextManager["Router"]):
         self.service.batcher.check_admission()  # before anything is paid for the question
         return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
 
-    async def _decided(self, question: Question, *, asking: Settings) -> Decision:
+    async def _decided(self, question: Question, *, asking: ServedPolicy) -> Decision:
         named = question.query.id if NAMED_ID in question.query.request else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
-            question = await self.service.step(Picks).picked(question, settings=asking)
+            question = await self.service.step(Picks).picked(question, asking=asking)
         return await asyncio.wrap_future(self.service.batcher.submit(question, tenant=question.query.tenant))
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:

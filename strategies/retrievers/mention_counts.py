@@ -12,7 +12,6 @@ only titles count.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -27,7 +26,6 @@ from ragbandit.strategies.base import Passage
 FORMAT: Final = 1
 LEAST: Final = 2
 
-_BRACKETED_END = re.compile(r"\s*\([^()]*\)\s*$")
 _ARTICLES = frozenset({"the", "a", "an"})
 _PARTICLE_WORDS = "of de the la le du des von van der den di da del al el bin ibn"
 _PARTICLES = frozenset(_PARTICLE_WORDS.split())
@@ -69,7 +67,10 @@ def write_counts(counts: MentionCounts, path: Path) -> None:
 
 def _title_keys(title: str) -> set[str]:
     """The key of a title; none if it has no words, or more than LONGEST."""
-    words = [word.key for word in chain.from_iterable(runs_of(_BRACKETED_END.sub("", title)))]
+    title = title.strip()
+    if title.endswith(")"):  # as in "Warsaw (film)"
+        title = title.rpartition("(")[0] or title
+    words = [word.key for word in chain.from_iterable(runs_of(title))]
     if words and words[0] in _ARTICLES:
         words.pop(0)
     return {" ".join(words)} if 0 < len(words) <= LONGEST else set()

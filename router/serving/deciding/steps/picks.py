@@ -36,8 +36,8 @@ class Picks(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._served = served
 
-    def asking(self, question: Question, *, live: LiveVersions) -> Settings | None:
-        """Settings of the policy that needs a pick for this question; None if no model is asked.
+    def asking(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
+        """The policy that needs a pick for this question; None if no model is asked.
 
         The policy that decides comes first, then versions in shadow, the oldest first.
         """
@@ -47,22 +47,23 @@ class Picks(Step):
         shadows = live.candidates if live.asks else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
             if served is not None and "pick" in served.policy.needs:
-                return served.settings
+                return served
         return None
 
-    async def picked(self, question: Question, *, settings: Settings) -> Question:
-        """Ask the model of these settings, and store its pick with the question's request. Never raises."""
+    async def picked(self, question: Question, *, asking: ServedPolicy) -> Question:
+        """Ask the model of this policy, and store its pick with the question's request. Never raises."""
         query, arms = question.query, question.allowed
-        material = material_of(query.text, arms=arms, descriptions=settings.arm_descriptions)
+        material = material_of(query.text, arms=arms, descriptions=asking.settings.arm_descriptions)
         messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": material}]
-        reply, facts = await self._model(settings).ask(messages, query=query)
+        reply, facts = await self._model(asking).ask(messages, query=query)
         if reply is not None:
             facts |= {"failed": "too_long"} if reply.finish == "length" else parsed_pick(reply.text, arms=arms)
         self.results[str(facts.get("failed", "picked"))] += 1
         question.query = replace(query, request={**query.request, PICK: facts})
         return question
 
-    def _model(self, settings: Settings) -> AskedModel:
+    def _model(self, asking: ServedPolicy) -> AskedModel:
+        settings = asking.settings
         label, pick = settings.policy.label, settings.policy.pick
         known = self._models.get(label)
         if known is not None and known[0] is settings:

@@ -16,7 +16,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients isa-matrix release-check screenshots handbook-table handbook-curve bench boards clean
+.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients isa-matrix release-check screenshots handbook-table handbook-curve bench boards papers clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-16s %s\n", $$1, $$2}'
@@ -107,6 +107,12 @@ bench: install ## speed, each figure with its baseline
 # BOARD="--seeds 2 --policies mba" gives other arguments.
 boards: install ## rewards of policies in many worlds, with many labels and with few
 	$(BIN)/python -m benchmarks.worlds $(BOARD)
+
+# TABLE="my.jsonl" is another table; PAPERS="--seeds 1 --folds 3" gives further arguments.
+papers: install ## the papers' rows of routers on a routing table, hours on a CPU
+	$(BIN)/python -m ragbandit evaluate --table $(or $(TABLE),table.jsonl) --total 3000 --answers .ragbandit/papers.jsonl --resume \
+		--policy mba_paper,mba,adaptive_rag,multi_label,linucb,vw --param mba_paper.reward=single \
+		--param multi_label.learning_rate=1.0e-4 --report papers.html $(PAPERS)
 
 screenshots: install ## pictures of README.md and docs/dashboard.md, of a service with invented traffic
 	$(BIN)/python -m docs.screenshots

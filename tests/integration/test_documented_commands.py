@@ -51,6 +51,7 @@ NOT_RUN = {
     "up": "starts processes: tests/acceptance",
     "answer": "asks a service: tests/acceptance",
     "route": "asks a service: tests/integration/api/test_command.py",
+    "evaluate --table": "trains policies: tests/integration/test_papers.py runs the commands with tiny models",
     "policy train": "trains a language model: tests/integration/policies",
     "policy promote": "waits for evidence: tests/integration/cli/test_policy_cli.py",
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",

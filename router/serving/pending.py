@@ -36,12 +36,9 @@ class InlineRuns(Protocol):
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
         """Forget these decisions: they were not stored, or another request made them."""
 
-    def begin(
-        self, decision: Decision, *, live: bool, committed: "Future[Decision] | None" = None
-    ) -> "tuple[Future[Outcome], ReadStream | None] | None":
-        """Run a claimed decision. Call it on the service's event loop.
+    def begin(self, decision: Decision, *, live: bool) -> "tuple[Future[Outcome], ReadStream | None] | None":
+        """Run a claimed and stored decision. Call it on the service's event loop.
 
-        committed: done when the decision is stored; its outcome waits for that. None if the decision is stored.
         Returns (Future of the outcome, stream of the answer's pieces if `live`), or None if the decision is not claimed
         here or runs already.
         """

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -130,22 +130,13 @@ class Router(AbstractContextManager["Router"]):
         timeout_s = checked_number(timeout_s, field="timeout_s")
         return reply_of(self.submit(query), timeout_s=timeout_s)
 
-    def submit(
-        self,
-        query: Query | str,
-        *,
-        run_by: RunBy = "caller",
-        drawn: Callable[[Decision], None] | None = None,
-    ) -> "Future[Decision]":
+    def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """`route` without waiting. run_by="worker" offers only arms that our workers run.
-
-        drawn: called on another thread with the decision before it is committed, if this process will answer it.
 
         Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many questions of the tenant wait. The
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
         question = self.service.question(query, run_by=run_by)
-        question.drawn = drawn
         return self._picked(question) or self.service.batcher.submit(question, tenant=question.query.tenant)
 
     def _picked(self, question: Question) -> "Future[Decision] | None":

@@ -77,12 +77,8 @@ class InlineAnswers:
     def unclaim(self, ids: Iterable[DecisionId]) -> None:
         self._context.active_runs.unclaim(ids)
 
-    def begin(
-        self, decision: Decision, *, live: bool, committed: "Future[Decision] | None" = None
-    ) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        run = ActiveRun(
-            decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat, committed=committed
-        )
+    def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
+        run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat)
         if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
             return None
         waiting = self._router.process.answers.expect(decision)
@@ -160,11 +156,6 @@ class InlineAnswers:
         except TimeoutError:
             await asyncio.to_thread(job.book_lost)
             raise
-        if not await job.run.is_stored():
-            self._router.process.answers.answered([job.decision.id])
-            log.warning("an answer is lost, since its decision could not be stored", extra=job.log_extra)
-            await asyncio.to_thread(job.book_lost)
-            return None
         job.has_content = writer is not None and writer.has_content
         if outcome.status == "failed":
             self._router.process.note_failure()

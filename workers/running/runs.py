@@ -1,16 +1,15 @@
 """What this process holds: claimed decisions that have not begun, and active runs."""
 
-import asyncio
 import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
+from ragbandit.shared.types import ArmName, DecisionId, Json
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,17 +23,6 @@ class ActiveRun:
     chat: Mapping[str, Json] = field(default_factory=dict)
     #: completed when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
-    #: done when the decision is stored; None if it was stored before the run
-    committed: "Future[Decision] | None" = None
-
-    async def is_stored(self) -> bool:
-        """Whether the decision is stored; waits until that is known."""
-        if self.committed is None:
-            return True
-        if not self.committed.done():
-            with suppress(Exception):  # the caller gets the error
-                await asyncio.wrap_future(self.committed)
-        return self.committed.exception() is None
 
 
 class ActiveRuns:

@@ -21,7 +21,7 @@ from ragbandit.router.api.dependencies import (
     router_of,
     tracing_of,
 )
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EarlyAnswer, EventStream, asked, events_of
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas import replies
 from ragbandit.router.api.schemas.requests import (
@@ -172,20 +172,12 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
     }
 
 
-async def decide(
-    request: Request, query: Query, *, run_by: RunBy, early: EarlyAnswer | None = None
-) -> tuple[Decision, float]:
-    """Decide, commit and count a question. Returns (decision, seconds that this took).
-
-    early: begins the answer while the decision is committed; None if it must wait for the commit
-    """
+async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
+    """Decide, commit and count a question. Returns (decision, seconds that this took)."""
     router, began = router_of(request), time.perf_counter()
     with tracing_of(request).span(names.DECIDE, attributes=_query_attributes(query)) as span:
         query = _in_trace(request, query, span=span)
-        submitted = router.submit(query, run_by=run_by, drawn=None if early is None else early.note)
-        if early is not None:
-            early.committed = submitted
-        decision = await awaited(request, submitted, what="decision_id")
+        decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
         span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)

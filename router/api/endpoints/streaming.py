@@ -1,9 +1,8 @@
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -32,8 +31,6 @@ PING_S: float = 2.0
 PING: Final = b": ping\n\n"
 #: seconds that a stream waits by default in addition to `budget.seconds`, because the question may wait for a worker
 STREAM_WAIT_S: Final = 30.0
-#: seconds after a failed write in which no answer begins before its decision is stored
-FAILED_S: Final = 30.0
 #: tasks that cancel answers; asyncio has only weak references to tasks, so these references keep them alive
 _cancelling: set["asyncio.Task[None]"] = set()
 
@@ -125,66 +122,13 @@ class PendingAnswer:
         router_of(self.request).process.answers.remove(self.decision.id, self.waiting)
 
 
-class EarlyAnswer:
-    """Begins an answer while its decision is committed, if this process gives it: the caller gets nothing before the
-    commit, and waits for the longer of the two, not for both. Used on the event loop, except `note`.
-    """
-
-    def __init__(self, request: Request, *, live: bool) -> None:
-        self._router, self._loop, self._live = router_of(request), asyncio.get_running_loop(), live
-        self._decision: Decision | None = None
-        self._begun: tuple[Future[Outcome], ReadStream | None] | None = None
-        self._is_dropped = False
-        #: done when the decision is stored; set before `note` is called
-        self.committed: Future[Decision] | None = None
-
-    def note(self, decision: Decision) -> None:
-        """Begin the answer, unless the database has failed a short time ago: the model would be paid for nothing."""
-        failed = self._router.database.failed_write
-        if failed is None or time.monotonic() > failed.at + FAILED_S:
-            with suppress(RuntimeError):  # the event loop is closed already
-                self._loop.call_soon_threadsafe(self._begin, decision)
-
-    def of(self, decision: Decision) -> "tuple[Future[Outcome], ReadStream | None] | None":
-        """What was begun for this decision; None if nothing was."""
-        return None if self._decision is None or self._decision.id != decision.id else self._begun
-
-    def drop(self) -> None:
-        """Nobody waits for the answer."""
-        self._is_dropped = True
-        if self._decision is not None and self._begun is not None:
-            self._router.process.answers.remove(self._decision.id, self._begun[0])
-
-    def _begin(self, decision: Decision) -> None:
-        inline, committed = self._router.process.inline, self.committed
-        if inline is None or committed is None or self._is_dropped:
-            return
-        self._decision, self._begun = decision, inline.begin(decision, live=self._live, committed=committed)
-
-        def stop_unstored(done: "Future[Decision]") -> None:
-            if done.exception() is not None:
-                inline.stop(decision.id)
-
-        committed.add_done_callback(stop_unstored)
-
-
-async def asked(
-    request: Request,
-    decision: Decision,
-    *,
-    live: bool,
-    limit_s: float,
-    is_own: bool,
-    early: EarlyAnswer | None = None,
-) -> PendingAnswer:
+async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
     """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
-    inline = None if early is None else early.of(decision)
-    if inline is None and router.process.inline is not None:
-        inline = router.process.inline.begin(decision, live=live)
-    if inline is not None:
-        waiting, local = inline
+    begun = None if router.process.inline is None else router.process.inline.begin(decision, live=live)
+    if begun is not None:
+        waiting, local = begun
         return answer(waiting=waiting, local=local)
     streams = router.process.streams
     if live and streams is not None:

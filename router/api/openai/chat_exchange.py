@@ -21,7 +21,6 @@ from ragbandit.router.api.endpoints.decisions import decide, paced
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
     AnswerEvent,
-    EarlyAnswer,
     EventStream,
     PendingAnswer,
     asked,
@@ -67,15 +66,10 @@ class ChatExchange:
         server, budget = router.settings.server, router.settings.budget
         limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
         live = self.question.streamed
-        early = EarlyAnswer(request, live=live)
         with router.process.answers.place(query):
+            decision, is_own = await self._decide()
             try:
-                decision, is_own = await self._decide(early)
-            except BaseException:
-                early.drop()
-                raise
-            try:
-                answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own, early=early)
+                answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
             except RagBanditError as error:
                 return self._failure(decision, error)
         if live:
@@ -94,7 +88,7 @@ class ChatExchange:
         body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=headers(answer.decision))
 
-    async def _decide(self, early: EarlyAnswer) -> tuple[Decision, bool]:
+    async def _decide(self) -> tuple[Decision, bool]:
         """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
         request, query = self.request, self.question.query
         turn = await self._next_turn()
@@ -104,15 +98,12 @@ class ChatExchange:
         rewrite = router_of(request).conversations.submit(self.question.turns, query=query)
         query = await awaited(request, rewrite, what="Idempotency-Key")
         try:
-            is_own = query.id is None or query.request.get(NAMED_ID) is False
-            # The commit of a tool turn may be refused, and a repeated id has its answer.
-            may_begin = is_own and TOOL_TURN not in query.request
-            decision, _ = await decide(request, query, run_by="worker", early=early if may_begin else None)
+            decision, _ = await decide(request, query, run_by="worker")
         except Conflict as error:
             if error.field != RESULTS:
                 raise
-            return await self._decide(early)  # another request has meanwhile used the results of the tools
-        return decision, is_own
+            return await self._decide()  # another request has meanwhile used the results of the tools
+        return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _next_turn(self) -> Query | Decision | None:
         """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -104,7 +104,7 @@ class RouteService:
         named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
         already_decided = self.store.decisions_by_id(named) if named else {}
         new_questions = [question for question in batch if question.query.id not in already_decided]
-        committed = self._commit(self._decide(new_questions), questions=new_questions) if new_questions else []
+        committed = self._commit(self._decide(new_questions)) if new_questions else []
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
         for note_committed in self._notes:
             note_committed(new, now=now)
@@ -116,22 +116,14 @@ class RouteService:
             for question in batch
         ]
 
-    def _commit(
-        self, decisions: Sequence[Decision], *, questions: Sequence[Question]
-    ) -> list[Decision | RagBanditError]:
+    def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Store decisions. The same transaction claims the decisions that this process answers."""
         if self.inline is None:
             return self.store.add_decisions(decisions)
         claims = self.inline.claim(decisions)
-
-        def begin(refused: Collection[DecisionId]) -> None:
-            for question, decision in zip(questions, decisions, strict=True):
-                if question.drawn is not None and decision.id in claims and decision.id not in refused:
-                    question.drawn(decision)
-
         committed: list[Decision | RagBanditError] = []
         try:
-            committed = self.store.add_decisions(decisions, claims=claims, committing=begin)
+            committed = self.store.add_decisions(decisions, claims=claims)
         finally:
             new = {id(decision) for decision in committed}
             self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])

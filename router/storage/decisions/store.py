@@ -6,7 +6,7 @@ keys. A repeated id is a duplicate if the body is the same, and a conflict if it
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -135,16 +135,15 @@ class DecisionStore:
         group: Sequence[Decision],
         *,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
-        committing: Callable[[Collection[DecisionId]], object] = lambda _refused: None,
     ) -> list[Decision | RagBanditError]:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
         turn has brought the same tool results. A decision beyond a spent budget gets the budget's refusal. claims: see
-        `answers.enqueue`. committing: called before the commit with the ids that are not stored, see `counting`.
+        `answers.enqueue`.
         """
         refused = dict[DecisionId, RagBanditError]()
-        with counting(self.database, committing=lambda: committing(refused)) as (connection, moves):
+        with counting(self.database) as (connection, moves):
             reserved = {decision.id: self.estimate(decision) for decision in group}
             over = self._reservations.admit(connection, group, estimates=reserved)
             refused.update(over)

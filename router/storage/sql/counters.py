@@ -6,7 +6,7 @@ wait for each other. A transaction changes its counters last and in the order of
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -121,17 +121,12 @@ def next_day(now: float) -> float:
 
 
 @contextmanager
-def counting(
-    database: Database, *, foreign_keys: bool = True, committing: Callable[[], object] = lambda: None
-) -> Iterator[tuple[Connection, Moves]]:
-    """A write transaction, and an empty Moves whose changes are written at the end of the block. committing: called
-    before the commit, which waits for the disk while other threads run.
-    """
+def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
+    """A write transaction, and an empty Moves whose changes are written at the end of the block."""
     with database.write(foreign_keys=foreign_keys) as connection:
         moves = Moves()
         yield connection, moves
         moves.write(connection, shard=database.shard)
-        committing()
 
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:

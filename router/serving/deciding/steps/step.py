@@ -1,6 +1,6 @@
 """A step of deciding, and what passes through the steps: a batch of questions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -26,8 +26,6 @@ class Question(Offer):
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
     #: None before the draw
     decision: Decision | None = None
-    #: called with the decision before it is committed, if this process will answer it; None if nothing may begin before
-    drawn: Callable[[Decision], None] | None = None
 
     @property
     def served(self) -> Query:

@@ -53,7 +53,7 @@ def _alike(row: RouterRow, first: str, second: str) -> bool:
 
 def _answers(row: RouterRow, *, measure: str) -> str:
     steps = f" with {row.all['steps'].mean:.2f} steps a question" if "steps" in row.all else ""
-    return f"{row.name} has {HEADS[measure][0].removesuffix(' %')} {100.0 * row.all[measure].mean:.1f} %{steps}"
+    return f"{row.name}: {100.0 * row.all[measure].mean:.1f} % {HEADS[measure][0].removesuffix(' %')}{steps}"
 
 
 def _point(row: RouterRow, *, quality: str, cost: str) -> FrontierPoint:

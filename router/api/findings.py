@@ -286,6 +286,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     from sqlalchemy import select
 
     from ragbandit.router.storage.rows.conversion import json_object
+    from ragbandit.router.storage.sql.json_columns import has_key
     from ragbandit.router.storage.sql.tables import decisions, outcomes
     from ragbandit.shared.model_servers.failures import FAILURE, failure_of, successor_of
 
@@ -294,7 +295,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     recent = newest.subquery()
     is_same = decisions.c.id == recent.c.decision_id
     rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
-    rows = rows.where(recent.c.status == "failed", recent.c.made_by.contains(f'"{FAILURE}"'))
+    rows = rows.where(recent.c.status == "failed", has_key(recent.c.made_by, FAILURE))
     rows = rows.where(recent.c.stop_reason != "request_refused")
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)

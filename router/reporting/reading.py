@@ -27,6 +27,7 @@ from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
@@ -191,7 +192,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         rows = _read_rows(connection, scope, questions=questions)
         # Imported decisions were counted but are not read, so the sample is too small.
         if rows.imported and questions > scope.most:
-            questions = _count(connection, scope.condition & ~decisions.c.facts.contains(f'"{IMPORTED}":'))
+            questions = _count(connection, scope.condition & ~has_key(decisions.c.facts, IMPORTED))
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)
 

@@ -17,6 +17,7 @@ from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
+from ragbandit.router.storage.sql.json_columns import has_value
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
@@ -218,8 +219,8 @@ SETTLED_S: Final = 20.0
 #: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
 _DRAW: Final = ("arm", "arms", "pmf")
-#: result column -> JSON fragment; the column is true if `request` contains the fragment
-_MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
+#: result column -> key; the column is true if the value of the key in `request` is true
+_MARKS: Final = {"was_forced": "forced", "was_named": NAMED_ID}
 #: table -> (its key, totals whose sum is the number of its rows)
 _COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
 #: totals that `_recheck` corrects
@@ -260,7 +261,7 @@ def _page(
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
         names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts"]
-        marks = [decisions.c.request.contains(mark).label(name) for name, mark in _MARKS.items()]
+        marks = [has_value(decisions.c.request, key, True).label(name) for name, key in _MARKS.items()]
         query = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks)
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]

@@ -21,6 +21,7 @@ from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key, has_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import number, percent
@@ -149,8 +150,8 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         .outerjoin(updates, learned)
     )
     query = query.where(decisions.c.policy == label, decisions.c.fault.is_(None))
-    query = query.where(*(not_(decisions.c.facts.contains(f'"{fact}":')) for fact in (IMPORTED, *UNDRAWN)))
-    query = query.where(decisions.c.request.is_(None) | not_(decisions.c.request.contains('"forced":true')))
+    query = query.where(*(not_(has_key(decisions.c.facts, fact)) for fact in (IMPORTED, *UNDRAWN)))
+    query = query.where(decisions.c.request.is_(None) | not_(has_value(decisions.c.request, "forced", True)))
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     with database.read() as connection:

@@ -13,6 +13,7 @@ from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBr
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import IMPORTED, ArmName, CircuitState, DecisionId
@@ -36,7 +37,7 @@ _NEWS: Final[Mapping[CircuitState, str]] = {
 
 def newest(*, after: float, until: float) -> Select[Any]:
     """Select the outcomes made in this period, newest first, without those of imported logs."""
-    imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
+    imported = and_(outcomes.c.stop_reason == IMPORTED, has_key(outcomes.c.made_by, IMPORTED))
     made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
     return (
         select(*decisions.c["arm", "budget", "tenant", "api_key"], outcomes.c.answer.is_(None).label("empty"), made_by)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, or_, select
 
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.model_servers.failures import FAILOVER
 
@@ -28,9 +29,7 @@ _BATCH: Final = 100
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
     """Ids of the decisions that belong to the loops and failovers of selected ones, or follow them in `chains`."""
-    has_links = or_(
-        *(decisions.c.request.contains(f'"{name}":', autoescape=True) for name in LINKS[0 if chains else 2 :])
-    )
+    has_links = or_(*(has_key(decisions.c.request, name) for name in LINKS[0 if chains else 2 :]))
     rows = select(*decisions.c["id", "request"]).where(has_links).order_by(decisions.c.made_at)
     found, count = set[str](), -1
     while len(found) > count:  # once more, because links can lead to earlier rows

@@ -12,6 +12,7 @@ from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant, object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.json_columns import key_pattern
 from ragbandit.router.storage.sql.tables import feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
@@ -135,7 +136,7 @@ def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
 def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
     """Decision id -> its ledger and tenant, and its facts if these may say that it was erased."""
     query = "SELECT id, policy, tenant, CASE WHEN facts LIKE ? THEN facts END AS facts FROM decisions WHERE id IN ?"
-    return {row["id"]: row for row in run(connection, query, f'%"{ERASED}"%', ids)}
+    return {row["id"]: row for row in run(connection, query, key_pattern(ERASED), ids)}
 
 
 def _flag(

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case,
 
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, firsts_of
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key, has_value
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import (
     ArmName,
@@ -171,9 +172,8 @@ def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> d
 # are read: if the caller forced the arms of all four, the next turn is drawn again.
 _TURN: Final = select(
     *decisions.c["id", "arm", "facts", "allowed", "made_at"],
-    # Quotes inside JSON strings are escaped, so this matches only the key and never a message.
-    decisions.c.request.contains('"forced":true').label("forced"),
-    decisions.c.request.contains(f'"{TOOL_TURN}":', autoescape=True).label("tool"),
+    has_value(decisions.c.request, "forced", True).label("forced"),
+    has_key(decisions.c.request, TOOL_TURN).label("tool"),
     outcomes.c.cost,
 ).outerjoin_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id)
 _BY_ID: Final = _TURN.where(decisions.c.id == bindparam("id"))

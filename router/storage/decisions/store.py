@@ -37,6 +37,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_valu
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send, send_new
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
@@ -86,8 +87,8 @@ _DECISIONS_OF_OUTCOMES: Final = (
     "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
     " FROM decisions WHERE id IN ? ORDER BY id FOR NO KEY UPDATE"
 )
-#: LIKE patterns for `facts`, which is JSON with sorted keys
-_ASKED, _IS_ERASED = f'%"{LabelRequest.key}":{{"asked":true,%', f'%"{ERASED}":%'
+#: LIKE patterns for `facts`
+_ASKED, _IS_ERASED = object_pattern(LabelRequest.key, first='"asked":true'), key_pattern(ERASED)
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, delete, func, or_, select, update
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, object_or_empty
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, with_later
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import ArmName, Branch, Decision, DecisionId, Json, Outcome, Query, calls_of
@@ -131,7 +132,7 @@ def first_of(request: str | None) -> DecisionId | None:
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
     """Id of a turn -> id of its drawn decision; ids of drawn decisions are left out."""
     query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(list(ids)))
-    rows = connection.execute(query.where(decisions.c.request.contains(f'"{TOOL_TURN}"')))
+    rows = connection.execute(query.where(has_key(decisions.c.request, TOOL_TURN)))
     return {row.id: first for row in rows if (first := first_of(row.request)) is not None}
 
 

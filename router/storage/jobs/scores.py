@@ -16,6 +16,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_job
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
+from ragbandit.router.storage.sql.json_columns import has_object
 from ragbandit.router.storage.sql.tables import decisions, jobs, updates
 from ragbandit.shared.types import CANCELLED, IMPORTED, Json, LabelRequest, Outcome, calls_of
 
@@ -30,7 +31,8 @@ LABEL_EXPIRE_S: Final = 7 * 86400.0
 _NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 #: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
 CHOSEN_FOR_USE: Final = and_(
-    updates.c.judged_by == "label", decisions.c.facts.like(f'%"{LabelRequest.key}":{{"asked":true,%"uniform":false}}%')
+    updates.c.judged_by == "label",
+    has_object(decisions.c.facts, LabelRequest.key, first='"asked":true', last='"uniform":false'),
 )
 
 

@@ -33,6 +33,7 @@ from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
 from ragbandit.shared.errors import Conflict, StoreError
@@ -333,8 +334,8 @@ def _read_together(
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: columns of `updates` that a policy learns from
 _COLUMNS: Final = _PLAIN + REWARD.names
-#: whether the decision was imported; quotes inside JSON strings are escaped, so this matches only the key
-_IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
+#: whether the decision was imported
+_IMPORTED = has_key(decisions.c.facts, IMPORTED)
 _NO_QUESTION = Query(text="")
 #: number of columns that are always read: _COLUMNS, features, _IMPORTED and cost_weight
 _LEARNED = len(_COLUMNS) + 3

@@ -111,7 +111,7 @@ class ChatExchange:
         there is no loop, its turns or its time are used up, or its arm cannot answer or is not permitted.
         """
         query, calls = self.question.query, self.question.calls
-        if calls is None:
+        if not calls:
             return None
         router, reads = router_of(self.request), reads_of(self.request)
         settings, passing = router.settings.conversation, router.service.step(Needs).passing

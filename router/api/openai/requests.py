@@ -200,8 +200,8 @@ class ChatQuestion:
     query: Query
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
-    #: key of the tool calls whose results end the chat; None if it does not end with results
-    calls: str | None
+    #: keys of the tool calls that the chat may continue; () if it does not end with results
+    calls: tuple[str, ...]
     streamed: bool
 
 

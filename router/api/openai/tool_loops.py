@@ -2,28 +2,59 @@
 
 Clients send the whole conversation again with every request, and in varying form: other whitespace, missing or empty
 content, text as a string or as parts, results in another order. All forms of a conversation have the same hash. It
-contains the ids of tool calls, the id and content of a result, and role, name and content of any other message.
+contains the ids of tool calls, the id and content of a result, and role, name and content of any other message except
+reminders: system messages that follow other messages, which clients add, move and leave out again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
-from typing import Any
+from typing import Any, Final
 
 from ragbandit.router.storage.decisions.tool_turns import loop_key
 from ragbandit.router.storage.rows.conversion import body_hash
 
+_SYSTEM: Final = ("system", "developer")
+#: maximum number of messages of an assistant that are taken for parts of one answer
+_MOST_PARTS: Final = 16
 
-def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, str | None]:
-    """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, key of the tool calls
-    whose results end the conversation). The key is None unless these are results of the last calls.
+
+def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...]]:
+    """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
+    that the conversation may continue, see `continued`).
     """
-    results = results_of(messages)
-    caller = max(0, len(messages) - len(results) - 1)  # index of the message that called the tools
-    calls = _call_ids(messages[caller]) if results else ()
-    before = _folded(messages[start:caller], state=begin)
-    answers_calls = len(set(results)) == len(results) and set(results) <= set(calls)
-    whole = _folded(messages[max(start, caller) :], state=before)
-    return whole, loop_key(before, calls) if answers_calls else None
+    answers = [(at, calls) for at, calls in continued(messages) if at >= start]
+    turns = [at for at, message in enumerate(messages) if message.get("role") not in _SYSTEM]
+    lead = turns[0] if turns else len(messages)
+    kept = [message if at < lead or message.get("role") not in _SYSTEM else {} for at, message in enumerate(messages)]
+    keys, state, at = list[str | None](), begin, start
+    for caller, calls in reversed(answers):
+        state, at = _folded(kept[at:caller], state=state), caller
+        keys.append(loop_key(state, calls))
+    return _folded(kept[at:], state=state), tuple(key for key in keys if key is not None)
+
+
+def continued(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
+    """What a request continues: the answers whose calls have the results that end the messages, shortest answer first.
+
+    Yields (index of the answer's first message, ids of its calls). A client may send one answer as several messages,
+    with or without results between them, so each of the last messages of the assistant may have begun it. Reminders may
+    stand everywhere. Yields nothing if the messages do not end with results, or if a result belongs to no call.
+    """
+    if not results_of(messages):
+        return
+    calls, results = list[str](), list[str]()
+    parts = 0
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if message.get("role") == "tool":
+            results.append(_text(message.get("tool_call_id")))
+        elif message.get("role") == "assistant" and parts < _MOST_PARTS:
+            parts += 1
+            calls = [*_call_ids(message), *calls]
+            if len(set(results)) == len(results) and set(results) <= set(calls):
+                yield at, calls
+        elif message.get("role") not in _SYSTEM:
+            return
 
 
 def beginning(messages: Sequence[Mapping[str, Any]]) -> str | None:
@@ -33,9 +64,11 @@ def beginning(messages: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def results_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Ids of the calls whose results end the messages, last one first; "" for a result without an id."""
-    last = takewhile(lambda message: message.get("role") == "tool", reversed(messages))
-    return [_text(message.get("tool_call_id")) for message in last]
+    """Ids of the calls whose results end the messages, last one first; "" for a result without an id. Reminders may
+    follow the results.
+    """
+    last = takewhile(lambda message: message.get("role") in ("tool", *_SYSTEM), reversed(messages))
+    return [_text(message.get("tool_call_id")) for message in last if message.get("role") == "tool"]
 
 
 def _call_ids(message: Mapping[str, Any]) -> list[str]:
@@ -46,8 +79,8 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
 
 
 def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
-    """The hash of a whole conversation. state: hash of its first messages; messages: the messages that follow."""
-    for is_result, group in groupby(messages, key=lambda message: message.get("role") == "tool"):
+    """The hash of a whole conversation. state: hash of its first messages; messages: those that follow, or {}."""
+    for is_result, group in groupby(filter(None, messages), key=lambda message: message.get("role") == "tool"):
         rows = [_comparable(message) for message in group]
         for row in sorted(rows) if is_result else rows:
             state = body_hash([state, *row]) if any(row[1:]) else state

@@ -55,19 +55,19 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
 
 
 def next_turn(
-    database: Database, key: str, *, query: Query, since: float, previous: Json = None
+    database: Database, keys: Sequence[str], *, query: Query, since: float, previous: Json = None
 ) -> ToolTurn | DecisionId | None:
     """Find the turn to which a request with tool results belongs. Raises StoreError.
 
-    If one outcome with this key waits for results, returns the next turn of its loop. If none waits, and the same
-    request came before, returns the id of its stored turn. Otherwise, or if the loop began before `since`, returns
-    None, so that an arm is drawn.
+    If one outcome with one of the keys waits for results, returns the next turn of its loop. If none waits, and the
+    same request came before, returns the id of its stored turn. Otherwise, or if the loop began before `since`,
+    returns None, so that an arm is drawn.
 
-    key: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
+    keys: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
     calls = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
     calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    calls = calls.where(outcomes.c.call == key, decisions.c.made_at > since)
+    calls = calls.where(outcomes.c.call.in_(keys), decisions.c.made_at > since)
     if previous is not None:
         calls = calls.where(decisions.c.id == previous)
     with database.read() as connection:

@@ -102,7 +102,7 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
 
 def found(store, said, *calls, chat=None, since=0.0, **more):
     query = replace(decision("new").query, id=None, request={CHAT_HASH: chat})
-    return next_turn(store.database, loop_key(said, calls), query=query, since=since, **more)
+    return next_turn(store.database, [loop_key(said, calls)], query=query, since=since, **more)
 
 
 def test_results_find_the_calls_of_their_conversation(store):

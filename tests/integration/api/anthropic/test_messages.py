@@ -148,6 +148,19 @@ def test_a_loop_of_tools_is_one_decision(door, models, stream):
     assert [part["type"] for part in user["content"]] == ["image_url", "text"]
 
 
+def test_a_reminder_of_the_system_is_no_new_draw(door):
+    """A system message behind the results of tools, as Claude Code sends it, leaves the loop with its arm."""
+    question = [{"role": "user", "content": "Does it hail?"}, {"role": "system", "content": "Skills: weather."}]
+    first = message(door, messages=question, tools=[TOOL])
+    call = first["content"][-1]
+    last = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "no"}]}
+    answer = {"role": "assistant", "content": first["content"]}
+    reminder = {"role": "system", "content": "The task list is empty."}
+    second = message(door, model="auto", messages=[*question, answer, last, reminder], tools=[TOOL])
+    kept = door.get(f"/v1/decisions/{second['id']}").json()
+    assert (kept["arm"], kept["request"]["tool_turn"]["first"]) == ("gpt", first["id"].removeprefix("msg_"))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_nothing_is_lost_to_an_arm_of_anthropic(door, models, stream):
     """A request reaches a server of Messages as it came, with the headers for betas, and its reply comes back whole."""

@@ -173,6 +173,27 @@ def test_sessions_and_responses(loops):
         assert said[1] == {"role": "assistant", "content": "I look.", "tool_calls": CALLS}
 
 
+def test_reminders_and_split_answers_continue_their_arm(loops):
+    """System messages behind results, and an answer sent as several messages, are no reason for another draw."""
+    own = loops()
+    reminder = {"role": "system", "content": "The list is empty."}
+    first = ask(own, [*question(), reminder])
+    key = ask(own, [*with_results([*question(), reminder]), reminder, {"role": "developer", "content": "Go on."}])
+    assert turn(loops.router, key) == (first, 2)
+    answer, *results = with_results(question("When is low tide?"))[1:]
+    first = ask(own, question("When is low tide?"))
+    parts = [{**answer, "tool_calls": [call]} for call in CALLS]
+    key = ask(own, [*question("When is low tide?"), parts[0], results[0], parts[1], results[1]])
+    assert turn(loops.router, key) == (first, 2)
+    calls = [{"type": "function_call", "call_id": one, "name": "tide", "arguments": "{}"} for one in IDS]
+    outputs = [{"type": "function_call_output", "call_id": one, "output": "noon"} for one in IDS]
+    first = own.post("/v1/responses", json=body()).json()["id"]
+    pairs = [item for pair in zip(calls, outputs, strict=True) for item in pair]
+    reminder = {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Go on."}]}
+    key = own.post("/v1/responses", json=body(*pairs, reminder)).json()["id"]
+    assert turn(loops.router, key) == (first, 2)
+
+
 def session(name):
     return {"x-ragbandit-session-id": name}
 

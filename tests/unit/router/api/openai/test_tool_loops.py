@@ -18,8 +18,13 @@ CHAT = [
 ]
 
 
-def key(messages, *, begin="a caller"):
+def keys(messages, *, begin="a caller"):
     return hashed(messages, begin=begin)[1]
+
+
+def key(messages, *, begin="a caller"):
+    """The key of the last answer's calls; None without one."""
+    return next(iter(keys(messages, begin=begin)[::-1]), None)
 
 
 def changed(at, **fields):
@@ -40,6 +45,10 @@ HARMLESS = {
     "arguments written again": changed(2, tool_calls=[{"id": "c-1"}, {"function": {}, "id": "c-2", "index": 1}]),
     "another order of results": [*CHAT[:3], CHAT[4], CHAT[3], *CHAT[5:]],
     "an empty content": changed(5, content=""),
+    "a reminder after the results": [*CHAT, {"role": "system", "content": "The list is empty."}],
+    "reminders of a developer": [*CHAT, *[{"role": "developer", "content": text} for text in ("Be quick.", "Now.")]],
+    "a reminder between results": [*CHAT[:4], {"role": "system", "content": "Go on."}, *CHAT[4:]],
+    "a reminder after the question": [*CHAT[:2], {"role": "system", "content": "Skills: tides."}, *CHAT[2:]],
     "other words of the last result": changed(6, content=[{"type": "text", "text": "later"}], name="tide"),
 }
 OTHERS = {
@@ -91,6 +100,46 @@ def test_the_caller_counts_and_a_stored_beginning_does():
     """Another caller finds other calls; a hash of stored messages stands for them."""
     assert key(CHAT, begin="another") != key(CHAT)
     stored, _ = hashed(CHAT[:5], begin="a caller")
-    assert hashed([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5) == hashed(
-        CHAT, begin="a caller"
-    )
+    whole, (last,) = hashed([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
+    assert (whole, last) == (hashed(CHAT, begin="a caller")[0], key(CHAT))
+
+
+PARTS = {
+    "text and calls": [
+        {"role": "assistant", "content": "I look."},
+        {"role": "assistant", "tool_calls": CALLS},
+        *CHAT[3:5],
+    ],
+    "a call each": [*({"role": "assistant", "tool_calls": [call]} for call in CALLS), *CHAT[3:5]],
+    "each call with its result": [
+        part
+        for call, result in zip(CALLS, CHAT[3:5], strict=True)
+        for part in ({"role": "assistant", "tool_calls": [call]}, result)
+    ],
+    "a reminder between them": [
+        {"role": "assistant", "tool_calls": CALLS[:1]},
+        {"role": "system", "content": "Go on."},
+        {"role": "assistant", "tool_calls": CALLS[1:]},
+        *CHAT[3:5],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_an_answer_in_several_messages_is_one_answer(name):
+    """A client that sends an answer's text and calls as messages of their own finds the answer's calls."""
+    (whole,) = keys(CHAT[:5])
+    assert whole in keys([*CHAT[:2], *PARTS[name]])
+
+
+def test_an_answer_of_many_messages_has_few_keys():
+    """A long loop is searched by the calls of its last messages only."""
+    turns = [
+        message
+        for number in range(500)
+        for message in (
+            {"role": "assistant", "tool_calls": [{"id": f"c{number}"}]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": "noon"},
+        )
+    ]
+    assert len(keys([*CHAT[:2], *turns])) == 16

@@ -1,7 +1,6 @@
 """What a chat costs in the store: round trips to PostgreSQL, and write transactions of SQLite."""
 
 import re
-import statistics
 
 import pytest
 from sqlalchemy import event
@@ -57,5 +56,5 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
                 counts.append(len(WAIT.findall(file.read_bytes()[before:])))
         finally:
             service.close()
-    # Routines of the service read the store meanwhile, but not in most chats.
-    assert statistics.median(counts[WARM_UP:]) == most
+    # Routines of the service read the store meanwhile, on a busy machine in most chats, but not in all.
+    assert min(counts[WARM_UP:]) == most

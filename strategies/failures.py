@@ -37,6 +37,10 @@ class RequestRefused(ServerFailed):
     """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
 
 
+class UnreadableReply(ServerFailed):
+    """The reply exceeds a cap. It does not count against the arm, since other replies may be smaller."""
+
+
 class AnswerBlocked(ArmFailed):
     """The server's content filter blocked the answer. Other requests may succeed."""
 

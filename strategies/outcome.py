@@ -29,6 +29,7 @@ from ragbandit.strategies.failures import (
     OutOfBudget,
     QuestionTooLong,
     RequestRefused,
+    UnreadableReply,
     error_text,
     log_exception,
     logger,
@@ -74,7 +75,7 @@ async def run_strategy(
     exhausted: a cap of the budget ended the arm. The answer is the arm's draft or None, the stop reason "budget_<cap>".
     failed: the arm raised an error, or its answer has more than MAX_TEXT characters. The stop reason is "error",
     "question_too_long" if no prompt has room for the question, "request_refused" if the model's server refuses a chat,
-    or CANCELLED if the caller cancelled the arm by `stop`.
+    "unreadable" if its reply exceeds a cap, or CANCELLED if the caller cancelled the arm by `stop`.
 
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
@@ -229,6 +230,7 @@ def _exhausted(run: Run, *, cap: str) -> _End:
 def _failed(error: BaseException) -> _End:
     reason = "request_refused" if isinstance(error, RequestRefused) else "error"
     reason = "question_too_long" if isinstance(error, QuestionTooLong) else reason
+    reason = "unreadable" if isinstance(error, UnreadableReply) else reason
     text = error_text(error)
     text = text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 3]}..."
     failure = error.failure if isinstance(error, ServerFailed) else None

@@ -12,12 +12,11 @@ from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
-from ragbandit.router.api.reading import LARGE, check_values, read_body
+from ragbandit.router.api.reading import body_value, read_body
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import Rule, is_page
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.json_values import json_value
 
 if TYPE_CHECKING:
     from fastapi._compat import ModelField
@@ -118,12 +117,9 @@ async def _json_of(request: Request) -> Any:
 
 def _parsed(body: bytes) -> Any:
     try:
-        value = json_value(body)
+        return body_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
-    if len(body) >= LARGE and isinstance(value, dict | list):
-        check_values(value)
-    return value
 
 
 class Endpoints:

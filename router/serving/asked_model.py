@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.model_replies import ModelReply
-from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_values
+from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, tokens_of
 from ragbandit.shared.types import Json, Query
@@ -137,9 +137,12 @@ class AskedModel:
             reply = ModelReply()
             replies.append(reply)
             try:
-                async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
-                    async for value in values:
-                        reply.take(value)
+                pieces: AsyncIterator[list[Any]] = reply_pieces(
+                    self._server, fields, read=functools.partial(_take, reply), budget=reply.budget
+                )
+                async with aclosing(pieces) as groups:  # type: ignore[type-var] # a generator
+                    async for _ in groups:
+                        pass
                 reply.end()
                 return
             except Exception as error:
@@ -205,3 +208,8 @@ def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key o
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
+
+
+def _take(reply: ModelReply, value: object) -> tuple[()]:
+    reply.take(value)
+    return ()

@@ -1,24 +1,22 @@
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
 from ragbandit.shared.model_servers.anthropic_requests import CONVERTED, MESSAGES, messages_of, without_thoughts
 from ragbandit.shared.model_servers.message_parts import object_in
-from ragbandit.shared.model_servers.openai_client import ModelServer, reply_values
+from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.openai_generator import (
     OpenAiGenerator,
+    PartialReply,
+    Piece,
     ignored_fields,
     is_streamed,
     request_fields,
 )
 
 _URL: Final = "https://api.anthropic.com"
-#: chunks after which other tasks of the event loop run
-_TURN: Final = 64
 _HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identity"}
 
 
@@ -55,16 +53,15 @@ class AnthropicGenerator(OpenAiGenerator):
         removed = {name for name, value in options.fields.items() if value is None}
         return {name: value for name, value in body.items() if name not in removed}, ignored
 
-    async def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:
-        headers: Any = (request.chat or {}).get(MESSAGES) or {}
-        chunks, count = ChatChunks(), 0
-        async with aclosing(reply_values(self._connected(), fields, headers=headers)) as values:  # type: ignore[type-var] # a generator
-            async for value in values:
-                for chunk in chunks.of(value):
-                    yield chunk
-                    count += 1
-                    if count % _TURN == 0:  # one value may have many blocks
-                        await asyncio.sleep(0)
+    def _pieces(self, fields: Mapping[str, Any], *, reply: PartialReply) -> AsyncIterator[list[Piece]]:
+        headers: Any = (reply.request.chat or {}).get(MESSAGES) or {}
+        chunks = ChatChunks(reply.budget)
+
+        def read(value: Any) -> Iterator[Piece]:
+            for chunk in chunks.of(value):
+                yield from reply.read(chunk)
+
+        return reply_pieces(self._connected(), fields, read=read, budget=reply.budget, headers=headers)
 
     def _connected(self) -> ModelServer:
         if self._server is None:

@@ -1,15 +1,15 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code, names_object
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of, refused_thoughts, unread
-from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
@@ -19,7 +19,7 @@ from ragbandit.shared.model_servers.openai_client import (
     connect,
     costs_nothing,
     is_too_long,
-    reply_values,
+    reply_pieces,
 )
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
@@ -33,7 +33,7 @@ from ragbandit.shared.model_servers.token_usage import (
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.failures import AnswerBlocked, RequestRefused
+from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
 
 log = logging.getLogger("ragbandit.arms")
@@ -43,7 +43,12 @@ _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
 #: setting `api` -> path of the requests
 _PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
+#: pieces after which other tasks of the event loop run
+_TURN: Final = 64
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
+
+#: a piece of a reply: length of the text up to its end, and its fields except the text
+Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 
 
 class OpenAiGenerator(Generator):
@@ -138,16 +143,15 @@ class OpenAiGenerator(Generator):
         while True:
             reply.attempts += 1
             try:
-                async with aclosing(self._values(fields, request=reply.request)) as values:  # type: ignore[type-var] # a generator
-                    async for value in values:
+                async with aclosing(self._pieces(fields, reply=reply)) as groups:  # type: ignore[type-var] # a generator
+                    async for pieces in groups:
                         if reply.first_s is None and fields["stream"]:
                             reply.first_s = clock() - began
-                        reply.take(value)
                         if (reply.finish is not None or is_limited) and reply.has_begun:
                             is_limited = False
                             silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
                         if has_reader:
-                            await _pass_on(reply, feed=feed)
+                            await _pass_on(reply, pieces, feed=feed)
                         if reply.has_enough:
                             return
                 return
@@ -174,9 +178,9 @@ class OpenAiGenerator(Generator):
         ignored = ignored_fields(request.chat or {}, options=self._options)
         return request_fields(request, model=self.name, options=self._options), ignored
 
-    def _values(self, fields: Mapping[str, Any], *, request: Request) -> AsyncIterator[Any]:  # noqa: ARG002 - for others
-        """Send a request and yield the values of its reply, in the form of chat completions."""
-        return reply_values(self._connected(), fields)
+    def _pieces(self, fields: Mapping[str, Any], *, reply: "PartialReply") -> AsyncIterator[list[Piece]]:
+        """Send a request, read its reply, and yield the pieces that arrived together."""
+        return reply_pieces(self._connected(), fields, read=reply.read, budget=reply.budget)
 
     def _connected(self) -> ModelServer:
         if self._server is None:
@@ -256,7 +260,8 @@ class OpenAiGenerator(Generator):
         if is_refused:
             return RequestRefused(message, failure=failure)
         remedy = remedy and remedy.replace("openai", self.provider).replace("generator.", f"{self.section}.")
-        return ServerFailed(message, remedy=remedy, failure=failure)
+        kind = UnreadableReply if isinstance(error, ReplyTooLarge) else ServerFailed
+        return kind(message, remedy=remedy, failure=failure)
 
     def _failure(self, error: Exception, *, request: Request) -> tuple[Failure, bool]:
         """Returns (failure, whether the caller's chat is at fault)."""
@@ -307,16 +312,19 @@ def offered_by(options: OpenAiOptions) -> frozenset[Need]:
     return (OpenAiGenerator.capabilities - lacking) | frozenset[Need]({"logprobs"} if options.logprobs else ())
 
 
-async def _pass_on(reply: "PartialReply", *, feed: TextFeed) -> None:
-    """Send the last piece of a reply to its readers: thoughts first, then the text, then the other fields."""
+async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece], *, feed: TextFeed) -> None:
+    """Send pieces of a reply to its readers, from each thoughts first, then the text, then the other fields."""
     sink = reply.request.delta_sink
-    thoughts, delta = thoughts_first(reply.delta) if reply.delta and sink is not None else ({}, {})
-    if thoughts and sink is not None:
-        await sink(thoughts)
-    if feed.has_reader:
-        await feed.grow(reply.text_without_prefix())
-    if delta and sink is not None:
-        await sink(delta)
+    for number, (size, fields) in enumerate(pieces, 1):
+        thoughts, delta = thoughts_first(fields) if fields and sink is not None else ({}, {})
+        if thoughts and sink is not None:
+            await sink(thoughts)
+        if feed.has_reader:
+            await feed.grow(reply.text_without_prefix(size))
+        if delta and sink is not None:
+            await sink(delta)
+        if number % _TURN == 0:
+            await asyncio.sleep(0)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
@@ -331,6 +339,7 @@ class PartialReply(ModelReply):
     def __init__(self, request: Request, *, dropped: str = "", max_media: int = MAX_MEDIA) -> None:
         super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
         self.request, self.dropped = request, dropped
+        self._has_reader = request.sink is not None or request.delta_sink is not None
         self.was_sent = False
         self.ignored: list[str] = []  #: fields of the chat that the server did not get
         self.is_bare = False  #: True if the thoughts of earlier turns were left out
@@ -342,7 +351,16 @@ class PartialReply(ModelReply):
     @property
     def has_begun(self) -> bool:
         """Whether a piece of the answer has arrived. A chat's first piece with only the role does not count."""
-        return self.request.chat is None or bool(self.text or self.delta or self.finish)
+        return self.request.chat is None or bool(self.text or self.message.has_fields or self.finish)
+
+    def read(self, value: Any) -> tuple[Piece, ...]:
+        """Take a value, unless the answer has its end. Returns its piece if there is a reader."""
+        if self.has_enough:
+            return ()
+        size = len(self.text)
+        self.take(value)
+        has_piece = self._has_reader and (self.delta or len(self.text) != size)
+        return ((len(self.text), self.delta),) if has_piece else ()
 
     def take(self, value: Any) -> None:
         size = len(self.text)
@@ -361,10 +379,11 @@ class PartialReply(ModelReply):
             remedy = "set generator.openai.logprobs to false"
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
-    def text_without_prefix(self) -> str:
-        """The text so far without the prefix; "" while the text may still be the beginning of the prefix."""
-        begin, size = self.text.lstrip(), len(self.dropped)
-        return begin[size:] if size and self.dropped.startswith(begin[:size]) else self.text
+    def text_without_prefix(self, end: int) -> str:
+        """The first `end` characters without the prefix; "" while they may still be the beginning of the prefix."""
+        text = self.text if end == len(self.text) else self.text[:end]
+        begin, size = text.lstrip(), len(self.dropped)
+        return begin[size:] if size and self.dropped.startswith(begin[:size]) else text
 
     def drop_prefix(self) -> None:
         if not self.dropped or not self.text.lstrip().startswith(self.dropped):

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.event_reader import MAX_EVENT, ReplyTooLarge
-from ragbandit.shared.model_servers.message_parts import BLOCKS, MAX_PARTS, clean, listed, object_in, words_of
+from ragbandit.shared.model_servers.event_reader import reply_budget
+from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
+from ragbandit.shared.reading.budget import ReadBudget
 
 #: type of an error -> HTTP status
 STATUSES: Final = {
@@ -36,10 +37,11 @@ _CALL: Final = ("type", "id", "name", "input")
 class ChatChunks:
     """Converts the values of one reply. Other vendors' values are passed on unchanged."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: ReadBudget | None = None) -> None:
+        self._budget = budget or reply_budget()
         #: index of an unfinished block -> (block, name of a field -> its pieces)
         self._open: dict[int | None, tuple[dict[str, Any], dict[str, list[Any]]]] = {}
-        self._calls = self._text = self._size = 0
+        self._calls = self._text = 0
 
     def of(self, value: Any) -> Iterator[Any]:
         """The chunks for a value of the reply. Raises ReplyTooLarge."""
@@ -48,7 +50,7 @@ class ChatChunks:
         if kind == "message":  # a whole reply
             yield from self.of({"type": "message_start", "message": value})
             blocks = listed(value.get("content") or [])
-            _check_count(len(blocks))
+            self._budget.check("parts", len(blocks))
             for index, block in enumerate(blocks):
                 yield from self._begin(index, block=block)
                 yield self._end(*self._open.pop(index))
@@ -78,8 +80,9 @@ class ChatChunks:
 
     def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
         kind, held = str(block.get("type")), dict(block)
-        _check_count(len(self._open))
-        self._open[index], self._size = (held, {}), self._size + clean(held)[1]
+        self._budget.check("parts", len(self._open))
+        self._budget.spend("blocks", clean(held)[1])
+        self._open[index] = held, {}
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in _CALL}
             call = call_of({**block, "input": None}, more=more, empty="")  # `_end` sends an input that is not repeated
@@ -90,9 +93,7 @@ class ChatChunks:
 
     def _grow(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
         kind = str(block.get("type"))
-        self._size += clean(delta)[1]
-        if self._size > MAX_EVENT:
-            raise ReplyTooLarge(f"the reply has more than {MAX_EVENT} characters")
+        self._budget.spend("blocks", clean(delta)[1])
         for name in delta.keys() - {"type"}:
             pieces.setdefault(name, []).append(delta[name])
         if kind == "tool_use":
@@ -117,11 +118,6 @@ class ChatChunks:
             return _chunk({BLOCKS: [{"type": "citations", "citations": block["citations"], **at}]})
         is_known = kind in ("text", "tool_use", None) or (kind == "thinking" and not block.get("signature"))
         return _chunk({} if is_known else {BLOCKS: [{**block, **at}]})
-
-
-def _check_count(blocks: int) -> None:
-    if blocks > MAX_PARTS:
-        raise ReplyTooLarge(f"the reply has more than {MAX_PARTS} blocks")
 
 
 def _chunk(delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:

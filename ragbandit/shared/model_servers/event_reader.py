@@ -4,16 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from ragbandit.shared.reading.budget import REPLY, ReadBudget
 from ragbandit.shared.texts.json_values import json_value, text_of
 
-#: largest event, largest document, and most bytes without a value
-MAX_EVENT: Final = 16_000_000
-#: most events of a reply
-MAX_VALUES: Final = 1_000_000
-#: most lists, objects and commas of a value, since one value is parsed at once
-MAX_ITEMS: Final = 2_000_000
 #: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
 _LINE: Final = 256
+#: bytes of JSON that take as long as a line
+_STEP: Final = 64
 #: bytes of an incomplete document that are parsed before further attempts wait until the document has doubled
 _ATTEMPTS: Final = 1_000_000
 #: value after the last event of a stream, and after a document
@@ -41,6 +38,17 @@ class BrokenReply(Exception):
 class ReplyTooLarge(BrokenReply):
     """The reply exceeds a cap: the model wrote too much, so its server has not failed."""
 
+    @classmethod
+    def of(cls, words: str) -> "ReplyTooLarge":
+        """The error for a reply beyond a cap. words: see `ReadBudget`."""
+        remedy = "raise generator.openai.media_chars" if words.endswith(REPLY["media"].of) else None
+        return cls(f"the reply has {words}", remedy=remedy, is_cut=True)
+
+
+def reply_budget(*, media: int = REPLY["media"].most) -> ReadBudget:
+    """A budget for one reply, whose caps raise ReplyTooLarge. media: most characters of images, audio and video."""
+    return ReadBudget({**REPLY, "media": REPLY["media"]._replace(most=media)}, refused=ReplyTooLarge.of)
+
 
 class EventReader:
     """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
@@ -49,8 +57,9 @@ class EventReader:
     Attribute `name`: name of the event whose value came last; "" without a name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: ReadBudget | None = None) -> None:
         self.name = ""
+        self._budget = budget or reply_budget()
         #: bytes after the last complete line
         self._buffer = bytearray()
         #: data lines of the unfinished event
@@ -60,17 +69,23 @@ class EventReader:
         self._begin = b""
         #: bytes, and _LINE for each line, since the last value
         self._size = 0
-        #: events with values so far, and bytes of attempts to parse a document
-        self._values = self._parsed = 0
+        #: bytes of attempts to parse a document
+        self._parsed = 0
         self._is_read = False
+
+    def work(self, data: bytes) -> int:
+        """The bytes that `feed` would parse with this data, and _STEP for each line; 0 if it would only keep them."""
+        lines = data.count(b"\n") + data.count(b"\r")
+        begin = self._begin or data.lstrip()
+        is_end = data[-_BEGIN:].rstrip().endswith((b"}", b"]")) if begin.startswith(_DOCUMENT) else lines > 0
+        return self._size + len(data) + _STEP * lines if is_end else 0
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """Yield the values that end in these bytes. Raises BrokenReply, after the values before the broken one."""
         self._buffer += data
         self._size += len(data)
-        if self._size > MAX_EVENT:
-            message = f"the reply has more than {MAX_EVENT} bytes, or too many lines, without a whole event"
-            raise ReplyTooLarge(message, is_cut=True)
+        self._budget.spend("bytes", len(data))
+        self._budget.check("open", self._size)
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
@@ -89,11 +104,8 @@ class EventReader:
                 is_ended = following == b"\n" and line.startswith(b"data: {") and not (self._lines or self._event)
                 if is_ended:
                     self.name, self._is_read = "", True
-                if values := [_value_of(line[6:])] if is_ended else self._read_line(line.rstrip(b"\r\n")):
+                if values := [self._value_of(line[6:])] if is_ended else self._read_line(line.rstrip(b"\r\n")):
                     self._size = 0
-                    self._values += 1
-                    if self._values > MAX_VALUES:
-                        raise ReplyTooLarge(f"the reply has more than {MAX_VALUES} events")
                     yield from values
 
     def end(self) -> list[Any]:
@@ -115,10 +127,14 @@ class EventReader:
         may_be_whole = is_whole or self._parsed <= _ATTEMPTS + len(self._buffer)
         if may_be_whole and not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
             self._parsed += len(self._buffer)
-            with suppress(BrokenReply):
-                value = _value_of(bytes(self._buffer))
-                self._is_read = True
-                return [*(value if isinstance(value, list) else [value]), DONE]
+            try:
+                value = self._value_of(bytes(self._buffer))
+            except ReplyTooLarge:
+                raise
+            except BrokenReply:  # it has not come whole
+                return []
+            self._is_read = True
+            return [*(value if isinstance(value, list) else [value]), DONE]
         return []
 
     def _read_line(self, line: bytes) -> list[Any]:
@@ -127,7 +143,7 @@ class EventReader:
             lines, event = self._lines, self._event
             self._lines, self._event = [], b""
             self.name = event.decode("utf-8", "replace")
-            return _values_of(lines, event=event)
+            return self._values_of(lines, event=event)
         # A proxy may send an error as a line of JSON. llama.cpp sends an error in a field of that name.
         name, _, value = (b"data", b"", line) if line.startswith(b"{") else line.partition(b":")
         if name in (b"data", b"error"):
@@ -137,33 +153,30 @@ class EventReader:
         self._is_read = self._is_read or name in (b"data", b"event", b"")
         return []
 
+    def _values_of(self, lines: Sequence[bytes], *, event: bytes) -> list[Any]:
+        data = b"\n".join(lines).strip()
+        if data.startswith(b"data:"):  # the server encoded the event twice, or three times
+            data = data[5:].lstrip().removeprefix(b"data:").lstrip()
+        if data[:8].strip(b'"').upper().startswith(DONE.encode()):
+            return [DONE]
+        if data[:1] == b"{" or (data[:1] == b"[" and not data[1:2].isalpha()):
+            try:
+                value = self._value_of(data)
+            except BrokenReply:
+                if len(lines) == 1:
+                    raise
+            else:
+                return [{"error": value} if event == b"error" and "error" not in value else value]
+        elif len(lines) <= 1:
+            # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
+            return [{"error": text_of(data)}] if event == b"error" else []
+        # This server sends no empty lines between events, so each line is an event.
+        return [value for line in lines for value in self._values_of([line], event=event)]
 
-def _values_of(lines: Sequence[bytes], *, event: bytes) -> list[Any]:
-    data = b"\n".join(lines).strip()
-    if data.startswith(b"data:"):  # the server encoded the event twice, or three times
-        data = data[5:].lstrip().removeprefix(b"data:").lstrip()
-    if data[:8].strip(b'"').upper().startswith(DONE.encode()):
-        return [DONE]
-    if data[:1] == b"{" or (data[:1] == b"[" and not data[1:2].isalpha()):
+    def _value_of(self, data: bytes) -> Any:
+        self._budget.count_event(data)
         try:
-            value = _value_of(data)
-        except BrokenReply:
-            if len(lines) == 1:
-                raise
-        else:
-            return [{"error": value} if event == b"error" and "error" not in value else value]
-    elif len(lines) <= 1:
-        # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
-        return [{"error": text_of(data)}] if event == b"error" else []
-    # This server sends no empty lines between events, so each line is an event.
-    return [value for line in lines for value in _values_of([line], event=event)]
-
-
-def _value_of(data: bytes) -> Any:
-    if len(data) > MAX_ITEMS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_ITEMS:
-        raise ReplyTooLarge(f"the reply has a value of more than {MAX_ITEMS} items")
-    try:
-        return json_value(data, strict=False)
-    except (ValueError, RecursionError) as error:
-        begin = text_of(data[:_BEGIN])
-        raise BrokenReply(f"the reply is not JSON: {begin!r}: {error}", remedy=_ADDRESS_REMEDY) from error
+            return json_value(data, strict=False)
+        except (ValueError, RecursionError) as error:
+            begin = text_of(data[:_BEGIN])
+            raise BrokenReply(f"the reply is not JSON: {begin!r}: {error}", remedy=_ADDRESS_REMEDY) from error

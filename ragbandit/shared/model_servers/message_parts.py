@@ -19,8 +19,6 @@ LARGE: Final = (*MEDIA, BLOCKS)
 TEXTS: Final = ("text", "content", "value", "summary", "parts")
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50
-#: maximum number of parts of a content, blocks of an answer, and objects in a list of a message
-MAX_PARTS: Final = 10_000
 
 
 def whole_characters(text: str) -> str:
@@ -123,6 +121,11 @@ class MessageParts:
     def __init__(self) -> None:
         #: fields; texts that more than one delta brought are GrowingTexts
         self._parts: dict[str, Any] = {}
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether a delta brought a field."""
+        return bool(self._parts)
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add the next delta."""

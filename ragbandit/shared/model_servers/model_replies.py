@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, ReplyTooLarge
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message
 from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
     LARGE,
     LOGPROBS,
-    MAX_PARTS,
     TEXTS,
     MessageParts,
     clean,
@@ -31,17 +30,14 @@ from ragbandit.shared.model_servers.message_parts import (
 )
 from ragbandit.shared.model_servers.plain_chunks import PlainParts, plain_parts
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
-from ragbandit.shared.types import MAX_TEXT
+from ragbandit.shared.reading.budget import REPLY
 
-#: longest message, characters: text, reasoning, calls, ids and unknown fields. A longer message fails
-MAX_MESSAGE: Final = 4 * MAX_TEXT
-#: longest images, audio and video of one message by default, characters. A larger message fails
-MAX_MEDIA: Final = 16_000_000
-#: maximum number of values without content in sequence
-MAX_EMPTY: Final = 50_000
-#: maximum number of tool calls in one message
-MAX_CALLS: Final = 128
-
+#: longest message, longest text in it, and longest media by default, characters
+MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
+#: most calls of a message, and objects in one of its lists
+MAX_CALLS, MAX_PARTS = REPLY["calls"].most, REPLY["parts"].most
+#: maximum number of names of fields that were left out
+_MAX_OMITTED: Final = 128
 #: maximum number of alternatives to a token
 MAX_ALTERNATIVES: Final = 20
 
@@ -126,10 +122,13 @@ def _older_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 class ModelReply:
     """The part of a reply that was read.
 
-    uses_functions: whether the caller sent `functions` instead of `tools`. max_media: see MAX_MEDIA.
+    uses_functions: whether the caller sent `functions` instead of `tools`. max_media: maximum number of characters of
+    images, audio and video.
     """
 
     def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
+        #: what the reply may still bring; shared with the other readers of the reply
+        self.budget = reply_budget(media=max_media)
         self.text = ""
         #: OpenAI's finish reason, or ERROR; None before the end
         self.finish: str | None = None
@@ -152,12 +151,9 @@ class ModelReply:
         #: names of further fields that were left out because of their size
         self.omitted: set[str] = set()
         self.is_done = False
-        #: number of characters so far, see MAX_MESSAGE
+        #: number of characters of the message so far, without its media
         self.size = 0
-        self._max_media = max_media
         self._read_by_name = _READ_BY_NAME - {"function_call"} if uses_functions else _READ_BY_NAME
-        #: number of characters of the media, and of the further fields
-        self._media_size = self._more_size = 0
         #: number of values in the reply
         self.values = 0
         self._has_choice = False
@@ -166,7 +162,6 @@ class ModelReply:
         self._has_deltas = False
         #: the server's message in a value without choices
         self._note = ""
-        self._logprob_size = self._empty = 0
         #: parts of the last chunk, if it brought text and nothing else that is new
         self._plain: PlainParts | None = None
         self._calls: list[_Call] = []
@@ -180,7 +175,7 @@ class ModelReply:
             self._take_value(value)
 
     def _take_value(self, value: Any) -> None:
-        self._plain, self.delta, size = None, {}, self.size + self._media_size
+        self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in listed(value)[:1]:
             add_usage(self.usage, part)
@@ -197,18 +192,15 @@ class ModelReply:
             if not (choices or part.keys() <= _KNOWN["more"] - {"error"}):
                 self._note = self._note or server_message({**part, "code": None, "type": None})
             self._take_choices(choices)
-        if self.size + self._media_size > size:  # an answer follows, so the message was no error
-            self._note, self._empty = "", 0
+        if self.size + self.budget.spent["media"] > size:  # an answer follows, so the message was no error
+            self._note, self.budget.spent["silent"] = "", 0
             if not (self.delta or self.finish or self._halves):
                 self._plain = plain_parts(value)
             return
-        self._empty += 1
-        if self._empty > MAX_EMPTY:
-            raise ReplyTooLarge(f"the reply has more than {MAX_EMPTY} events in sequence without content")
+        self.budget.spend("silent")
 
     def _take_choices(self, choices: list[Mapping[str, Any]]) -> None:
-        if len(choices) > MAX_CALLS:
-            raise ReplyTooLarge(f"a value of the reply has more than {MAX_CALLS} choices")
+        self.budget.check("choices", len(choices))
         for choice in choices:
             index = count_of(choice.get("index"))
             self._choice = self._choice if self._choice is not None and self.size else index
@@ -233,7 +225,7 @@ class ModelReply:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
             raise BrokenReply(self._note or "the reply has no choices, so it contains no answer")
-        has_content = self.size + self._media_size > 0
+        has_content = self.size + self.budget.spent["media"] > 0
         if self.finish is None and (self._note or not (self.is_done and has_content)):
             end = "broke off before its end" if has_content else "ended without content"
             raise BrokenReply(self._note or f"the reply {end}")
@@ -270,8 +262,8 @@ class ModelReply:
             self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
-        if self.size > MAX_MESSAGE or len(self.text) > MAX_TEXT:
-            raise ReplyTooLarge(f"the reply has more than {MAX_TEXT} characters of text, or {MAX_MESSAGE} in all")
+        self.budget.check("message", self.size)
+        self.budget.check("text", len(self.text))
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
             word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
@@ -286,8 +278,7 @@ class ModelReply:
             return content
         text, kind, images, further = "", "", list[Any](), dict[str, list[str]]()
         parts = content if isinstance(content, list) else [content]
-        if len(parts) > MAX_PARTS:
-            raise ReplyTooLarge(f"the content of the reply has more than {MAX_PARTS} parts")
+        self.budget.check("parts", len(parts))
         for part in parts:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
@@ -336,19 +327,17 @@ class ModelReply:
         cleaned, size = clean(value)
         if name not in LARGE:
             self.size += size
-        elif self._media_size + size > self._max_media:
-            message = f"the reply has more than {self._max_media} characters of images, audio or video"
-            raise ReplyTooLarge(message, remedy="raise generator.openai.media_chars")
         else:
-            self._media_size += size
+            self.budget.spend("media", size)
         return cleaned
 
     def _numbered(self, name: str, value: list[Any]) -> list[Any] | None:
         """The next objects of a list with their index, by which clients join lists. None if the list is too long."""
         known = self.message.count(name)
-        if (known or 0) + sum(isinstance(one, dict) for one in value) > MAX_PARTS:
-            if name in LARGE:
-                raise ReplyTooLarge(f"the reply has more than {MAX_PARTS} objects in {name}")
+        objects = (known or 0) + sum(isinstance(one, dict) for one in value)
+        if name in LARGE:
+            self.budget.check("parts", objects)
+        elif objects > MAX_PARTS:
             self._omit(name)
             return None
         if known is None:
@@ -356,12 +345,12 @@ class ModelReply:
         return [{"index": at, **one} if isinstance(one, dict) else one for at, one in enumerate(value, known)]
 
     def _omit(self, name: str) -> None:
-        if len(self.omitted) < MAX_CALLS:
+        if len(self.omitted) < _MAX_OMITTED:
             self.omitted.add(whole_characters(name)[:64])
 
     def _keep(self, kind: str, part: Mapping[str, Any]) -> None:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
-        and objects are merged. Fields beyond MAX_MESSAGE are left out: an answer is not lost to them.
+        and objects are merged. Fields beyond the cap "more" are left out: an answer is not lost to them.
         """
         kept, known = self.more[kind], _KNOWN[kind]
         for name, value in part.items():
@@ -372,8 +361,7 @@ class ModelReply:
             if (kept.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
             field, (cleaned, size) = whole_characters(name), clean(value)
-            self._more_size += size + len(field)
-            if self._more_size > MAX_MESSAGE:
+            if not self.budget.fits("more", size + len(field)):
                 self._omit(name)
                 continue
             before = kept.get(field)
@@ -385,28 +373,28 @@ class ModelReply:
             kept[field] = cleaned
 
     def _logprobs(self, sent: Any) -> list[dict[str, Any]]:
-        """The usable log-probabilities of a chunk; [] if all log-probabilities so far exceed MAX_MESSAGE."""
+        """The usable log-probabilities of a chunk; [] beyond the cap "logprobs"."""
         logprobs = {"content": sent} if isinstance(sent, list) else sent if isinstance(sent, dict) else {}
         content = _older_logprobs(logprobs) if logprobs.get("content") is None else logprobs["content"]
         entries = content if isinstance(content, list) else [] if content is None else [content]
-        usable = []
+        usable, size = [], 0
         for entry in filter(is_token, entries):
             alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))
             cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
-            self._logprob_size += len(cleaned["token"]) + 10 * len(alternatives)
-        is_too_long = self._logprob_size > MAX_MESSAGE
+            size += len(cleaned["token"]) + 10 * len(alternatives)
+        is_too_long = not self.budget.fits("logprobs", size)
         self.has_broken_logprobs |= is_too_long or len(usable) < len(entries)
         return [] if is_too_long else usable
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the tool calls of a chunk, or of a whole message, to `delta`."""
         sent = listed(part.get("tool_calls") or [{"function": call} for call in listed(part.get("function_call"))])
-        size, entries = 0 if is_whole else len(sent), enumerate(sent[:MAX_CALLS])
-        calls = [piece for at, entry in entries for piece in self._take_call(entry, at=at, of=size)]
-        if max(len(sent), len(self._calls)) > MAX_CALLS:
-            raise ReplyTooLarge(f"the reply has more than {MAX_CALLS} tool calls")
+        self.budget.check("calls", len(sent))
+        size = 0 if is_whole else len(sent)
+        calls = [piece for at, entry in enumerate(sent) for piece in self._take_call(entry, at=at, of=size)]
+        self.budget.check("calls", len(self._calls))
         if calls:
             self.delta["tool_calls"] = calls
 

@@ -9,19 +9,23 @@ import os
 import re
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
+from ragbandit.shared.reading.budget import ReadBudget
+from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.redaction import without_keys
 
 if TYPE_CHECKING:
     import aiohttp
+
+_Piece = TypeVar("_Piece")
 
 #: environment variable that the openai package reads if no base_url is set
 BASE_URL_ENV: Final = "OPENAI_BASE_URL"
@@ -31,12 +35,7 @@ _MESSAGE: Final = 500
 _MOST_ERROR: Final = 1_000_000
 #: longest wait for the body of an error, seconds
 _ERROR_S: Final = 5.0
-#: bytes after which other tasks of the event loop run
-_TURN: Final = 32_768
-#: bytes for which a value counts in addition to its own
-_VALUE: Final = 160
-#: most bytes of a reply, largest ratio to the bytes before it was decompressed, and size from which both are checked
-_MOST_REPLY: Final = 256_000_000
+#: largest ratio of a reply to its bytes before it was decompressed, and size from which it is checked
 _MOST_RATIO: Final = 100
 _CHECKED: Final = 1_000_000
 #: maximum number of replies 1xx before a reply
@@ -191,33 +190,81 @@ def connect(
     return ModelServer(url, headers=sent, connect_s=connect_s, read_s=read_s)
 
 
-async def reply_values(
-    server: ModelServer, fields: Mapping[str, Any], *, headers: Mapping[str, str] = MappingProxyType({})
-) -> AsyncIterator[Any]:
-    """Send a chat, with more headers, and yield the JSON values of the reply. Raises BrokenReply, RefusedRequest and
-    aiohttp's errors.
+async def reply_pieces(
+    server: ModelServer,
+    fields: Mapping[str, Any],
+    *,
+    read: Callable[[Any], Iterable[_Piece]],
+    budget: ReadBudget | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> AsyncIterator[list[_Piece]]:
+    """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
+    values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
 
-    Close the iterator with contextlib.aclosing, so that the connection is released.
+    budget: counts what arrives; None for a new one. Close the iterator with contextlib.aclosing, so that the connection
+    is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and those of `read`, after the pieces before.
     """
     reply = await server.post(_BODY.encode(fields).encode(), headers=headers)
-    reader, work = EventReader(), 0
+    reader, unturned = EventReader(budget), 0
     try:
         chunks = _chunks(reply)
         if not 200 <= reply.status < 300:
             raise RefusedRequest(reply, await _error_body(chunks))
         async for data in chunks:
-            for value in reader.feed(data):
-                yield value
-                if value == DONE:
-                    await _drain(chunks)
-                    return
-                work = work + _VALUE if work < _TURN else await _turn()
-            work = work + len(data) if work < _TURN else await _turn()
-        for value in reader.end():
-            yield value
-            work = work + _VALUE if work < _TURN else await _turn()
+            work = reader.work(data)
+            arrived = _Arrived(reader.feed(data), read)
+            if work < LARGE:
+                arrived.take()
+            else:
+                await _read_apart(arrived, work=work)
+            if arrived.values:
+                yield arrived.pieces
+            if arrived.error is not None:
+                raise arrived.error
+            if arrived.is_last:
+                await _drain(chunks)
+                return
+            unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
+        arrived = _Arrived(iter(reader.end()), read)
+        arrived.take()
+        if arrived.values:
+            yield arrived.pieces
+        if arrived.error is not None:
+            raise arrived.error
     finally:
         reply.close()
+
+
+class _Arrived(Generic[_Piece]):
+    """The values that arrived together, and what `read` makes of them."""
+
+    __slots__ = ("_read", "_unread", "error", "is_last", "pieces", "values")
+
+    def __init__(self, unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]]) -> None:
+        self._unread, self._read = unread, read
+        self.pieces = list[_Piece]()
+        #: number of values that were read, whether the last of them is the last of the reply, and the error after them
+        self.values, self.is_last = 0, False
+        self.error: Exception | None = None
+
+    def take(self) -> None:
+        """Read the values."""
+        try:
+            for value in self._unread:
+                self.values += 1
+                self.pieces += self._read(value)
+                if value == DONE:
+                    self.is_last = True
+                    return
+        except Exception as error:  # raised after the pieces before it are used
+            self.error = error
+
+
+async def _read_apart(arrived: _Arrived[Any], *, work: int) -> None:
+    try:
+        await READING.read(work, arrived.take)
+    except UnendedReading as error:
+        raise ReplyTooLarge(f"the reply was not read: {error}", is_cut=True) from error
 
 
 async def _turn() -> int:
@@ -260,7 +307,7 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
         async for data in content.iter_any():
             size += len(data)
             if size > _CHECKED:
-                _check_size(size, sent=content.total_compressed_bytes)
+                _check_ratio(size, sent=content.total_compressed_bytes)
             yield data
     except aiohttp.ClientError:
         # If a connection breaks, aiohttp raises the error although the last bytes are not read yet.
@@ -272,10 +319,8 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
             closed.remove_done_callback(fail)
 
 
-def _check_size(size: int, *, sent: int | None) -> None:
-    """Raises BrokenReply for a reply that is too large. sent: size before it was decompressed; None if it was not."""
-    if size > _MOST_REPLY:
-        raise ReplyTooLarge(f"the reply has more than {_MOST_REPLY} bytes")
+def _check_ratio(size: int, *, sent: int | None) -> None:
+    """Raises BrokenReply for too large a ratio. sent: size before the reply was decompressed; None if it was not."""
     if sent is not None and size > _MOST_RATIO * sent:
         raise ReplyTooLarge(f"the reply is compressed, and more than {_MOST_RATIO} times as large as what was sent")
 

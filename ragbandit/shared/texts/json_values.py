@@ -6,18 +6,20 @@ from functools import cache
 from typing import Any, Final
 
 _DECODER: Final = json.JSONDecoder(strict=False)
+#: most levels of lists and objects, as in pydantic's parser. Python's parser has a limit that depends on its caller
+MAX_DEPTH: Final = 201
 
 
 def json_value(data: bytes, *, strict: bool = True) -> Any:
-    """The value of a JSON text. Raises ValueError and RecursionError.
+    """The value of a JSON text. Raises ValueError, also for more than MAX_DEPTH levels, and RecursionError.
 
     Both parsers give equal values. What pydantic's parser refuses, Python's parser reads again: half a surrogate pair,
-    deep nesting, a byte order mark, and with strict=False also control characters in texts and broken UTF-8.
+    a byte order mark, and with strict=False also control characters in texts and broken UTF-8.
     """
     try:
         return _parser()(data)
     except ValueError:
-        return json.loads(data) if strict else _DECODER.decode(text_of(data).strip())
+        return _checked_depth(json.loads(data) if strict else _DECODER.decode(text_of(data).strip()))
 
 
 @cache
@@ -28,6 +30,16 @@ def _parser() -> Callable[[bytes], Any]:
     except ImportError:
         return json.loads
     return from_json
+
+
+def _checked_depth(value: Any) -> Any:
+    level, depth = [value], 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it has more than {MAX_DEPTH} levels of lists and objects")
+        level = [member for one in level for member in (one.values() if isinstance(one, dict) else one)]
+    return value
 
 
 def text_of(data: bytes) -> str:

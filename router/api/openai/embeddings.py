@@ -28,7 +28,7 @@ from ragbandit.shared.errors import NotFound, RagBanditError, StoreError, TooMan
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.model_replies import raise_error
-from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_values
+from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
@@ -102,11 +102,11 @@ class EmbeddingsServer:
         return self.price(tokens_of(counts, read=estimate.read, written=0) or estimate, model=model)
 
     async def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply; {} for a reply that has no object. Raises BrokenReply, and errors as `reply_values`."""
-        replies: list[Any] = []
-        async with aclosing(reply_values(self._server, fields)) as values:  # type: ignore[type-var] # a generator
-            async for value in values:
-                replies = replies or [value]
+        """Returns the reply; {} for a reply that has no object. Raises BrokenReply, and errors as `reply_pieces`."""
+        replies = list[Any]()
+        async with aclosing(reply_pieces(self._server, fields, read=lambda value: [value])) as groups:  # type: ignore[type-var] # a generator
+            async for values in groups:
+                replies = replies or values
         return replies[0] if replies and isinstance(replies[0], dict) else {}
 
     def fault(self, error: Exception) -> ServerFault:

@@ -22,7 +22,8 @@ from typing import Final
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.shared.types import CANCELLED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
-#: stop reasons of failures that do not count against the arm: the fault is the caller's, or the row is damaged
+#: stop reasons of failures that do not count against the arm: the fault is the caller's, the reply exceeds a
+#: cap of what is read, or the row is damaged
 NOT_COUNTED = frozenset({CANCELLED, "question_too_long", "request_refused", "unreadable"})
 OUT_OF_SECONDS: Final = "budget_seconds"
 #: number of remembered outcomes per arm, or the setting health.failures if that is larger

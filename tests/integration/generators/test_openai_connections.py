@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 import struct
+import threading
 import time
 from contextlib import aclosing, asynccontextmanager
 
@@ -14,7 +15,7 @@ import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import RefusedRequest, _certificates, connect, reply_values
+from ragbandit.shared.model_servers.openai_client import RefusedRequest, _certificates, connect, reply_pieces
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
@@ -55,9 +56,9 @@ async def connected(*replies, prefix=""):
 
 async def values_of(model, *, pause_s=0.0, values=None):
     values = [] if values is None else values
-    async with aclosing(reply_values(model, {"model": "m"})) as reply:
-        async for value in reply:
-            values.append(value if isinstance(value, str) else value["choices"][0]["delta"]["content"])
+    async with aclosing(reply_pieces(model, {"model": "m"}, read=lambda value: [value])) as reply:
+        async for pieces in reply:
+            values += [value if isinstance(value, str) else value["choices"][0]["delta"]["content"] for value in pieces]
             await asyncio.sleep(pause_s)
     return values
 
@@ -111,10 +112,39 @@ def test_a_compressed_reply_is_read_within_a_ratio():
             assert "accept-encoding: identity\r\n" in heads[0]
             for _ in bombs:
                 with pytest.raises(BrokenReply, match="times as large"):
-                    async with aclosing(reply_values(model, {})) as reply:
-                        assert [value async for value in reply if value] == []
+                    async with aclosing(reply_pieces(model, {}, read=lambda value: [value])) as reply:
+                        assert [value async for pieces in reply for value in pieces if value] == []
 
     asyncio.run(run())
+
+
+def seen(value):
+    """The value if it is an answer."""
+    return [value] if value == "answer" else []
+
+
+@pytest.mark.parametrize(
+    ("part", "thread"),
+    [
+        (event("a"), "MainThread"),
+        (b'data: {"choices": [{"delta": {"content": "' + b"a" * 40_000 + b'"}}]}\n\n', "read_0"),
+        (b"data: {}\n\n" * 2000, "read_0"),
+    ],
+    ids=["small", "large", "many"],
+)
+def test_large_and_many_values_are_read_by_the_reading_thread(part, thread):
+    """Small events are read on the event loop, a large one or many at once by the one reading thread."""
+
+    async def run():
+        names = set()
+        async with connected([HEAD + b"\r\n", 0.1, part, 0.1, b"data: [DONE]\n\n"]) as (model, _):
+            pieces = reply_pieces(model, {}, read=lambda value: names.add(threading.current_thread().name) or [value])
+            async with aclosing(pieces) as groups:
+                values = [value async for group in groups for value in group]
+        assert values[-1] == "[DONE]"
+        return names
+
+    assert thread in asyncio.run(run())
 
 
 #: parts of replies that are sent without an end, after a status line and the headers
@@ -149,8 +179,8 @@ def test_a_reply_without_end_does_not_hold_the_event_loop(name):
         async with connected([head, *[part] * 1000]) as (model, _):
             watcher = asyncio.create_task(watch())
             with pytest.raises((BrokenReply, aiohttp.ClientError, TimeoutError)):
-                async with asyncio.timeout(5), aclosing(reply_values(model, {})) as reply:
-                    assert [value async for value in reply if value == "answer"] == []
+                async with asyncio.timeout(5), aclosing(reply_pieces(model, {}, read=seen)) as reply:
+                    assert [value async for pieces in reply for value in pieces] == []
             watcher.cancel()
         assert longest < 1.0
 

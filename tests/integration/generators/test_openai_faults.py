@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED
+from ragbandit.router.storage.jobs.scores import is_judgeable
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.redaction import without_keys
@@ -229,6 +231,23 @@ def answered(server, *, seconds, retries=1, **more):
             await generator.close()
 
     return asyncio.run(asyncio.wait_for(run_it(), 30))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"reasoning": "x" * 400_001}, {"content": [{"type": "x"}] * 10_001}, {"content": "a", "tool_calls": [{}] * 129}],
+    ids=["message", "parts", "calls"],
+)
+def test_a_reply_beyond_a_cap_fails_alone(message):
+    """The outcome is "unreadable", which counts neither against the arm's health nor as a quality of 0."""
+    body = json.dumps({"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]}).encode()
+    with ScriptedServer([Reply(body=body)]) as server:
+        outcome = answered(server, seconds=20)
+        assert len(server.requests) == 1
+    assert (outcome.status, outcome.stop_reason) == ("failed", "unreadable")
+    assert "more than" in outcome.error
+    assert outcome.stop_reason in NOT_COUNTED
+    assert not is_judgeable(outcome)
 
 
 def test_no_pause_outlasts_the_deadline():

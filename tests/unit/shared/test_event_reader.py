@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_servers.event_reader import DONE, MAX_EVENT, MAX_ITEMS, BrokenReply, EventReader
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader
+from ragbandit.shared.reading.budget import REPLY
 
 
 def values(body, *, size=None):
@@ -73,15 +74,16 @@ def test_a_document_is_read_before_its_connection_ends():
         b'{"choices": [{"mess',
         b'data: {"choices"\n\n',
         b'{"a": ' + b"[" * 100_000,
-        json.dumps({"a": "x" * MAX_EVENT}).encode(),
-        b"data: " + b"x" * MAX_EVENT,
+        json.dumps({"a": "x" * REPLY["open"].most}).encode(),
+        b"data: " + b"x" * REPLY["open"].most,
         b"data:\n" * 200_000,
         b":\r" * 200_000,
-        b'data: {"a": [' + b"{}," * MAX_ITEMS + b"{}]}\n\n",
+        b'data: {"a": [' + b"{}," * REPLY["objects"].most + b"{}]}\n\n",
+        b"[" + b"1," * REPLY["items"].most + b"1]",
     ],
     ids=[
         *("page", "text", "half a document", "half an event", "deep", "large document", "large event"),
-        *("data without text", "comments", "items"),
+        *("data without text", "comments", "objects", "items"),
     ],
 )
 def test_another_body_is_a_broken_reply(body):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.message_parts import MAX_PARTS, GrowingText, MessageParts
-from ragbandit.shared.model_servers.model_replies import MAX_CALLS, MAX_MESSAGE, ModelReply
+from ragbandit.shared.model_servers.message_parts import GrowingText, MessageParts
+from ragbandit.shared.model_servers.model_replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
 
@@ -66,8 +66,8 @@ def _state(reply, chunks):
             reply.take(value)
             sent.append((reply.text, dict(reply.delta)))
         reply.end()
-    shown = {name: value for name, value in vars(reply).items() if name not in ("_plain", "message")}
-    return sent, shown, reply.message.whole
+    shown = {name: value for name, value in vars(reply).items() if name not in ("_plain", "message", "budget")}
+    return sent, shown, reply.message.whole, reply.budget.spent
 
 
 @given(st.lists(_CHUNKS.flatmap(lambda one: st.lists(st.just(one), min_size=1, max_size=3)), max_size=5))

@@ -1,13 +1,18 @@
 """Bodies of requests: where they are read, and how many values they may have."""
 
 import asyncio
+import json
 import threading
 
 import pytest
 from fastapi import Request
 
-from ragbandit.router.api.reading import LARGE, MAX_VALUES, check_values, read_body
+from ragbandit.router.api.reading import body_value, read_body
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.reading.budget import BODY
+from ragbandit.shared.reading.thread import LARGE
+
+MOST = BODY["values"].most
 
 
 def request_of(size):
@@ -27,23 +32,34 @@ def test_a_large_body_is_read_beside_the_event_loop(size, thread):
 @pytest.mark.parametrize(
     "body",
     [
-        {f"p{number}": number for number in range(MAX_VALUES)},
-        {"messages": [{"role": "user", "content": [{"type": "x"}] * (MAX_VALUES // 2)}]},
-        {"input": ["a"] * MAX_VALUES},
-        {"tools": [[[]] * (MAX_VALUES // 2), [[]] * (MAX_VALUES // 2)]},
+        {f"p{number}": number for number in range(MOST)},
+        {"messages": [{"role": "user", "content": [{"type": "x"}] * (MOST // 2)}]},
+        {"input": ["a"] * MOST},
+        {"tools": [[[]] * (MOST // 2), [[]] * (MOST // 2)]},
+        {"input": [1] * BODY["items"].most},
     ],
-    ids=["parameters", "blocks", "texts", "lists"],
+    ids=["parameters", "blocks", "texts", "lists", "numbers"],
 )
 def test_the_values_of_a_body_are_counted(body):
-    """A body with more values than MAX_VALUES is refused, whatever they are."""
-    with pytest.raises(InvalidInput, match="more than 200,000 values") as refused:
-        check_values(body)
+    """A body with more values than its caps is refused, whatever they are."""
+    with pytest.raises(InvalidInput, match="the body has more than") as refused:
+        body_value(json.dumps(body).encode())
     assert refused.value.field == "body"
 
 
-def test_tokens_and_depth_are_no_fault():
-    """Lists of numbers, as embeddings have, and deep nesting are counted in linear time without recursion."""
-    deep = []
-    for _ in range(10_000):
-        deep = [deep]
-    check_values({"input": [[1] * 100_000] * 20, "deep": deep})
+def test_brackets_in_texts_and_tokens_are_no_fault():
+    """Lists of numbers, as embeddings have, and texts of JSON are no values."""
+    body = {"input": [[1] * 100_000] * 15, "text": '{"a":[' * MOST, "escaped": '"\\\\' * MOST}
+    assert body_value(json.dumps(body).encode()) == body
+
+
+@pytest.mark.parametrize("levels", [201, 202])
+@pytest.mark.parametrize("text", ["", "\ud800"], ids=["parser", "second parser"])
+def test_the_levels_of_a_body_are_counted(levels, text):
+    """More than 201 levels are refused by both parsers, however deep the caller is on its stack."""
+    body = b"[" * (levels - 1) + json.dumps([text]).encode() + b"]" * (levels - 1)
+    if levels == 201:
+        assert body_value(body)
+    else:
+        with pytest.raises(ValueError, match="levels"):
+            body_value(body)

@@ -1,0 +1,1 @@
+"""Reads texts from outside: how much of them, and where."""

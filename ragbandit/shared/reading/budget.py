@@ -1,0 +1,125 @@
+"""What one call may bring from outside. Counts decide, not seconds: a text passes or fails alike on every machine."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from ragbandit.shared.types import MAX_TEXT
+
+Kind: TypeAlias = Literal[
+    "bytes",
+    "open",
+    "events",
+    "silent",
+    "objects",
+    "items",
+    "values",
+    "choices",
+    "calls",
+    "parts",
+    "blocks",
+    "text",
+    "message",
+    "media",
+    "more",
+    "logprobs",
+]
+
+
+class Cap(NamedTuple):
+    """A cap, and the words for what it counts."""
+
+    most: int
+    of: str
+
+
+#: caps of a reply of a model's server. A longer message fails; what exceeds "more" or "logprobs" is left out
+REPLY: Final[Mapping[Kind, Cap]] = {
+    "bytes": Cap(256_000_000, "bytes"),
+    "open": Cap(16_000_000, "bytes, or too many lines, without a whole event"),
+    "events": Cap(1_000_000, "events"),
+    "silent": Cap(50_000, "events in sequence without content"),
+    "objects": Cap(500_000, "objects and lists in one value"),
+    "items": Cap(2_000_000, "items in one value"),
+    "values": Cap(20_000_000, "values"),
+    "choices": Cap(128, "choices in one value"),
+    "calls": Cap(128, "tool calls"),
+    "parts": Cap(10_000, "parts, blocks or objects in one list"),
+    "blocks": Cap(16_000_000, "characters in its blocks"),
+    "text": Cap(MAX_TEXT, "characters of text"),
+    "message": Cap(4 * MAX_TEXT, "characters of text, thoughts, calls and further fields"),
+    "media": Cap(16_000_000, "characters of images, audio or video"),
+    "more": Cap(4 * MAX_TEXT, "characters beside its message"),
+    "logprobs": Cap(4 * MAX_TEXT, "characters of log-probabilities"),
+}
+#: caps of the body of a request, whose bytes the settings limit. Values are objects, lists, members of objects, and
+#: texts in lists. Numbers in lists are only items, since clients send texts for embeddings as lists of tokens
+BODY: Final[Mapping[Kind, Cap]] = {
+    "objects": Cap(200_000, "objects and lists"),
+    "items": Cap(2_000_000, "items"),
+    "values": Cap(200_000, "values"),
+}
+#: a text in JSON
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+
+
+class ReadBudget:
+    """Counts what is read of one call. refused: makes the error for a text beyond a cap, from words about the cap."""
+
+    __slots__ = ("_caps", "_refused", "spent")
+
+    def __init__(self, caps: Mapping[Kind, Cap], *, refused: Callable[[str], Exception]) -> None:
+        self._caps, self._refused = caps, refused
+        #: counts so far
+        self.spent = dict.fromkeys(caps, 0)
+
+    def fits(self, kind: Kind, count: int = 1) -> bool:
+        """Count something. Returns False beyond the cap."""
+        spent = self.spent[kind] = self.spent[kind] + count
+        return spent <= self._caps[kind].most
+
+    def spend(self, kind: Kind, count: int = 1) -> None:
+        """Count something. Raises the error of `refused` beyond the cap."""
+        self.spent[kind] += count
+        self.check(kind, self.spent[kind])
+
+    def check(self, kind: Kind, count: int) -> None:
+        """Raise the error of `refused` if a count is beyond the cap."""
+        most, words = self._caps[kind]
+        if count > most:
+            raise self._refused(f"more than {most:,} {words}")
+
+    def count_json(self, data: bytes) -> None:
+        """Count the objects, lists and items of a JSON text before it is parsed. Raises the error of `refused`."""
+        objects = data.count(b"{") + data.count(b"[")
+        items = objects + data.count(b",")
+        if objects > self._caps["objects"].most or items > self._caps["items"].most:
+            data = _TEXT.sub(b"", data)  # brackets and commas in texts do not count
+            objects = data.count(b"{") + data.count(b"[")
+            items = objects + data.count(b",")
+            self.check("objects", objects)
+            self.check("items", items)
+        self.spent["values"] += items
+
+    def count_event(self, data: bytes) -> None:
+        """Count an event or document, like `count_json`."""
+        self.spend("events")
+        self.count_json(data)
+        self.check("values", self.spent["values"])
+
+    def count_members(self, body: object) -> None:
+        """Count the values of a parsed body. Raises the error of `refused`."""
+        most, waiting = self._caps["values"].most, [body]
+        count = 0
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                members, count = list(value.values()), count + 1 + len(value)
+            elif isinstance(value, list):
+                members, count = value, count + 1 + sum(isinstance(one, str) for one in value)
+            else:
+                continue
+            if count > most:
+                break
+            waiting += [one for one in members if isinstance(one, dict | list)]
+        self.check("values", count)

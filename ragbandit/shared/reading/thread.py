@@ -1,0 +1,121 @@
+"""Reads large texts from outside in one thread, one at a time, so that they neither hold the event loop nor add up."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from threading import Lock
+from typing import Any, Final, ParamSpec, TypeVar
+
+_Given = ParamSpec("_Given")
+_Value = TypeVar("_Value")
+
+#: size from which a text is large, bytes. Smaller texts are read on the event loop
+LARGE: Final = 32_768
+#: ten times the longest time of a text that the counts of `ReadBudget` allow, seconds. It only guards against a reader
+#: that does not end
+GUARD_S: float = 20.0
+
+
+class UnendedReading(Exception):
+    """A text took longer than GUARD_S to read."""
+
+
+@dataclass(order=True, slots=True)
+class _Work:
+    #: works run in this order, see `ReadingThread`
+    rank: int
+    number: int
+    size: int = field(compare=False)
+    run: Callable[[], Any] = field(compare=False)
+    done: "Future[Any]" = field(compare=False, default_factory=Future)
+    #: time.monotonic() when it began; None before
+    began: float | None = field(compare=False, default=None)
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.began is not None and time.monotonic() >= self.began + GUARD_S
+
+
+class ReadingThread:
+    """Runs one work at a time. A smaller work goes first, until the larger one has waited for as many bytes as its own.
+
+    Used on event loops. The thread starts with the first work.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._numbers = Lock(), count()
+        self._waiting: list[_Work] = []
+        #: bytes that were read so far
+        self._served = 0
+        self._executor = _executor()
+
+    async def read(
+        self, size: int, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
+    ) -> _Value:
+        """Call a function that reads `size` bytes. Raises what it raises, and UnendedReading.
+
+        If the caller is cancelled meanwhile, this ends after the function, which may change what the caller has.
+        """
+        run = partial(copy_context().run, partial(read, *given, **more))
+        with self._lock:
+            work = _Work(rank=self._served + size, number=next(self._numbers), size=size, run=run)
+            heappush(self._waiting, work)
+            self._executor.submit(self._run_next)
+        try:
+            await self._ended(work)
+        except asyncio.CancelledError:
+            while not (work.done.cancel() or work.done.done() or work.is_stuck):
+                with suppress(asyncio.CancelledError, UnendedReading):
+                    await self._ended(work)
+            raise
+        value: _Value = work.done.result()
+        return value
+
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._waiting:  # another thread has run it
+                return
+            work = heappop(self._waiting)
+            self._served += work.size
+        work.began = time.monotonic()
+        if not work.done.set_running_or_notify_cancel():
+            return
+        try:
+            work.done.set_result(work.run())
+        except BaseException as error:  # the caller gets it
+            work.done.set_exception(error)
+
+    async def _ended(self, work: _Work) -> None:
+        """Wait for the end of a work. Raises UnendedReading, after the others got another thread."""
+        waiting = asyncio.wrap_future(work.done)
+        while not waiting.done():
+            left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
+            await asyncio.wait([waiting], timeout=max(0.0, left_s))
+            if work.is_stuck and not work.done.done():
+                self._leave()
+                raise UnendedReading(f"it took longer than {GUARD_S:g} s to read")
+        if not waiting.cancelled():
+            waiting.exception()  # otherwise asyncio logs it
+
+    def _leave(self) -> None:
+        """Give the waiting works to a new thread, since the present one does not end its work."""
+        with self._lock:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = _executor()
+            for _ in self._waiting:
+                self._executor.submit(self._run_next)
+
+
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="read")
+
+
+#: the reading thread of this process
+READING: Final = ReadingThread()

@@ -1,0 +1,121 @@
+"""The reading thread: one text at a time, small ones first, and nothing is read after its caller has ended."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from ragbandit.shared.reading import thread as reading_thread
+from ragbandit.shared.reading.thread import ReadingThread, UnendedReading
+
+
+def test_small_texts_pass_large_ones_until_these_have_waited():
+    """A smaller text goes first, but a large one waits for no more than its own size."""
+    order, gate = [], threading.Event()
+
+    async def run():
+        thread = ReadingThread()
+        first = asyncio.ensure_future(thread.read(50, gate.wait, 10))
+        await asyncio.sleep(0.05)
+        sizes = [400, 100, 100, 100, 100, 100]
+        reads = []
+        for number, size in enumerate(sizes):
+            reads.append(asyncio.ensure_future(thread.read(size, order.append, (size, number))))
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, *reads)
+        later = [thread.read(400, order.append, "large"), *(thread.read(100, order.append, n) for n in range(2))]
+        await asyncio.gather(*later)
+
+    asyncio.run(run())
+    assert order[:6] == [(100, 1), (100, 2), (100, 3), (100, 4), (100, 5), (400, 0)]
+
+
+def test_a_text_of_one_size_keeps_its_turn():
+    """If small texts follow each other, a large text waits only for as many bytes as its own."""
+    order = []
+
+    async def run():
+        thread, begun = ReadingThread(), threading.Event()
+        held = asyncio.ensure_future(thread.read(1, begun.wait, 10))
+        await asyncio.sleep(0.05)
+        large = asyncio.ensure_future(thread.read(350, order.append, "large"))
+        await asyncio.sleep(0)
+
+        def small(number):
+            order.append(number)
+            time.sleep(0.02)
+
+        async def one_after_another():
+            await asyncio.gather(*(thread.read(100, small, number) for number in range(2)))
+            for number in range(2, 10):
+                await thread.read(100, small, number)
+
+        following = asyncio.ensure_future(one_after_another())
+        await asyncio.sleep(0)
+        begun.set()
+        await asyncio.gather(held, large, following)
+
+    asyncio.run(run())
+    assert order.index("large") <= 4
+
+
+def test_a_cancelled_caller_ends_after_its_text():
+    """A reader never changes what its caller has after the caller has ended; a text that waits is not read."""
+    done = []
+
+    async def run():
+        thread = ReadingThread()
+
+        def slow():
+            time.sleep(0.2)
+            done.append("slow")
+
+        running = asyncio.ensure_future(thread.read(1, slow))
+        await asyncio.sleep(0.05)
+        waiting = asyncio.ensure_future(thread.read(1, done.append, "waiting"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert done == []
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert done == ["slow"]
+        await thread.read(1, done.append, "next")
+
+    asyncio.run(run())
+    assert done == ["slow", "next"]
+
+
+def test_errors_reach_the_caller():
+    """An error of a reader is raised to its caller, and the next text is read."""
+
+    async def run():
+        thread = ReadingThread()
+        with pytest.raises(ValueError, match="x"):
+            await thread.read(1, int, "x")
+        assert await thread.read(1, int, "7") == 7
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_does_not_end_holds_nobody(monkeypatch):
+    """After GUARD_S its caller gets an error, and the texts that wait are read by another thread."""
+    monkeypatch.setattr(reading_thread, "GUARD_S", 0.2)
+    release = threading.Event()
+
+    async def run():
+        thread = ReadingThread()
+        stuck = asyncio.ensure_future(thread.read(1, release.wait, 20))
+        await asyncio.sleep(0.05)
+        following = asyncio.ensure_future(thread.read(2, int, "7"))
+        with pytest.raises(UnendedReading):
+            await stuck
+        assert await following == 7
+        release.set()
+        assert await thread.read(1, int, "8") == 8
+
+    asyncio.run(run())

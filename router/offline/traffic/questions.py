@@ -125,10 +125,7 @@ class QuestionLog:
             is_there = all(plain_name(name) in known for name in self.columns.values())
             return {"name": "a table", "missing": "an empty question"} if is_there else {}
         for form, names in product(FORMS["forms"], parts):
-            has = [
-                any(re.fullmatch(mark, name) for name in names) for mark in (form.get("never", "(?!)"), *form["marks"])
-            ]
-            if not has[0] and all(has[1:]):
+            if not _has(form.get("never", "(?!)"), names) and all(_has(mark, names) for mark in form["marks"]):
                 originals = {plain_name(str(key)): str(key) for key in entry}
                 for name, columns in form.get("fields", {}).items():
                     held = filter(None, (originals.get(plain_name(column)) for column in columns.split()))
@@ -165,6 +162,13 @@ class QuestionLog:
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
         return dict(clean(plain_tree(row))[0])
+
+
+def _has(mark: str, names: Record) -> bool:
+    """True if a name matches the regular expression."""
+    if mark.isalnum():
+        return mark in names
+    return any(map(re.compile(mark).fullmatch, names))
 
 
 def _summed(inner: Record, *, root: Record) -> dict[str, Any]:

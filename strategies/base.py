@@ -91,6 +91,8 @@ class Request:
     chat: Mapping[str, Json] | None = None
     #: whether the caller chose the name of the limit in `chat`; otherwise the generator may rename its max_tokens
     is_limit_named: bool = True
+    #: parameters of `chat` that the server is known not to support; they are not sent
+    unsupported: frozenset[str] = frozenset()
     #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls

@@ -16,7 +16,7 @@ from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.model_servers.failures import failure_of, link_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
@@ -77,6 +77,9 @@ def join(
         reason = "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
         return ClosedDecision(decision_id=key, state="closed", reason=reason)
     usable, outcome = rule.usable(joined), joined.outcome
+    failure = None if outcome is None else failure_of(outcome.made_by)
+    if failure is not None and failure.is_unable:  # it shows nothing about the quality of its answers
+        return ClosedDecision(decision_id=key, state="closed", reason="the arm was unable to answer such a request")
     if not usable:
         if outcome is None and any(item.value is not None for item in joined.feedback):
             return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")

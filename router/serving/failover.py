@@ -1,4 +1,8 @@
-"""Failover: when an arm fails before its first content, the next arm answers the question.
+"""Failover: when an arm fails before its first content, or is unable to answer, the next arm answers the question.
+
+An arm is unable if its server refuses what another model may take (`Failure.inability`): a prompt that is too long for
+it, a parameter or a form that it lacks. The policy chose the arm, so at most one other arm that may be able is asked. A
+request that is wrong for every arm, or that names its arm, keeps its error.
 
 One transaction stores the failed outcome and a second decision, which the outcome names in `made_by.successor`. The arm
 of the second decision is forced: it is not drawn, and the policy learns nothing from it. The decision waits in the
@@ -9,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ragbandit.router.config.settings import BudgetSettings
+from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
 from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
-from ragbandit.shared.model_servers.failures import FAILOVER, failure_of, link_of
+from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
 
 #: seconds of the budget that must be left to ask another arm
@@ -49,10 +53,16 @@ def other_arms(
     return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -value_of.get(arm, lowest))
 
 
-def may_hand_over(outcome: Outcome) -> bool:
-    """Whether another arm may be asked after this outcome: not if the request was refused, as it would be again."""
+def may_hand_over(decision: Decision, outcome: Outcome) -> bool:
+    """Whether another arm may be asked after this outcome: not if the request was refused, as it would be again. After
+    an arm that was unable to answer, only one other arm is asked.
+    """
     failure = failure_of(outcome.made_by)
-    return outcome.status == "failed" and failure is not None and failure.kind != "refused"
+    if outcome.status != "failed" or failure is None:
+        return False
+    if failure.is_unable:
+        return link_of(decision.query.request).get("reason") != UNABLE
+    return failure.kind != "refused"
 
 
 def next_decision(
@@ -64,13 +74,21 @@ def next_decision(
     chat: Mapping[str, Json],
     limits: BudgetSettings,
     passing: Mapping[ArmName, Ability],
+    worker_arms: Mapping[str, Mapping[str, Json]],
     secret: bytes,
 ) -> Decision | None:
-    """The decision that replaces a failed one; None if no time, money or arm is left. unhealthy: arms to try last."""
+    """The decision that replaces a failed one; None if no time, money or arm is left.
+
+    unhealthy: arms to try last. worker_arms: arms that workers run -> their params
+    """
     budget = _budget_left(capped(decision.query.budget, limits=limits), outcome=outcome)
-    ordered = sorted(arms, key=lambda arm: arm in unhealthy)
     failure = failure_of(outcome.made_by)
-    if budget is None or not ordered or failure is None:
+    if budget is None or failure is None:
+        return None
+    if failure.is_unable:
+        arms = _able_arms(arms, failed=decision.arm, failure=failure, passing=passing, worker_arms=worker_arms)
+    ordered = sorted(arms, key=lambda arm: arm in unhealthy)
+    if not ordered:
         return None
     arm, query = ordered[0], decision.query
     link = link_of(query.request)
@@ -79,7 +97,7 @@ def next_decision(
         "first": link.get("first", decision.id),
         "attempt": link.get("attempt", 1) + 1,
         "arm": decision.arm,
-        "reason": failure.kind,
+        "reason": failure.reason,
         "left": list(ordered[1:]),
     }
     request = {**query.request, FAILOVER: link}
@@ -96,6 +114,31 @@ def next_decision(
         fault=None,
         made_at=outcome.made_at,
     )
+
+
+def _able_arms(
+    arms: Sequence[ArmName],
+    *,
+    failed: ArmName,
+    failure: Failure,
+    passing: Mapping[ArmName, Ability],
+    worker_arms: Mapping[str, Mapping[str, Json]],
+) -> list[ArmName]:
+    """The arms that may do what the failed arm was unable to do: not those with its generator. If the prompt was too
+    long, not those whose context is as short, and arms with a known context come first.
+    """
+
+    def generator_of(arm: ArmName) -> object:
+        params = worker_arms.get(arm, {})
+        return arm if params.get("class") == "http" else params.get("generator", DEFAULT)
+
+    others = [arm for arm in arms if generator_of(arm) != generator_of(failed)]
+    if failure.inability != "context":
+        return others
+    windows = {arm: passing[arm][1] if arm in passing else None for arm in (*others, failed)}
+    least = failure.most_tokens or windows[failed] or 0
+    able = [arm for arm in others if (windows[arm] or least + 1) > least]
+    return sorted(able, key=lambda arm: windows[arm] is None)
 
 
 def _budget_left(budget: Budget, *, outcome: Outcome) -> Budget | None:

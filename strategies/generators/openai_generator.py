@@ -11,6 +11,7 @@ from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of, refused_thoughts, unread
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
+from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, fewer_fields
 from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.model_servers.openai_client import (
@@ -18,7 +19,6 @@ from ragbandit.shared.model_servers.openai_client import (
     cause_of,
     connect,
     costs_nothing,
-    is_too_long,
     reply_pieces,
 )
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
@@ -139,6 +139,8 @@ class OpenAiGenerator(Generator):
         clock = asyncio.get_running_loop().time
         began = clock()
         fields, reply.ignored = self._fields(reply.request)
+        known = [name for name in fields if name in reply.request.unsupported]
+        fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
         has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
         while True:
             reply.attempts += 1
@@ -156,14 +158,9 @@ class OpenAiGenerator(Generator):
                             return
                 return
             except Exception as error:
-                bare = None if reply.values or reply.is_bare else refused_thoughts(fields, error=error)
-                if bare is not None:  # most often, another model had made them
-                    log.log(
-                        logging.DEBUG if self._has_refused else logging.WARNING,
-                        "%s is asked without the thoughts of earlier turns",
-                        self.name,
-                    )
-                    fields, reply.is_bare, self._has_refused = bare, True, True
+                again = None if reply.values else self._acceptable(fields, error=error, reply=reply)
+                if again is not None:
+                    fields = again
                     continue
                 pause = self._pause(error, reply=reply, silence=silence)
                 if pause is None:
@@ -172,6 +169,23 @@ class OpenAiGenerator(Generator):
             reply.was_sent = False
             await asyncio.sleep(pause)
             reply.was_sent = True
+
+    def _acceptable(
+        self, fields: Mapping[str, Any], *, error: Exception, reply: "PartialReply"
+    ) -> dict[str, Any] | None:
+        """The request without what this error refuses, for another attempt; None if the error is final."""
+        fewer = fewer_fields(fields, error=error) if reply.repeats < MOST_REPEATS else None
+        if fewer is not None:
+            reply.repeats += 1
+            reply.ignored.append(fewer.field)
+            reply.unsupported += [fewer.field] * fewer.is_unsupported
+            return fewer.body
+        bare = None if reply.is_bare else refused_thoughts(fields, error=error)
+        if bare is not None:  # most often, another model had made them
+            level = logging.DEBUG if self._has_refused else logging.WARNING
+            log.log(level, "%s is asked without the thoughts of earlier turns", self.name)
+            reply.is_bare = self._has_refused = True
+        return bare
 
     def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
         """Returns (body of the request, fields of the chat that it lacks)."""
@@ -239,7 +253,7 @@ class OpenAiGenerator(Generator):
     def _details(self, reply: "PartialReply") -> dict[str, Any]:
         if reply.request.chat is not None:
             ignored = reply.ignored + ["thoughts"] * reply.is_bare
-            names = {"omitted": sorted(reply.omitted), "ignored": ignored}
+            names = {"omitted": sorted(reply.omitted), "ignored": ignored, "unsupported": reply.unsupported}
             more = {name: value for name, value in {**reply.more, **names}.items() if value}
             return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
         tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
@@ -266,6 +280,8 @@ class OpenAiGenerator(Generator):
     def _failure(self, error: Exception, *, request: Request) -> tuple[Failure, bool]:
         """Returns (failure, whether the caller's chat is at fault)."""
         failure, body = failure_of_error(error), getattr(error, "body", None)
+        if failure.inability == "model" and has_own_code(failure, body=body) and not names_object(request.chat or {}):
+            return replace(failure, kind="denied", gone="named"), False
         if failure.status not in ABSENT:
             return failure, request.chat is not None and failure.kind == "refused"
         if names_object(request.chat or {}):  # another arm may have what is named, so the kind stays "denied"
@@ -292,7 +308,7 @@ class OpenAiGenerator(Generator):
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:
         if isinstance(error, BrokenReply):
             return error.remedy
-        if is_too_long(error, failure=failure):
+        if failure.inability == "context":
             return "set generator.context_tokens to the server's limit, or less"
         if failure.kind in ("unreachable", "broken"):
             return "start the server, or correct generator.openai.base_url"
@@ -342,6 +358,8 @@ class PartialReply(ModelReply):
         self._has_reader = request.sink is not None or request.delta_sink is not None
         self.was_sent = False
         self.ignored: list[str] = []  #: fields of the chat that the server did not get
+        #: number of repeats with fewer fields, and the fields that the server does not support
+        self.repeats, self.unsupported = 0, list[str]()
         self.is_bare = False  #: True if the thoughts of earlier turns were left out
         #: attempts: number of requests sent. parts: number of values with text
         self.attempts = self.parts = 0

@@ -51,7 +51,12 @@ CAPS = {
 }
 #: modules whose functions of one text are called with the worst texts of all patterns
 READERS = (
-    *("shared.model_servers.failures", "shared.model_servers.outbound", "shared.model_servers.model_replies"),
+    *(
+        "shared.model_servers.failures",
+        "shared.model_servers.refusals",
+        "shared.model_servers.outbound",
+        "shared.model_servers.model_replies",
+    ),
     *("shared.texts.redaction", "shared.texts.text_forms", "shared.texts.formats"),
     *("router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
 )

@@ -181,7 +181,7 @@ class AnswerJob:
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
     def hands_over(self, outcome: Outcome) -> bool:
-        return bool(self._others) and not self.has_content and may_hand_over(outcome)
+        return bool(self._others) and not self.has_content and may_hand_over(self.decision, outcome)
 
     def finish(self, outcome: Outcome) -> ActiveRun | None:
         """Store the Outcome; blocks. Returns the next run if another arm takes over in this process."""
@@ -221,6 +221,7 @@ class AnswerJob:
             chat=self.run.chat,
             limits=settings.budget,
             passing=self.context.passing,
+            worker_arms=self.context.worker_arms,
             secret=secret,
         )
 

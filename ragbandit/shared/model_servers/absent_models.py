@@ -1,14 +1,15 @@
-"""Replies with status 404 or 410: does the server lack the model, or something that the caller named?"""
+"""Replies with status 404 or 410, or with a code about models: does the server lack the model, or something that the
+caller named?
+"""
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.failures import Failure, GoneSign, server_message
+from ragbandit.shared.model_servers.refusals import MODEL_CODES
 
 ABSENT: Final = (404, 410)
-#: codes of servers for a model that they do not have
-_CODES: Final = frozenset({"model_not_found", "model_not_available", "DeploymentNotFound"})
 #: words of servers that do not know a model. Endpoints "that support" something depend on the request
 _WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IGNORECASE)
 #: fields of a request whose value is an id, an address or a name of something outside the request
@@ -26,12 +27,12 @@ _TYPED: Final = frozenset({"type", "function", "role", "messages"})
 def has_own_code(failure: Failure, *, body: object) -> bool:
     """Whether the server's own code says that it lacks the model. body: parsed if it is JSON."""
     is_anthropic = failure.code == "not_found_error" and server_message(body).startswith("model:")
-    return failure.code in _CODES or is_anthropic
+    return failure.code in MODEL_CODES or is_anthropic
 
 
 def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
-    """Sign of a reply that the server no longer has the model; None for no sign, or another status than ABSENT."""
-    if failure.status not in ABSENT:
+    """Sign of a reply that the server no longer has the model; None for no sign. Other statuses need the own code."""
+    if failure.status not in ABSENT and failure.code not in MODEL_CODES:
         return None
     if failure.status == 410 or has_own_code(failure, body=body):
         return "named"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.event_reader import reply_budget
-from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, words_of
+from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, thoughts_of, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.budget import ReadBudget
 
@@ -27,6 +27,8 @@ THINKING: Final = ("thinking", "redacted_thinking")
 #: finish reason of a chat completion -> stop reason of Messages
 _STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _REASONS: Final = {*_STOPS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}
+#: field of a choice with the vendor's own finish reason; OpenRouter has the same name for it
+NATIVE: Final = "native_finish_reason"
 #: type of a block whose text is shown while it comes -> field of a chat's answer
 _SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
 #: further fields of a reply, which come at its end
@@ -72,6 +74,7 @@ class ChatChunks:
             delta = object_in(value, "delta")
             choice = {name: delta.get(name, value.get(name)) for name in ("stop_reason", "stop_sequence", *DETAILS)}
             choice |= {"index": 0, "delta": {}, "finish_reason": delta.get("stop_reason")}
+            choice[NATIVE] = delta.get("stop_reason")
             yield {"choices": [choice], "usage": value.get("usage")}
         elif kind == "error" and (error := object_in(value, "error")):
             yield {"error": {**error, "code": STATUSES.get(str(error.get("type")), 500)}}
@@ -157,8 +160,7 @@ def whole_blocks(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]:
     """The blocks of an answer in the form of a chat. message: its fields except the text."""
     content, shown = list[dict[str, Any]](), 0
-    thoughts = words_of(message.get("reasoning_content") or message.get("reasoning"))
-    blocks = whole_blocks(message)
+    thoughts, blocks = thoughts_of(message), whole_blocks(message)
     if thoughts and not any(block.get("type") in THINKING for block in blocks):
         content.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     for block in blocks:
@@ -178,6 +180,8 @@ def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]
 def stop_of(choice: Mapping[str, Any], *, finish: str) -> tuple[str, str | None]:
     """Returns (stop reason, stop sequence). choice: further fields of the server's choice. finish: finish reason."""
     matched = next((name for name in map(choice.get, ("stop_reason", "matched_stop")) if isinstance(name, str)), None)
-    if matched in _REASONS:
+    if matched == "end_turn" and finish == "tool_calls":  # imitations of Messages end the turn with a call
+        return "tool_use", None
+    if matched in _REASONS or (matched is not None and matched == choice.get(NATIVE)):
         return matched, choice.get("stop_sequence")
     return ("stop_sequence", matched) if finish == "stop" and matched else (_STOPS.get(finish, "end_turn"), None)

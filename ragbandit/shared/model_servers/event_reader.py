@@ -25,14 +25,21 @@ _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another 
 class BrokenReply(Exception):
     """The reply is broken, incomplete, or an error with status 200.
 
-    status_code: HTTP status inside that error. is_cut: whether a document broke off, so the model has probably written
+    status_code: HTTP status inside that error. body: the value with that error. is_cut: whether a document broke off,
+    so the model has probably written
     """
 
     def __init__(
-        self, message: str, *, remedy: str | None = None, status_code: int | None = None, is_cut: bool = False
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        status_code: int | None = None,
+        body: object = None,
+        is_cut: bool = False,
     ) -> None:
         super().__init__(message)
-        self.remedy, self.status_code, self.is_cut = remedy, status_code, is_cut
+        self.remedy, self.status_code, self.body, self.is_cut = remedy, status_code, body, is_cut
 
 
 class ReplyTooLarge(BrokenReply):

@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.outbound import retry_after_s
+from ragbandit.shared.model_servers.refusals import CONTEXT_CODES, Inability, read_refusal
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.
 #: limited: status 429. failed: status 5xx. denied: the arm's key, model or address is wrong. refused: the request is
-#: wrong, and no other arm is asked
+#: wrong, or the arm is unable to answer it (see `Failure.inability`)
 FailureKind = Literal["unreachable", "broken", "timeout", "limited", "failed", "unreadable", "denied", "refused"]
 #: sign that a server no longer has the model. named: status 410, the server's own code, or words with the model's name.
 #: words: only words about some model, which may repeat what a caller wrote
@@ -23,8 +24,12 @@ FAILURE: Final = "failure"
 SUCCESSOR: Final = "successor"
 #: key in a query's `request`. The value is False if the caller wants no other arm after a failure. In a decision that
 #: replaces a failed one, the value is {"first": id of the drawn decision, "attempt": number of this attempt, from 2,
-#: "arm": the failed arm, "reason": why it failed, "left": arms that may still be asked}
+#: "arm": the failed arm, "reason": its `Failure.reason`, "left": arms that may still be asked}
 FAILOVER: Final = "failover"
+#: reason of a failover because the first arm was unable to answer this request
+UNABLE: Final = "unable"
+#: statuses of servers that are overloaded, or still load their model
+_OVERLOADED: Final = (498, 503, 529)
 #: maximum number of characters of a server's message that are read
 _LONGEST: Final = 1000
 #: maximum number of levels of a body, and of items of a list, in which a message is searched
@@ -44,6 +49,12 @@ _KINDS: Final[Mapping[int, FailureKind]] = {
     429: "limited",
     # 424: the model failed (TGI, Bedrock). 425: too early. 498: no capacity (Groq). 499: a proxy gave up.
     **dict.fromkeys((424, 425, 498, 499), "failed"),
+}
+#: code or type of an error in a reply with status 200 -> the status that it stands for
+_STATUSES: Final = {
+    **dict.fromkeys(("overloaded_error", "overloaded", "server_overloaded"), 529),
+    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded"), 429),
+    **dict.fromkeys(("invalid_request_error", *CONTEXT_CODES), 400),
 }
 #: names of errors of httpx and aiohttp about a connection that cannot be made
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectTimeout", "ClientConnectorError", "ConnectionTimeoutError"})
@@ -79,6 +90,26 @@ class Failure:
     #: parameter of the request that the server names
     param: str | None = None
     gone: GoneSign | None = None
+    #: why the arm is unable to answer a refused request; None if the request is wrong for every arm
+    inability: Inability | None = None
+    #: tokens of the prompt, and most tokens that the model takes ("context") or writes ("limit"); None if unknown
+    tokens: int | None = None
+    most_tokens: int | None = None
+
+    @property
+    def is_unable(self) -> bool:
+        """Whether the arm cannot answer this request, and another arm may."""
+        return self.kind == "refused" and self.inability is not None
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the server has too much to do, so that the same request may succeed later."""
+        return self.kind == "failed" and (self.status in _OVERLOADED or "overload" in (self.code or "").lower())
+
+    @property
+    def reason(self) -> str:
+        """Why another arm is asked: UNABLE, or the kind."""
+        return UNABLE if self.is_unable else self.kind
 
     @property
     def has_no_quota(self) -> bool:
@@ -144,7 +175,16 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     code = _code(body)
     if status == 429 and code in _NO_QUOTA:
         kind, after_s = "denied", 0.0
-    return Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
+    failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
+    if kind != "refused":
+        return failure
+    refusal = read_refusal(status, code=code, message=server_message(body))
+    return replace(failure, inability=refusal.inability, tokens=refusal.tokens, most_tokens=refusal.most_tokens)
+
+
+def status_of_names(*names: object) -> int | None:
+    """The status that the code or the type of an error stands for; None if neither is known."""
+    return next((_STATUSES[name] for name in names if isinstance(name, str) and name in _STATUSES), None)
 
 
 def failure_of_error(error: Exception) -> Failure:
@@ -201,8 +241,18 @@ def _error_of(body: object) -> Mapping[str, Any]:
 
 
 def _param(body: object) -> str | None:
-    param = _error_of(body).get("param")
+    error = _error_of(body)
+    param = error.get("param") or _place(error.get("detail") or error.get("message"))
     return param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+
+
+def _place(detail: object) -> str:
+    """The place of the first error in FastAPI's form, a list of {"loc": ["body", name, ...]}; "" without one."""
+    detail = detail.get("detail") if isinstance(detail, Mapping) else detail
+    first = detail[0] if isinstance(detail, list) and detail else None
+    place = first.get("loc") if isinstance(first, Mapping) else None
+    parts = place[: _DEEPEST + 1] if isinstance(place, list) else []
+    return ".".join(str(part) for part in parts if part != "body")
 
 
 def _code(body: object) -> str | None:

@@ -17,6 +17,8 @@ BLOCKS: Final = "thinking_blocks"
 LARGE: Final = (*MEDIA, BLOCKS)
 #: fields of an object with its text
 TEXTS: Final = ("text", "content", "value", "summary", "parts")
+#: fields of a message with thoughts: DeepSeek and vLLM, Groq and OpenRouter, Copilot, OpenRouter's list of details
+_THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_text", "reasoning_details")
 #: maximum number of levels of nesting in an unknown field. Deeper values become null
 _MAX_DEPTH: Final = 50
 
@@ -175,6 +177,11 @@ def thoughts_first(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """Split a delta. Returns (fields that come before the text, fields after it)."""
     thoughts = {name: value for name, value in delta.items() if name.startswith(("reasoning", "thinking"))}
     return thoughts, {name: value for name, value in delta.items() if name not in thoughts}
+
+
+def thoughts_of(fields: Mapping[str, Any]) -> str:
+    """The model's thoughts in a message or a delta as text, in the first field of _THOUGHTS that has words."""
+    return next(filter(None, (words_of(fields.get(name)) for name in _THOUGHTS)), "")
 
 
 def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:

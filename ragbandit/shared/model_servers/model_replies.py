@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
-from ragbandit.shared.model_servers.failures import NO_ERROR, server_message
+from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.message_parts import (
     CALL_TEXTS,
     LARGE,
@@ -101,9 +101,11 @@ def raise_error(part: Mapping[str, Any]) -> None:
     sent = error.values() if isinstance(error, dict) else [error]
     if all(str(one or "").lower() in NO_ERROR for one in sent):
         return
-    code = count_of(next((entry.get("code") or entry.get("status") for entry in listed(error)), None))
+    entry = next(iter(listed(error)), {})
+    code = count_of(entry.get("code") or entry.get("status"))
+    status = code if code in range(400, 600) else status_of_names(entry.get("code"), entry.get("type"))
     message = server_message(error) or json.dumps(error, ensure_ascii=False)
-    raise BrokenReply(message, status_code=code if code in range(400, 600) else None)
+    raise BrokenReply(message, status_code=status, body={"error": entry})
 
 
 def _older_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | None:

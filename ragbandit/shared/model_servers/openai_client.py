@@ -6,7 +6,6 @@ import functools
 import io
 import json
 import os
-import re
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
-from ragbandit.shared.model_servers.failures import Failure, failure_of_error, server_message
+from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.reading.budget import ReadBudget
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
@@ -337,17 +336,6 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(0.1):
             async for _ in chunks:
                 await _turn()
-
-
-def is_too_long(error: Exception, *, failure: Failure) -> bool:
-    """Whether the prompt and its answer exceed the model's context. failure: `failure_of_error(error)`."""
-    if failure.status != 400:
-        return False
-    # OpenAI and llama.cpp send one of these codes. Other servers only write a message.
-    has_code = failure.code in ("context_length_exceeded", "exceed_context_size_error")
-    return (
-        has_code or re.search(r"context (length|size|window)|prompt is too long", str(error), re.IGNORECASE) is not None
-    )
 
 
 def costs_nothing(error: Exception) -> bool:

@@ -19,8 +19,13 @@ _PATHS: Final = re.compile(
     r"(/v\d|/api|/anthropic)*/(messages|complete|(?P<shared>models|files|skills|organizations))(/.*)?", re.DOTALL
 )
 _TYPES: Final = {status: kind for kind, status in STATUSES.items()} | {503: "overloaded_error"}
+#: code of an error in OpenAI's form -> type of Anthropic, whatever the status is
+_KINDS: Final = {
+    **dict.fromkeys(("upstream_overloaded", "overloaded"), "overloaded_error"),
+    **dict.fromkeys(("upstream_timeout", "answer_timeout"), "timeout_error"),
+}
 VERSION: Final = "anthropic-version"
-_STATUSES: Final = (400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 504)
+_STATUSES: Final = (400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 504, 529)
 ERRORS: Final[dict[int | str, dict[str, Any]]] = {key: an_object("Error in Anthropic's shape.") for key in _STATUSES}
 
 
@@ -34,13 +39,15 @@ def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapp
     """The reply to an error on a path of Anthropic. It asks clients not to repeat a request that failed with 500."""
     status, body = as_openai_error(status, error)
     retry = {"x-should-retry": "false"} if status == 500 else {}
+    status = 529 if body["error"]["code"] == "upstream_overloaded" else status  # the status that Anthropic has for it
     event = error_event(body["error"], status=status)
     return JsonReply({**event, "request_id": scope.get(SCOPE_ID)}, status, {**retry, **(headers or {})})
 
 
 def error_event(error: Mapping[str, Any], *, status: int = 0) -> dict[str, Any]:
     """An error in OpenAI's form as an error of Anthropic. status: HTTP status; 0 if the reply has begun."""
-    kind = _TYPES.get(status) or ("api_error" if error["type"] == "server_error" else error["type"])
+    kind = _KINDS.get(error["code"] or "") or _TYPES.get(status)
+    kind = kind or ("api_error" if error["type"] == "server_error" else error["type"])
     param, message = error["param"], error["message"]
     message = f"{param}: {message}" if param and param not in message else message
     return {"type": "error", "error": {"type": kind, "message": message}}

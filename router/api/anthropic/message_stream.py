@@ -10,7 +10,7 @@ from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
 from ragbandit.shared.model_servers.anthropic_replies import DETAILS, call_block, content_of, stop_of, whole_blocks
-from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.model_servers.message_parts import listed, thoughts_of, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
@@ -76,7 +76,7 @@ class MessageStream:
         if isinstance(event, TextPiece):
             return self._flow(event.text)
         delta, blocks = event.delta, whole_blocks(event.delta)
-        thoughts = words_of(delta.get("reasoning_content") or delta.get("reasoning"))
+        thoughts = thoughts_of(delta)
         if self._kind != "thinking" and any(block.get("thinking") for block in blocks):
             thoughts = ""  # a whole reply has them in its blocks, too
         self._pending += blocks

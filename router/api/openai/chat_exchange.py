@@ -138,10 +138,12 @@ class ChatExchange:
             scope = {**scope, "path": ""}
         reply = refusal(error, scope=scope)
         reply.headers.update(headers(decision))
+        may_repeat = error.status == 429
         if isinstance(error, errors.ServerFault):
-            reply.status_code = error.status  # a 422 of the model's server, which `refusal` has changed to 400
-        # After a 429 the client may repeat the request when Retry-After is over, unless its quota is used up.
-        if error.status != 429 or (isinstance(error, errors.ServerFault) and error.has_no_quota):
+            may_repeat = error.may_repeat
+            if error.status == 422:
+                reply.status_code = 422  # `refusal` has changed it to 400
+        if not may_repeat:
             reply.headers["x-should-retry"] = "false"
         return reply
 

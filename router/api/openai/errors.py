@@ -11,9 +11,11 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
+from ragbandit.router.serving.deciding.steps.needs import TOKENS, ContextExceeded
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of
+from ragbandit.shared.model_servers.refusals import too_long_in_words
 from ragbandit.shared.types import (
     CANCELLED,
     Decision,
@@ -65,15 +67,22 @@ class Cancelled(Conflict, code="CANCELLED"):
 
 
 class ServerFault(RagBanditError):
-    """A model's server failed, or refused the request. Status and code depend on the kind of failure."""
+    """A model's server failed, or refused the request. Status and code depend on the failure.
+
+    may_repeat: whether the client may send the request again after Retry-After
+    """
 
     def __init__(self, message: str, *, failure: Failure, remedy: str | None) -> None:
         super().__init__(message, field=failure.param, remedy=remedy)
         self.status, code = _FAULTS.get(failure.kind, (502, "UPSTREAM_ERROR"))
         if failure.kind == "refused" or failure.has_no_quota:
             self.status, code = failure.status or 400, failure.code or code
-        self.code, self.has_no_quota = code, failure.has_no_quota
-        self.retry_after_s = (failure.retry_after_s or 1.0) if failure.kind == "limited" else failure.retry_after_s
+        if failure.inability == "context":
+            self.status, code, self.field = 400, ContextExceeded.code, failure.param or "messages"
+        if failure.is_overload:
+            self.status, code = 503, "UPSTREAM_OVERLOADED"
+        self.code, self.may_repeat = code, failure.kind == "limited" or failure.is_overload
+        self.retry_after_s = failure.retry_after_s or (1.0 if self.may_repeat else None)
 
 
 #: kind of a failure of a model's server -> (status, code) of the reply; all other kinds are a 502
@@ -98,9 +107,14 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
         return Cancelled("the answer was cancelled", remedy="ask the question again")
     if failure is not None and failure.kind == "refused":
         message = f"the model of {arm} refuses the request: {outcome.error}"
+        if failure.inability == "context":
+            tokens: Any = failure.tokens or decision.query.request.get(TOKENS)
+            message = f"{too_long_in_words(tokens=tokens, most=failure.most_tokens)}: {message}"
         return ServerFault(message, failure=failure, remedy=None)
     message = f"{arm} failed: {outcome.error or outcome.stop_reason}"
-    if outcome.stop_reason in ("request_refused", "question_too_long"):
+    if outcome.stop_reason == "question_too_long":
+        return ContextExceeded(f"{too_long_in_words(tokens=None, most=None)}: {message}", field="messages")
+    if outcome.stop_reason == "request_refused":
         return InvalidInput(message)
     if failure is None:
         return ArmFailed(message, remedy=remedy)

@@ -6,7 +6,7 @@ from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies, responses
 from ragbandit.router.api.openai.items import CALL
 from ragbandit.router.api.openai.replies import DONE
-from ragbandit.shared.model_servers.message_parts import reasoning_in
+from ragbandit.shared.model_servers.message_parts import reasoning_in, thoughts_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 
@@ -37,7 +37,7 @@ class ResponseStream:
             return []
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
-        thoughts, refusal = responses.reasoning_of(event.delta), event.delta.get("refusal")
+        thoughts, refusal = thoughts_of(event.delta), event.delta.get("refusal")
         events = self._begin_reasoning(event.delta)
         if thoughts:
             events += self._text_delta("reasoning_text", thoughts)

@@ -10,7 +10,7 @@ from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, 
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
-from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed, reasoning_in
+from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed, reasoning_in, thoughts_of
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
@@ -156,7 +156,7 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
     items = []
     fields = reasoning_in(passed)
     if fields:
-        text = reasoning_of(fields)
+        text = thoughts_of(fields)
         item = reasoning_item(decision) | {"status": "completed"}
         item["content"] = [item_part("reasoning_text", text)] if text else []
         opaque = {name: value for name, value in fields.items() if name not in ("reasoning_content", "reasoning")}
@@ -177,11 +177,6 @@ def _image_item(decision: Decision, image: Mapping[str, Any], *, place: int) -> 
     fields = {"output_format": head.rpartition("/")[2], "result": data} if comma else {"result": url}
     key = f"ig_{_item_key(decision)}_{place}"
     return (fields if url else dict(image)) | {"type": "image_generation_call", "id": key, "status": "completed"}
-
-
-def reasoning_of(fields: Mapping[str, Any]) -> str:
-    """The model's reasoning in a message or a delta; servers call the field `reasoning_content` or `reasoning`."""
-    return str(fields.get("reasoning_content") or fields.get("reasoning") or "")
 
 
 def reasoning_item(decision: Decision) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def test_both_decisions_of_a_failover(world, named):
     worker_arms = world.settings.worker_arms
     others = other_arms(first, chat={}, worker_arms=worker_arms, passing={}, attempts=2)
     parts = {"arms": others, "unhealthy": others[:1], "chat": {}, "secret": b"s"}
-    parts |= {"limits": world.settings.budget, "passing": {}}
+    parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}
     second = next_decision(first, failed, **parts)
     assert (second.arm, second.propensity, second.query.forced) == (others[1], 1.0, True)
     failed = replace(failed, made_by={**failure, "successor": second.id})

@@ -10,7 +10,7 @@ features, or no question at its end.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
@@ -19,6 +19,7 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
+from ragbandit.shared.model_servers.refusals import too_long_in_words
 from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
@@ -54,6 +55,12 @@ _USED: Final = frozenset({"messages", "system", "user", "safety_identifier", "me
 
 class UnmetNeed(InvalidInput):
     code = "UNSUPPORTED_PARAMETER"
+
+
+class ContextExceeded(UnmetNeed):
+    """The prompt is too long: a shorter conversation can be answered."""
+
+    code = "CONTEXT_LENGTH_EXCEEDED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +159,15 @@ def _names(query: Query, key: str) -> set[str]:
 
 
 def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
+    """The error for a request that no arm can answer."""
+    windows = [passing[arm][1] or 0 for arm, lacks in lacking.items() if lacks == [_CONTEXT]]
+    if windows:
+        tokens: Any = query.request.get(TOKENS)
+        message = too_long_in_words(tokens=tokens, most=max(windows))
+        remedy = (
+            "shorten the conversation, name another model, or configure an arm whose generator has more context_tokens"
+        )
+        return ContextExceeded(f"{message}, by the setting context_tokens", field="messages", remedy=remedy)
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:

@@ -270,7 +270,8 @@ def test_an_overloaded_server_is_replaced(tmp_path, models):
             assert {one["model"] for one in replies} == {"ragbandit/gpt"}
             assert {fact["arm"] for fact in facts} == {"claude"}
         refused = asked(service.http, model="arm/claude")
-        assert (refused.status_code, refused.json()["error"]["type"]) == (502, "api_error")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (529, "overloaded_error")
+        assert "x-should-retry" not in refused.headers
         assert "Overloaded" in refused.json()["error"]["message"]
         service.close()
     assert models[0].requests[-1].body["messages"] == QUESTION

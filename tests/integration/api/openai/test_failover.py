@@ -14,15 +14,18 @@ from tests.support.servers.http_service import Service
 HANDED_OVER = (
     *("reset", "reset-in-headers", "reset-after-headers", "reset-after-role", "silence", "silence-after-role"),
     *("500", "502", "503", "504", "408", "429", "429-after", "401", "403", "404", "invalid-json", "empty-body"),
-    *("empty-stream", "role-only", "html", "error-event", "role-then-error"),
+    *("empty-stream", "role-only", "html", "error-event", "role-then-error", "model-gone"),
 )
+#: refusals by which an arm is unable to answer, and another may
+UNABLE = ("too-long", "no-tools", "413")
 #: faults of the request: status and message
-REFUSED = {"400": "bad schema", "422": "bad field", "413": "too large"}
+REFUSED = {"400": "bad schema", "422": "bad field", "wrong": "got 9"}
 #: faults of every arm -> status and message of the reply
 ALL_FAIL = {
     "500": (502, "the model crashed"),
     "502": (502, "502 Bad Gateway"),
-    "503": (502, "no healthy upstream"),
+    "503": (503, "no healthy upstream"),
+    "too-long": (400, "prompt is too long: 9000 tokens > 4 maximum"),
     "429": (429, "slow down"),
     "429-after": (429, "slow down"),
     "silence": (504, "silent"),
@@ -60,7 +63,7 @@ def test_another_arm_answers(gateway):
     """After each fault before the first content the caller gets the other arm's answer, and only that decision's id."""
     client, server, _ = gateway
     doors = itertools.cycle(DOORS)
-    for fault in HANDED_OVER:
+    for fault in (*HANDED_OVER, *UNABLE):
         door, stream = next(doors)
         question = f"fault:{fault} {door} {stream}"
         status, text, key, error, reply = asked(client, question, door=door, stream=stream)
@@ -82,7 +85,7 @@ def test_another_arm_answers(gateway):
 def test_faults_of_the_request_and_of_all_arms(gateway):
     """A wrong request is refused by one arm only, with its status; if all arms fail, the last failure counts."""
     client, server, _ = gateway
-    expected = {f"fault:{name}": (int(name), said, 1) for name, said in REFUSED.items()}
+    expected = {f"fault:{name}": (422 if name == "422" else 400, said, 1) for name, said in REFUSED.items()}
     expected |= {f"always:{name}": (status, said, 2) for name, (status, said) in ALL_FAIL.items()}
     for (fault, (status, message, count)), (door, stream) in zip(
         expected.items(), itertools.cycle(DOORS), strict=False
@@ -92,6 +95,8 @@ def test_faults_of_the_request_and_of_all_arms(gateway):
         assert (fault, got, text) == (fault, 200 if door == "answer" else status, None)
         assert message in error, fault
         assert len(set(server.requests_of(question))) == count, fault
+        if got == 503:
+            assert (reply.headers["retry-after"], "x-should-retry" in reply.headers) == ("1", False)
         if got == 429:
             assert reply.headers["retry-after"] == ("7" if "after" in fault else "1")
             assert "x-should-retry" not in reply.headers
@@ -147,6 +152,39 @@ def test_what_is_booked_and_learned(gateway):
     assert "in place of an arm that failed" in stored["reason"]
     assert 'ragbandit_failovers_total{arm="' in client.get("/metrics").text
     assert service.router.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("fault", UNABLE)
+def test_an_arm_that_was_unable_is_not_punished(gateway, fault):
+    """Nothing is learned from the decision of an arm that was unable to answer, whatever its rating and its label are;
+    an arm that the request names keeps the error.
+    """
+    client, server, service = gateway
+    _, _, _, _, reply = asked(client, f"fault:{fault} unable")
+    facts = reply.json()["ragbandit"]["failover"]
+    assert facts["reason"] == "unable"
+    for judged in ({"rating": 0.0}, {"label": ["Paris"]}):
+        assert client.post("/v1/feedback", json={"decision_id": facts["first"], **judged}).status_code == 202
+    service.router.learn()
+    stored = client.get(f"/v1/decisions/{facts['first']}").json()
+    assert (stored["state"], "unable" in stored["reason"]) == ("closed", True)
+    assert asked(client, f"fault:{fault} named", model="arm/two")[1] is None
+    assert server.requests_of(f"fault:{fault} named") == ["two"]
+
+
+def test_only_one_other_arm_is_asked_after_an_arm_that_was_unable(serve_models):
+    """With three arms and two attempts, two arms that are unable end the question, with the code that clients know."""
+    with FaultyModels() as server:
+        settings = two_models(server.url)
+        settings["generators"]["three"] = generator(server.url, "three")
+        settings["arms"]["three"] = {"class": "model", "generator": "three"}
+        settings["arms"]["same"] = {"class": "model", "generator": "three", "max_tokens": 9}
+        service = serve_models(**settings, server={"failover": 3})
+        status, _, _, _, reply = asked(service.http, "always:too-long three")
+        assert (status, reply.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert len(set(server.requests_of("always:too-long three"))) == 2
+        assert asked(service.http, "always:500 three")[0] == 502
+        assert len(set(server.requests_of("always:500 three"))) == 3
 
 
 def test_a_dead_server_costs_one_question_its_first_attempt(serve_models):

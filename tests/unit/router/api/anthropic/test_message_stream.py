@@ -95,7 +95,7 @@ def message(content, stop="end_turn", **more):
 
 
 @given(
-    CONTENT, st.integers(1, 4), st.sampled_from(["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"])
+    CONTENT, st.integers(1, 4), st.sampled_from(["max_tokens", "stop_sequence", "tool_use", "pause_turn", "compaction"])
 )
 def test_a_reply_of_anthropic_comes_back_whole(content, cut, stop):
     """All blocks of a reply come back in their order, from a whole reply and from events."""

@@ -3,6 +3,10 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
 from ragbandit.shared.model_servers.anthropic_requests import CONVERTED, MESSAGES, messages_of, without_thoughts
+from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Kind
+from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.message_parts import object_in
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
@@ -13,7 +17,8 @@ from ragbandit.strategies.generators.openai_generator import (
     Piece,
     ignored_fields,
     is_streamed,
-    request_fields,
+    request_body,
+    with_options,
 )
 
 _URL: Final = "https://api.anthropic.com"
@@ -31,8 +36,11 @@ class AnthropicGenerator(OpenAiGenerator):
     options_type = AnthropicOptions
     _options: AnthropicOptions
 
-    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
-        chat, options = request.chat or {}, self._options
+    def _kind_of(self, address: str) -> Kind:  # noqa: ARG002 - every such server takes the same
+        return "anthropic"
+
+    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
+        chat, options, fitted = request.chat or {}, self._options, Fitted()
         own = {name: value for name, value in chat.items() if name != MESSAGES}
         ignored = ignored_fields(own, options=options)
         if MESSAGES in chat:
@@ -47,11 +55,13 @@ class AnthropicGenerator(OpenAiGenerator):
             ignored += [name for name in own if name not in read]
             if object_in(own, "response_format").get("type") == "json_object":  # Messages have only schemas
                 ignored.append("response_format")
-            fields = request_fields(request, model=self.name, options=options)
+            fields, fitted = fit_before_messages(request_body(request, options=options), takes=self._takes)
+            fields = with_options(fields, request=request, model=self.name, options=options)
             body = messages_of(fields, max_tokens=options.max_tokens)
+        body = fit_messages(body, takes=self._takes, fitted=fitted)
         body |= {"model": self.name, "stream": is_streamed(request, options=options), **options.fields}
         removed = {name for name, value in options.fields.items() if value is None}
-        return {name: value for name, value in body.items() if name not in removed}, ignored
+        return {name: value for name, value in body.items() if name not in removed}, ignored, fitted
 
     def _pieces(self, fields: Mapping[str, Any], *, reply: PartialReply) -> AsyncIterator[list[Piece]]:
         headers: Any = (reply.request.chat or {}).get(MESSAGES) or {}

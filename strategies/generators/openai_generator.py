@@ -12,6 +12,9 @@ from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of,
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, fewer_fields
+from ragbandit.shared.model_servers.fitting.chats import fit_chat
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
 from ragbandit.shared.model_servers.message_parts import thoughts_first
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.model_servers.openai_client import (
@@ -73,12 +76,16 @@ class OpenAiGenerator(Generator):
         self.context_tokens = context_tokens
         self.capabilities = offered_by(self._options)
         address = base_url_of(self._options)
+        self._takes = takes_of(self._kind_of(address), model=model)
         self._key = checked_key(self._options)
         self._address = shown_address(address or self._options.vendor)
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._server: ModelServer | None = None
         self._closed = self._has_refused = False
         self._free = asyncio.Semaphore(self._options.concurrency)
+
+    def _kind_of(self, address: str) -> Kind:
+        return self._options.kind or kind_of(address)
 
     def count_tokens(self, prompt: Prompt) -> int:
         return counted_tokens(prompt, options=self._options)
@@ -138,7 +145,7 @@ class OpenAiGenerator(Generator):
         """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        fields, reply.ignored = self._fields(reply.request)
+        fields, reply.ignored, reply.fitted = self._fields(reply.request)
         known = [name for name in fields if name in reply.request.unsupported]
         fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
         has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
@@ -187,10 +194,14 @@ class OpenAiGenerator(Generator):
             reply.is_bare = self._has_refused = True
         return bare
 
-    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str]]:
-        """Returns (body of the request, fields of the chat that it lacks)."""
-        ignored = ignored_fields(request.chat or {}, options=self._options)
-        return request_fields(request, model=self.name, options=self._options), ignored
+    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
+        """Returns (body of the request, fields of the chat that it lacks, what was changed to fit the server)."""
+        options, fitted = self._options, Fitted()
+        body = request_body(request, options=options)
+        if options.api == "chat":
+            body, fitted = fit_chat(body, takes=self._takes)
+        ignored = ignored_fields(request.chat or {}, options=options)
+        return with_options(body, request=request, model=self.name, options=options), ignored, fitted
 
     def _pieces(self, fields: Mapping[str, Any], *, reply: "PartialReply") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
@@ -252,10 +263,11 @@ class OpenAiGenerator(Generator):
 
     def _details(self, reply: "PartialReply") -> dict[str, Any]:
         if reply.request.chat is not None:
-            ignored = reply.ignored + ["thoughts"] * reply.is_bare
+            ignored = [*reply.ignored, *sorted(reply.fitted.changed), *["thoughts"] * reply.is_bare]
             names = {"omitted": sorted(reply.omitted), "ignored": ignored, "unsupported": reply.unsupported}
             more = {name: value for name, value in {**reply.more, **names}.items() if value}
-            return {"reply": {"message": reply.message.whole, "finish_reason": reply.finish, **more}}
+            message = reply.fitted.message(reply.message.whole)
+            return {"reply": {"message": message, "finish_reason": reply.finish, **more}}
         tokens = (Token(text=text, logprob=logprob) for text, logprob in reply.tokens)
         return {"logprobs": tuple(tokens)} if "logprobs" in reply.request.want else {}
 
@@ -337,6 +349,7 @@ async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece], *, feed: Text
             await sink(thoughts)
         if feed.has_reader:
             await feed.grow(reply.text_without_prefix(size))
+        delta = reply.fitted.delta(delta)
         if delta and sink is not None:
             await sink(delta)
         if number % _TURN == 0:
@@ -360,6 +373,7 @@ class PartialReply(ModelReply):
         self.ignored: list[str] = []  #: fields of the chat that the server did not get
         #: number of repeats with fewer fields, and the fields that the server does not support
         self.repeats, self.unsupported = 0, list[str]()
+        self.fitted = Fitted()
         self.is_bare = False  #: True if the thoughts of earlier turns were left out
         #: attempts: number of requests sent. parts: number of values with text
         self.attempts = self.parts = 0
@@ -427,8 +441,12 @@ class PartialReply(ModelReply):
             self.has_enough = True
 
 
-def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> dict[str, Any]:
-    body = _body(request, options=options) if request.chat is None else _chat_body(request, options=options)
+def request_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
+    """The body without the fields that the options add."""
+    return _body(request, options=options) if request.chat is None else _chat_body(request, options=options)
+
+
+def with_options(body: dict[str, Any], *, request: Request, model: str, options: OpenAiOptions) -> dict[str, Any]:
     streams = is_streamed(request, options=options)
     body |= {"stream_options": {"include_usage": True}} if streams else {}
     body |= options.fields

@@ -26,6 +26,7 @@ _MODES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
 #: message of a server that refuses thoughts of another model
 _REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
+_MARK: Final = "cache_control"
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
@@ -122,6 +123,8 @@ def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
     if kind == "document" and isinstance(url, str):
         field = "file_data" if url.startswith("data:") else "file_url"
         return {"type": "file", "file": {"filename": title or "document.pdf", field: url}}
+    if kind == "tool_reference":  # what a search for tools has found
+        return {"type": "text", "text": f"Tool: {words_of(block.get('tool_name'))}"}
     if kind == "search_result":
         text = f"{words_of(block.get('source'))}\n{words_of(block.get('content'))}"
     elif kind != "document" or not text:
@@ -191,11 +194,12 @@ def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
     for message in chat["messages"]:
         role = message.get("role")
         if role in ("system", "developer"):
-            system += _content(message)
+            system += _marked(_content(message), mark=message.get(_MARK))
             continue
         content = _content(message)
         if role in ("tool", "function"):
             content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
+        content = _marked(content, mark=message.get(_MARK))
         role = "assistant" if role == "assistant" else "user"
         if content and messages and messages[-1]["role"] == role:
             messages[-1]["content"] += content  # the results of parallel calls must be in one message
@@ -247,7 +251,15 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
         block |= {"title": file["filename"]} if file.get("filename") else {}
     elif kind not in ("text", "refusal", None):
         return part
-    return block | ({"cache_control": part["cache_control"]} if part.get("cache_control") else {})
+    return block | ({_MARK: part[_MARK]} if part.get(_MARK) else {})
+
+
+def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
+    """The blocks of a message with its mark of a cache, if it has one, at the last one that takes a mark."""
+    at = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at].get("type") not in THINKING), None)
+    if not mark or at is None:
+        return blocks
+    return [*blocks[:at], {_MARK: mark, **blocks[at]}, *blocks[at + 1 :]]
 
 
 def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,7 +268,9 @@ def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
         function = object_in(tool, "function")
         fields = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
         schema = function.get("parameters") or _NO_PARAMETERS
-        tools.append({**fields, "input_schema": schema} if function else tool)  # else one that the server runs
+        mark = tool.get(_MARK) or function.get(_MARK)
+        fields |= {"input_schema": schema, **({_MARK: mark} if mark else {})}
+        tools.append(fields if function else tool)  # else one that the server runs
     if isinstance(choice, dict):
         mode = {"type": "tool", "name": object_in(choice, "function").get("name")}
     elif choice in _MODES.values():

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.errors import ConfigError, required_module
+from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.model_replies import MAX_MEDIA
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.plugins import check_values
@@ -37,6 +38,10 @@ class OpenAiOptions:
     #: template, such as gpt-3.5-turbo-instruct and base models in vLLM; instructions, conversation, question and the
     #: given beginning of the answer are then one text, and arms of the class `model` read chats as text, without tools
     api: Literal["chat", "completions"] = "chat"
+    #: kind of the server, which decides how a chat is fitted to it: roles, ids of calls, names and schemas of tools,
+    #: blank texts, refused parameters. "template": a server with a model's chat template, such as vLLM and llama.cpp.
+    #: null: recognised by the address, and by the model's name
+    kind: Kind | None = None
     #: headers sent with every request
     headers: Mapping[str, str] = field(default_factory=dict)
     #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost,
@@ -97,6 +102,8 @@ class AnthropicOptions(OpenAiOptions):
 
     #: endpoint of the server, /v1/messages
     api: Literal["chat"] = "chat"
+    #: kind of the server, which decides how a request is fitted to it; null is "anthropic"
+    kind: Literal["anthropic"] | None = None
     #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
     api_key_env: Annotated[str, Field(min_length=1)] = "ANTHROPIC_API_KEY"
     #: limit of an answer's tokens if a request has none, since Anthropic requires a limit

@@ -19,6 +19,8 @@ def _is_text(content: object) -> bool:
 
 _ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
 CALL, _REASONING = "function_call", "reasoning"
+#: type of the call of a tool that gets free text
+FREE_TEXT_CALL: Final = "custom_tool_call"
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
         message_schema(roles=_ITEM_ROLES, texts=("input_text", "output_text"), type={"const": "message"}),
@@ -34,8 +36,8 @@ def is_reference(item: Mapping[str, Any]) -> bool:
 
 
 def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
-    """Append an item of a response to the messages of a chat. Calls of any tool become calls of functions. Returns
-    None, or the type of the item if it was left out because no chat model can read it.
+    """Append an item of a response to the messages of a chat. Calls of tools become calls of functions, except calls of
+    tools of free text. Returns None, or the type of the item if it was left out because no chat model can read it.
     """
     kind, role = str(item.get("type") or "message"), item.get("role")
     call_id = item.get("call_id") or (item.get("id") if kind.endswith((CALL, "shell_call", "_output")) else None)
@@ -55,7 +57,7 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
-        call = {"id": call_id, "type": "function", "function": _function_called(item, kind=kind), **reasoning_in(item)}
+        call = {"id": call_id, **_called(item, kind=kind), **reasoning_in(item)}
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind.endswith("_output") and call_id:
         output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
@@ -102,12 +104,17 @@ def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _function_called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+def _called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+    """The fields of a chat's call for an item with a call."""
+    if kind == FREE_TEXT_CALL:
+        name = in_namespace(str(item.get("name")), item.get("namespace"))
+        return {"type": "custom", "custom": {"name": name, "input": words_of(item.get("input"))}}
     name = str(item.get("name") or kind.removesuffix("_call"))
     arguments = item.get("arguments")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
-    return {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
+    function = {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
+    return {"type": "function", "function": function}
 
 
 def _result(output: object, *, at: str) -> object:
@@ -145,8 +152,8 @@ def in_namespace(name: str, space: object) -> str:
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
-    """Convert the tools of a response to functions. Returns (parameters of chat completions, types of ignored tools).
-    Tools that are not functions, or that OpenAI runs itself, are ignored, or raise Unsupported if `choice` demands one.
+    """Convert the tools of a response to functions and tools of free text. Returns (parameters of chat completions,
+    types of ignored tools). Tools that OpenAI runs itself are ignored, or raise Unsupported if `choice` demands one.
     """
     functions: list[dict[str, Any]] = []
     ignored: list[str] = []
@@ -155,6 +162,8 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         for member in listed(tool.get("tools")) if space else (tool,):
             if (member.get("type") or "function") == "function":
                 functions.append(_function(member, space=space))
+            elif member.get("type") == "custom":
+                functions.append(_free_text(member, space=space))
             else:
                 ignored.append(f"tools.{member.get('type')}")
     name, mode = None, choice
@@ -162,19 +171,20 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
         name, mode = _called_name(choice), choice.get("type")
         if mode == "allowed_tools":
             names = [_called_name(tool) for tool in listed(choice.get("tools"))]
-            functions = [tool for tool in functions if tool["function"].get("name") in names]
+            functions = [tool for tool in functions if _called_name(tool) in names]
             name, mode = None, choice.get("mode") or "auto"
-    is_foreign = mode not in ("none", "auto", "required", "function", None)
-    if is_foreign or (mode in ("required", "function") and ignored and not functions):
+    is_foreign = mode not in ("none", "auto", "required", "function", "custom", None)
+    if is_foreign or (mode in ("required", "function", "custom") and ignored and not functions):
         message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or mode!s:.80})"
         raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
     if name is not None:
-        mode = {"type": "function", "function": {"name": name}}
+        kind = "custom" if mode == "custom" else "function"
+        mode = {"type": kind, kind: {"name": name}}
     return {"tools": functions or None, "tool_choice": mode}, ignored
 
 
 def _called_name(tool: Mapping[str, Any]) -> str | None:
-    function = tool.get("function")
+    function = tool.get("function") or tool.get("custom")
     name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
     return None if name is None else in_namespace(str(name), tool.get("namespace"))
 
@@ -184,6 +194,17 @@ def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
         return dict(tool)
     function = {name: value for name, value in tool.items() if name != "type" and value is not None}
     return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
+
+
+def _free_text(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
+    if isinstance(tool.get("custom"), Mapping):
+        return dict(tool)
+    custom = {name: value for name, value in tool.items() if name != "type" and value is not None}
+    form = custom.get("format")
+    if isinstance(form, Mapping) and form.get("type") == "grammar" and "grammar" not in form:
+        grammar = {name: value for name, value in form.items() if name != "type"}
+        custom["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": "custom", "custom": custom | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
 def format_of(form: object) -> dict[str, Any] | None:

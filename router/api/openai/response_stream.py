@@ -4,9 +4,9 @@ from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies, responses
-from ragbandit.router.api.openai.items import CALL
+from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL
 from ragbandit.router.api.openai.replies import DONE
-from ragbandit.shared.model_servers.message_parts import reasoning_in, thoughts_of
+from ragbandit.shared.model_servers.message_parts import CALL_TEXTS, reasoning_in, thoughts_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 
@@ -61,6 +61,8 @@ class ResponseStream:
             if item["type"] == CALL:
                 fields = {name: item[name] for name in ("name", "arguments")}
                 events.append(self._event("function_call_arguments.done", **where, **fields))
+            elif item["type"] == FREE_TEXT_CALL:
+                events.append(self._event(f"{FREE_TEXT_CALL}_input.done", **where, input=item["input"]))
             elif "content" in item:
                 item["content"].sort(key=lambda part: self._content_index(part["type"]))
                 events += [event for part in item["content"] for event in self._end_part(part)]
@@ -84,13 +86,14 @@ class ResponseStream:
         return events
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
-        function = call.get("function") or {}
-        first = {**call, "function": {**function, "arguments": ""}}
+        kind = "custom" if isinstance(call.get("custom"), Mapping) else "function"
+        name, body = CALL_TEXTS[kind], call.get(kind) or {}
+        first = {**call, kind: {**body, name: ""}}
         item = responses.call_item(self.decision, first, place=int(call.get("index", 0)), status="in_progress")
         events = [] if item["id"] in self._items else self._begin_item(item)
-        if function.get("arguments"):
-            where = self._where(item["id"])
-            events.append(self._event("function_call_arguments.delta", **where, delta=function["arguments"]))
+        if body.get(name):
+            event = "function_call_arguments.delta" if kind == "function" else f"{FREE_TEXT_CALL}_input.delta"
+            events.append(self._event(event, **self._where(item["id"]), delta=body[name]))
         return events
 
     def _begin_item(self, item: Mapping[str, Any]) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable
-from ragbandit.router.api.openai.items import CALL, ITEM, add_items, format_of, in_namespace, tools_of
+from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, add_items, format_of, in_namespace, tools_of
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
@@ -47,9 +47,9 @@ class ResponseReply(TypedDict):
     output: list[dict[str, Any]]
     """Items of the answer. A `message` has the text in its part `output_text`, or a refusal in its part `refusal`.
     The `annotations` of the text are the passages that the arm saw, each a `url_citation` of the whole answer. A
-    `reasoning` item has the thoughts that the model's server sent, each call of a tool is a `function_call`, and each
-    image that the model made is an `image_generation_call`. Other fields of the model's message are in its item. []
-    before there is an answer, and if the response failed."""
+    `reasoning` item has the thoughts that the model's server sent, each call of a tool is a `function_call`, or a
+    `custom_tool_call` for a tool of free text, and each image that the model made is an `image_generation_call`. Other
+    fields of the model's message are in its item. [] before there is an answer, and if the response failed."""
     usage: dict[str, Any] | None
     """Tokens of all calls of the arm: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
     completion; null before there is an outcome."""
@@ -186,15 +186,22 @@ def reasoning_item(decision: Decision) -> dict[str, Any]:
 
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
-    function, spaces = call.get("function", {}), decision.query.request.get(NAMESPACES)
-    fields = {"call_id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments") or ""}
+    spaces, custom = decision.query.request.get(NAMESPACES), call.get("custom")
+    fields: dict[str, Any]
+    if isinstance(custom, Mapping):
+        kind, fields = FREE_TEXT_CALL, {"name": custom.get("name"), "input": custom.get("input") or ""}
+    else:
+        function = call.get("function", {})
+        kind, fields = CALL, {"name": function.get("name"), "arguments": function.get("arguments") or ""}
+    fields |= {"call_id": call.get("id")}
     fields |= reasoning_in(call)
     for space in spaces if isinstance(spaces, list) else ():
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
             fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
     # The item's id contains the decision's id, because models reuse ids of calls, and a reference needs a unique id.
-    return {"type": CALL, "id": f"fc_{_item_key(decision)}_{place}", "status": status, **fields}
+    prefix = "fc" if kind == CALL else "ctc"
+    return {"type": kind, "id": f"{prefix}_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
@@ -298,8 +305,8 @@ class ResponseBody(OpenAIBody):
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """A system message for this response only."""
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, for arms that pass chats on. Tools that OpenAI runs itself are left out and
-    named in `request.ignored`."""
+    """Functions and tools of free text (`custom`) that the model may call, for arms that pass chats on. Tools that
+    OpenAI runs itself are left out and named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
     """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
     response, or if it was made with `store: false`."""

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_fields
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_body, with_options
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import make_generator
@@ -190,7 +190,8 @@ def test_the_fields_of_a_chat():
     named = OpenAiOptions(base_url="http://host/v1", max_tokens_field="max_completion_tokens", stream=False)
 
     def fields(chat, options=named, **more):
-        return request_fields(Request(prompt=CAPITAL, max_tokens=4, chat=chat, **more), model="gpt", options=options)
+        request = Request(prompt=CAPITAL, max_tokens=4, chat=chat, **more)
+        return with_options(request_body(request, options=options), request=request, model="gpt", options=options)
 
     sent = {"model": "gpt", "stream": False}
     assert fields(chat) == sent | chat

@@ -162,21 +162,18 @@ ITEMS = [
 
 
 def test_items_of_an_agent():
-    """Calls of every kind of tool and their outputs are those of functions; what no chat has is left out, and named."""
+    """Calls and outputs of tools are those of functions, or of free text; what no chat has is left out, and named."""
     messages = []
     left_out = [add_item(messages, item, at="input.0") for item in ITEMS]
     assert [kind for kind in left_out if kind] == ["web_search_call", "compaction"]
     asked, called, *outputs = messages
     assert asked["content"] == [{"type": "text", "text": "List it"}, {"type": "input_video", "video": "v"}]
+    shell, patch, find = called["tool_calls"]
+    assert patch == {"id": "c2", "type": "custom", "custom": {"name": "apply_patch", "input": "*** Begin"}}
     calls = [
-        (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"]))
-        for each in called["tool_calls"]
+        (each["id"], each["function"]["name"], json.loads(each["function"]["arguments"])) for each in (shell, find)
     ]
-    assert calls == [
-        ("c1", "local_shell", {"action": {"command": ["ls"]}}),
-        ("c2", "apply_patch", {"input": "*** Begin"}),
-        ("c3", "crm__find", {"a": 1}),
-    ]
+    assert calls == [("c1", "local_shell", {"action": {"command": ["ls"]}}), ("c3", "crm__find", {"a": 1})]
     assert [each["content"] for each in outputs] == [
         "a.txt",
         [{"type": "text", "text": "done"}],
@@ -269,6 +266,9 @@ SPACE = {
     "name": "crm",
     "tools": [{"type": "function", "name": "find"}, {"type": "custom", "name": "p"}],
 }
+PATCH = {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/"}}
+CUSTOM = {"type": "custom", "custom": {"name": "p", "format": GRAMMAR}}
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,8 @@ SPACE = {
         ([NAMED, {"type": "web_search"}], "auto", ([function("weather")], "auto"), ["tools.web_search"]),
         ([function("chat_style")], None, ([function("chat_style")], None), []),
         ([{"name": "bare"}], "required", ([function("bare")], "required"), []),
-        ([SPACE], None, ([function("crm__find")], None), ["tools.custom"]),
+        ([SPACE], None, ([function("crm__find"), {"type": "custom", "custom": {"name": "crm__p"}}], None), []),
+        ([PATCH], {"type": "custom", "name": "p"}, ([CUSTOM], {"type": "custom", "custom": {"name": "p"}}), []),
         (
             [{"type": "mcp"}, {"type": "image_generation"}],
             "auto",
@@ -295,16 +296,16 @@ SPACE = {
     ],
 )
 def test_tools_of_responses(tools, choice, sent, left_out):
-    """Functions are passed on in the form of chats; tools that are run elsewhere are left out by their types."""
+    """Functions and tools of free text get the form of chats; tools run elsewhere are left out by their types."""
     params, ignored = tools_of(tools, choice=choice)
     assert ((params["tools"], params["tool_choice"]), ignored) == (sent, left_out)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "web_search"}, {"type": "custom", "name": "p"}])
+@pytest.mark.parametrize("choice", ["required", {"type": "web_search"}, {"type": "mcp", "name": "p"}])
 def test_a_tool_that_nobody_runs_cannot_be_demanded(choice):
     """A choice that only a tool of OpenAI's could meet is refused."""
     with pytest.raises(Unsupported) as refused:
-        tools_of([{"type": "web_search"}, {"type": "custom", "name": "p"}], choice=choice)
+        tools_of([{"type": "web_search"}, {"type": "mcp", "name": "p"}], choice=choice)
     assert refused.value.field == "tool_choice"
 
 

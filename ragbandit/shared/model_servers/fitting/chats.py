@@ -1,0 +1,50 @@
+"""Chat completions as a kind of server takes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ragbandit.shared.model_servers.fitting.call_order import fit_order
+from ragbandit.shared.model_servers.fitting.contents import fit_contents
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
+from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.naming import fit_names
+from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
+from ragbandit.shared.model_servers.fitting.roles import fit_roles
+from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
+from ragbandit.shared.model_servers.message_parts import listed, object_in
+
+
+def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
+    """Returns (the body of a chat completion as this server takes it, what was changed). The given body stays as it is,
+    and messages that nothing changes are the same objects.
+    """
+    whole, fitted = dict(body), Fitted()
+    fit_free_text(whole, takes=takes, fitted=fitted)
+    if takes.declared_tools:
+        _declare_tools(whole, fitted=fitted)
+    fit_order(whole, fitted=fitted)
+    fit_contents(whole, takes=takes, fitted=fitted)
+    fit_roles(whole, takes=takes, fitted=fitted)
+    fit_names(whole, takes=takes, fitted=fitted)
+    fit_schemas(whole, takes=takes, fitted=fitted)
+    fit_parameters(whole, takes=takes, fitted=fitted)
+    return whole, fitted
+
+
+def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
+    """As `fit_chat`, but only what must be right before a chat becomes a request for Messages."""
+    whole, fitted = dict(body), Fitted()
+    fit_free_text(whole, takes=takes, fitted=fitted)
+    fit_order(whole, fitted=fitted)
+    return whole, fitted
+
+
+def _declare_tools(body: dict[str, Any], *, fitted: Fitted) -> None:
+    """Declare the tools of earlier calls if the request declares none."""
+    calls = [call for message in body["messages"] for call in listed(message.get("tool_calls") or [])]
+    names = dict.fromkeys(object_in(call, "function").get("name") for call in calls)
+    if names and not body.get("tools"):
+        schema = {"type": "object", "properties": dict[str, Any]()}
+        body["tools"] = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]
+        fitted.changed.add("tools")

@@ -1,0 +1,231 @@
+"""Contents of messages: blank texts, images, results of tools, marks of caches, arguments of calls."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+
+MARK: Final = "cache_control"
+#: a text where a server refuses a blank one
+BLANK: Final = "(empty)"
+#: beginning of the base64 of a file -> its type
+_MAGIC: Final = {
+    "/9j/": "image/jpeg",
+    "iVBORw0KGgo": "image/png",
+    "R0lGOD": "image/gif",
+    "UklGR": "image/webp",
+}
+#: names that clients write -> the type
+_ALIASES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+
+
+def with_text(message: Mapping[str, Any], text: str, *, first: bool = False) -> dict[str, Any]:
+    """The message with one more text, before or after its content."""
+    content = message.get("content")
+    if isinstance(content, list):
+        part = {"type": "text", "text": text}
+        return {**message, "content": [part, *content] if first else [*content, part]}
+    texts = [text, words_of(content)] if first else [words_of(content), text]
+    return {**message, "content": "\n\n".join(filter(None, texts))}
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The texts of a message, joined."""
+    content = message.get("content")
+    return "\n\n".join(filter(None, map(words_of, content if isinstance(content, list) else [content])))
+
+
+def joined(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One message with the contents and calls of all, and the other fields of the first that has them."""
+    if len(messages) == 1:
+        return dict(messages[0])
+    whole = dict[str, Any]()
+    for message in messages:
+        whole = {**message, **whole}
+    contents = [content for content in (message.get("content") for message in messages) if content]
+    if all(isinstance(content, str) for content in contents):
+        whole["content"] = "\n\n".join(contents) if contents else None
+    else:
+        parts = [content if isinstance(content, list) else [content] for content in contents]
+        whole["content"] = [
+            part if isinstance(part, dict) else {"type": "text", "text": words_of(part)}
+            for one in parts
+            for part in one
+        ]
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    return whole | ({"tool_calls": calls} if calls else {})
+
+
+def media_type(declared: str, *, data: str) -> str:
+    """The type of an image. data: its base64, whose beginning counts more than what was declared."""
+    known = next((kind for begin, kind in _MAGIC.items() if data.startswith(begin)), None)
+    plain = declared.lower().partition(";")[0].strip()
+    return known or _ALIASES.get(plain, plain)
+
+
+def fit_contents(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Fit the contents of a chat completion."""
+    messages, last = list[Any](), len(body["messages"]) - 1
+    for at, message in enumerate(body["messages"]):
+        changed = _message(message, takes=takes, fitted=fitted, is_last=at == last)
+        messages += [] if changed is None else [changed]
+    body["messages"] = _results_as_text(messages, fitted=fitted) if takes.text_results else messages
+    if not takes.cache_marks:
+        tools = body.get("tools")
+        if isinstance(tools, list) and any(_is_marked(tool) for tool in tools):
+            body["tools"] = [_unmarked(tool) for tool in tools]
+            fitted.changed.add(MARK)
+        if body.pop(MARK, None) is not None:
+            fitted.changed.add(MARK)
+
+
+def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted, is_last: bool) -> dict[str, Any] | None:
+    """The message as the server takes it; None if nothing of it is left."""
+    content, role = message.get("content"), message.get("role")
+    parts = content if isinstance(content, list) else None
+    if not takes.cache_marks and (MARK in message or (parts and any(map(_is_marked, parts)))):
+        message = _unmarked(message) | ({"content": list(map(_unmarked, parts))} if parts else {})
+        fitted.changed.add(MARK)
+    if takes.message_fields is not None and not message.keys() <= takes.message_fields:
+        left_out = [name for name in message if name not in takes.message_fields]
+        fitted.changed |= {f"messages.{name}" for name in left_out if message[name] not in (None, [], "")}
+        message = {name: value for name, value in message.items() if name in takes.message_fields}
+    if takes.images is not None and parts:
+        message = _with_images(message, fitted=fitted)
+    calls = message.get("tool_calls")
+    if takes.json_arguments and isinstance(calls, list) and calls:
+        message = _with_json(message, calls=calls, fitted=fitted)
+    if not takes.blank:
+        message = _without_blanks(message, fitted=fitted)
+        if not message.get("content") and not calls:
+            if role == "assistant":
+                return None
+            message = {**message, "content": BLANK}
+    if not takes.blank_end and is_last and role == "assistant" and not calls:
+        return _without_end(message, fitted=fitted)
+    return message
+
+
+def _without_blanks(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:
+    content = message.get("content")
+    kept: Any = [part for part in content if not is_blank(part)] if isinstance(content, list) else content
+    kept = None if is_blank(content) else kept
+    if kept == content:
+        return message
+    fitted.changed.add("messages.content")
+    return {**message, "content": kept}
+
+
+def is_blank(part: Any) -> bool:
+    """Whether a part or block is a text without words."""
+    text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part
+    return isinstance(text, str) and not text.strip()
+
+
+def _without_end(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any] | None:
+    content = without_blank_end(message.get("content"))
+    if content == message.get("content"):
+        return message
+    fitted.changed.add("messages.content")
+    return {**message, "content": content} if content else None
+
+
+def without_blank_end(content: Any) -> Any:
+    """The content of a last message of the assistant without white space at its end."""
+    if isinstance(content, str):
+        return content.rstrip()
+    if not isinstance(content, list) or not content or not isinstance(content[-1], dict):
+        return content
+    last = content[-1]
+    if last.get("type") != "text" or not isinstance(last.get("text"), str) or last["text"] == last["text"].rstrip():
+        return content
+    text = last["text"].rstrip()
+    return [*content[:-1], {**last, "text": text}] if text else without_blank_end(content[:-1])
+
+
+def _with_images(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:
+    parts = [_image(part) for part in message["content"]]
+    if parts == message["content"]:
+        return message
+    fitted.changed.add("messages.content")
+    return {**message, "content": parts}
+
+
+def _image(part: Any) -> Any:
+    image = part.get("image_url") if isinstance(part, dict) and part.get("type") == "image_url" else None
+    url = image.get("url") if isinstance(image, dict) else image
+    if not isinstance(url, str) or not url.startswith("data:") or ";base64," not in url:
+        return part
+    head, _, data = url.partition(";base64,")
+    kind = media_type(head.removeprefix("data:"), data=data)
+    right = f"data:{kind};base64,{data}"
+    if right == url:
+        return part
+    return {**part, "image_url": {**image, "url": right} if isinstance(image, dict) else right}
+
+
+def _with_json(message: dict[str, Any], *, calls: list[Any], fitted: Fitted) -> dict[str, Any]:
+    """The message with a JSON object as arguments of each call."""
+    right = [_call(call) for call in calls]
+    if right == calls:
+        return message
+    fitted.changed.add("tool_calls.arguments")
+    return {**message, "tool_calls": right}
+
+
+def _call(call: Any) -> Any:
+    function = object_in(call, "function") if isinstance(call, dict) else {}
+    arguments = function.get("arguments")
+    if not function or (isinstance(arguments, str) and _is_object(arguments)):
+        return call
+    if isinstance(arguments, dict):
+        text = json.dumps(arguments, ensure_ascii=False)
+    else:
+        text = json.dumps({"arguments": arguments} if arguments else {}, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
+
+
+def _is_object(text: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        return isinstance(json.loads(text), dict)
+    return False
+
+
+def _results_as_text(messages: Sequence[Any], *, fitted: Fitted) -> list[Any]:
+    """The messages with results of tools as texts, and a user's message with their images and files behind them."""
+    placed, media = list[Any](), list[Any]()
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "tool" and isinstance(content, list):
+            others = [part for part in listed(content) if part.get("type") not in ("text", None)]
+            texts = [{"type": "text", "text": "(below)"} if part in others else part for part in content]
+            placed.append({**message, "content": texts} if others else message)
+            media += others
+            continue
+        if media and message.get("role") != "tool":
+            placed.append({"role": "user", "content": media})
+            media = []
+            fitted.changed.add("messages.content")
+        placed.append(message)
+    if media:
+        placed.append({"role": "user", "content": media})
+        fitted.changed.add("messages.content")
+    return placed
+
+
+def _is_marked(part: Any) -> bool:
+    return isinstance(part, dict) and (MARK in part or MARK in object_in(part, "function"))
+
+
+def _unmarked(part: Any) -> Any:
+    if not _is_marked(part):
+        return part
+    kept = {name: value for name, value in part.items() if name != MARK}
+    function = object_in(kept, "function")
+    if MARK in function:
+        kept["function"] = {name: value for name, value in function.items() if name != MARK}
+    return kept

@@ -1,0 +1,75 @@
+"""What was changed in a request, and how its answer is changed back."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ragbandit.shared.model_servers.message_parts import listed, object_in, written
+
+
+@dataclass(kw_only=True, slots=True)
+class Fitted:
+    """The changes of one request."""
+
+    #: names of what was changed, for `ragbandit.ignored`
+    changed: set[str] = field(default_factory=set)
+    #: name of a tool at the server -> the client's name
+    names: dict[str, str] = field(default_factory=dict)
+    #: id of a call at the server -> the client's id
+    ids: dict[str, str] = field(default_factory=dict)
+    #: names, at the server, of functions that stand for tools of free text
+    free_text: set[str] = field(default_factory=set)
+    #: indexes of calls of these functions
+    _held: set[Any] = field(default_factory=set)
+
+    def delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """A delta of the answer for the client, without calls of free text, which only the whole message has: their
+        text can be read from their arguments at the end.
+        """
+        if not (self.names or self.ids or self.free_text) or not delta.keys() & {"tool_calls", "function_call"}:
+            return dict(delta)
+        pieces = list[Any]()
+        for piece in listed(delta.get("tool_calls") or []):
+            if object_in(piece, "function").get("name") in self.free_text:
+                self._held.add(piece.get("index"))
+            if piece.get("index") not in self._held:
+                pieces.append(self._call(piece))
+        rest = {name: value for name, value in delta.items() if name != "tool_calls"}
+        return self._function(rest) | ({"tool_calls": pieces} if pieces else {})
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole message of the answer for the client."""
+        calls = message.get("tool_calls")
+        rest = self._function(message)
+        return rest | {"tool_calls": list(map(self._call, calls))} if isinstance(calls, list) else rest
+
+    def _function(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        function = object_in(message, "function_call")
+        own = self.names.get(function.get("name") or "")
+        return {**message, "function_call": {**function, "name": own}} if own else dict(message)
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function, changed = object_in(call, "function"), dict(call)
+        sent = function.get("name")
+        own = self.names.get(sent or "", sent)
+        if call.get("id") in self.ids:
+            changed["id"] = self.ids[call["id"]]
+        if sent in self.free_text:
+            del changed["function"]
+            text = _free_text(function.get("arguments"))
+            return changed | {"type": "custom", "custom": {"name": own, "input": text}}
+        return changed | {"function": {**function, "name": own}} if own != sent else changed
+
+
+def _free_text(arguments: Any) -> str:
+    """The text in the arguments of a function that stands for a tool of free text."""
+    with suppress(ValueError, TypeError, RecursionError):
+        value = json.loads(arguments)
+        if isinstance(value, str):
+            return value
+        texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
+        if len(texts) == 1:
+            return texts[0]
+    return written(arguments)

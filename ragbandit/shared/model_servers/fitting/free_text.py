@@ -1,0 +1,59 @@
+"""Tools of free text (`custom`, as Codex's apply_patch) as functions with one text, for models without such tools."""
+
+import json
+from typing import Any, Final
+
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+
+#: name of the function's parameter
+INPUT: Final = "input"
+
+
+def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Make tools of free text, and their calls, functions for a model that has only functions."""
+    if takes.free_text is not None:
+        return
+    if any(tool.get("type") == "custom" for tool in listed(body.get("tools"))):
+        body["tools"] = [_function(tool, fitted=fitted) for tool in body["tools"]]
+        fitted.changed.add("tools.custom")
+    choice = object_in(body, "tool_choice")
+    if choice.get("type") == "custom":
+        body["tool_choice"] = {"type": "function", "function": {"name": object_in(choice, "custom").get("name")}}
+    for at, message in enumerate(body["messages"]):
+        calls = message.get("tool_calls")
+        if isinstance(calls, list) and any(call.get("type") == "custom" for call in listed(calls)):
+            messages = list(body["messages"])
+            messages[at] = {**message, "tool_calls": list(map(_called, calls))}
+            body["messages"] = messages
+
+
+def _function(tool: Any, *, fitted: Fitted) -> Any:
+    custom = object_in(tool, "custom") if isinstance(tool, dict) else {}
+    if not custom or tool.get("type") != "custom":
+        return tool
+    form = object_in(custom, "format")
+    grammar = object_in(form, "grammar") or form
+    description = words_of(custom.get("description"))
+    if grammar.get("definition"):
+        description += f"\n\n{INPUT} follows this {grammar.get('syntax')} grammar:\n{grammar['definition']}"
+    fitted.free_text.add(str(custom.get("name")))
+    schema = {
+        "type": "object",
+        "properties": {INPUT: {"type": "string", "description": "The whole input of the tool, as plain text"}},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    function = {"name": custom.get("name"), "description": description.strip(), "parameters": schema}
+    more = {name: value for name, value in tool.items() if name not in ("type", "custom")}
+    return {"type": "function", "function": function, **more}
+
+
+def _called(call: Any) -> Any:
+    custom = object_in(call, "custom") if isinstance(call, dict) else {}
+    if not custom:
+        return call
+    arguments = json.dumps({INPUT: words_of(custom.get("input"))}, ensure_ascii=False)
+    more = {name: value for name, value in call.items() if name != "custom"}
+    return {**more, "type": "function", "function": {"name": custom.get("name"), "arguments": arguments}}

@@ -1,0 +1,269 @@
+"""The table of what each kind of model server takes, and how the kind of a server is recognised."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+#: openai, mistral, deepseek: the vendor's own service. gemini, bedrock: Google's and Amazon's form of chat completions.
+#: anthropic: Messages. template: a server that fills a model's chat template (vLLM, llama.cpp, SGLang, Ollama).
+#: unknown: any other, for example a proxy in front of several vendors
+Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of ids or names. characters: a class of regular expressions; "" for any characters."""
+
+    characters: str = ""
+    _: KW_ONLY
+    least: int = 1
+    most: int = 64
+    #: characters that the first one may be, if these are fewer
+    first: str = ""
+
+    def fits(self, text: str) -> bool:
+        """Whether a text has this form."""
+        is_right = not self.characters or re.fullmatch(f"[{self.characters}]*", text)
+        is_begun = not self.first or re.match(f"[{self.first}]", text)
+        return bool(is_right and is_begun) and self.least <= len(text) <= self.most
+
+    def made(self, text: str, *, number: int = 0) -> str:
+        """A text of this form that only this text and number have, for all practical purposes, and always the same."""
+        digest = hashlib.sha256(f"{number} {text}".encode("utf-8", "replace")).hexdigest()
+        if self.least == self.most:
+            return digest[: self.most]
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)[: self.most - 9]
+        begin = "" if not self.first or re.match(f"[{self.first}]", plain) else "t"
+        return f"{begin}{plain}"[: self.most - 9] + f"_{digest[:8]}"
+
+
+_PLAIN: Final = "A-Za-z0-9_-"
+_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+#: keywords of JSON Schema that structured outputs of Anthropic refuse
+_LIMITS: Final = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "maxItems"}
+    | {"minItems", "uniqueItems", "minProperties", "maxProperties", "patternProperties", "propertyNames"}
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Takes:
+    """What a server takes of a request. The defaults are what chat completions allow at most."""
+
+    #: whether the role `developer` is known; otherwise it is `system`
+    developer: bool = True
+    #: where system messages may stand. "first": one message, at the beginning. "nowhere": in the first user's message
+    system: Literal["anywhere", "first", "nowhere"] = "anywhere"
+    #: whether a chat may be without a user's message
+    without_user: bool = True
+    #: whether the first message after the system's must be a user's
+    user_first: bool = False
+    #: whether messages of user and assistant must alternate
+    alternates: bool = False
+    #: whether a user's message may follow the results of tools
+    user_after_result: bool = True
+    #: field of a last message of the assistant that the model has to continue
+    prefix_mark: str | None = None
+    #: fields of a message, if no others are taken
+    message_fields: frozenset[str] | None = None
+    call_id: Form = Form(most=1000)
+    #: whether all calls of a conversation need ids of their own
+    unique_ids: bool = False
+    tool_name: Form = Form(_PLAIN)
+    #: whether the arguments of a call must be a JSON object
+    json_arguments: bool = True
+    #: names of models that take tools of free text (`custom`); None if no model does
+    free_text: re.Pattern[str] | None = None
+    #: whether tools must be declared if the conversation has calls
+    declared_tools: bool = False
+    #: schemas of functions. "any": all. "valid": without null values, an object at the top. "complete": objects have
+    #: `properties`, and lists `items`. "nonempty": as "complete", and a function without properties has no schema
+    schemas: Literal["any", "valid", "complete", "nonempty"] = "complete"
+    #: keywords that strict schemas may not have
+    closed_words: frozenset[str] = frozenset()
+    #: whether texts may be blank
+    blank: bool = True
+    #: whether a last message of the assistant may end with white space
+    blank_end: bool = True
+    #: types of images; None: all
+    images: frozenset[str] | None = None
+    #: whether the results of tools may only be texts
+    text_results: bool = False
+    #: whether marks of caches (`cache_control`) are known or do no harm
+    cache_marks: bool = True
+    #: parameters that are refused
+    refused: frozenset[str] = frozenset()
+    #: parameter -> its name at this server
+    renamed: Mapping[str, str] | None = None
+    #: parameters that are refused if the model thinks
+    refused_thinking: frozenset[str] = frozenset()
+    #: whether the model thinks if no effort is asked for
+    thinks: bool = False
+    #: whether `response_format` may be a schema
+    json_schema: bool = True
+
+
+_OPENAI: Final = Takes(
+    call_id=Form(most=40),
+    json_arguments=False,
+    free_text=re.compile(r"(^|/)gpt-([5-9]|[1-9]\d)"),
+    text_results=True,
+    cache_marks=False,
+)
+_TEMPLATE: Final = Takes(developer=False, system="first", call_id=Form(most=40))
+_MISTRAL: Final = replace(
+    _TEMPLATE,
+    without_user=False,
+    user_first=True,
+    user_after_result=False,
+    call_id=Form("A-Za-z0-9", least=9, most=9),
+)
+#: parameters that only OpenAI knows
+_OPENAIS: Final = frozenset(
+    {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "service_tier", "verbosity"}
+    | {"logit_bias", "web_search_options", "audio"}
+)
+
+#: kind -> what it takes
+TABLE: Final[Mapping[Kind, Takes]] = {
+    "openai": _OPENAI,
+    "anthropic": Takes(
+        call_id=Form(_PLAIN),
+        unique_ids=True,
+        tool_name=Form(_PLAIN, most=128),
+        without_user=False,
+        schemas="valid",
+        closed_words=_LIMITS,
+        blank=False,
+        blank_end=False,
+        images=_IMAGES,
+    ),
+    "mistral": replace(
+        _MISTRAL,
+        prefix_mark="prefix",
+        message_fields=frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}),
+        cache_marks=False,
+        refused=_OPENAIS | {"user", "logprobs", "top_logprobs", "modalities"},
+        renamed={"seed": "random_seed", "max_completion_tokens": "max_tokens"},
+    ),
+    "deepseek": Takes(
+        developer=False,
+        call_id=Form(most=1000),
+        cache_marks=False,
+        refused=_OPENAIS - {"logit_bias"},
+        renamed={"max_completion_tokens": "max_tokens"},
+        json_schema=False,
+    ),
+    "gemini": replace(
+        _TEMPLATE,
+        without_user=False,
+        user_first=True,
+        tool_name=Form(_PLAIN, first="A-Za-z_"),
+        schemas="nonempty",
+        blank=False,
+        images=_IMAGES - {"image/gif"} | {"image/heic", "image/heif"},
+        text_results=True,
+        cache_marks=False,
+        refused=_OPENAIS | {"user", "metadata"},
+    ),
+    "bedrock": replace(
+        _TEMPLATE,
+        without_user=False,
+        user_first=True,
+        alternates=True,
+        call_id=Form(_PLAIN),
+        declared_tools=True,
+        blank=False,
+        blank_end=False,
+        images=_IMAGES,
+        cache_marks=False,
+        refused=_OPENAIS - {"service_tier"} | {"user", "metadata"},
+    ),
+    "template": _TEMPLATE,
+    "unknown": _TEMPLATE,
+}
+
+_SAMPLING: Final = frozenset(
+    {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "logit_bias"}
+)
+_ANYWHERE: Final = frozenset[Kind]({"template", "unknown"})
+#: (kinds, pattern of a model's name in lower case, what its servers take otherwise)
+_FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
+    (
+        _ANYWHERE,
+        r"mistral|mixtral|codestral|devstral|magistral|ministral|pixtral",
+        {
+            "without_user": False,
+            "user_first": True,
+            "alternates": True,
+            "user_after_result": False,
+            "call_id": _MISTRAL.call_id,
+        },
+    ),
+    (
+        _ANYWHERE,
+        r"gemma-?2\b|gemma[-:][27]b",
+        {"system": "nowhere", "without_user": False, "user_first": True, "alternates": True},
+    ),
+    (_ANYWHERE, r"gemma-?3|llama-?2\b", {"without_user": False, "user_first": True, "alternates": True}),
+    (_ANYWHERE, r"qwen", {"without_user": False}),
+    (
+        _ANYWHERE,
+        r"claude",
+        {
+            "call_id": Form(_PLAIN),
+            "unique_ids": True,
+            "without_user": False,
+            "blank": False,
+            "blank_end": False,
+            "images": _IMAGES,
+            "user_first": True,
+        },
+    ),
+    # The first models think always, later ones if an effort is asked for.
+    (
+        frozenset[Kind]({"openai", *_ANYWHERE}),
+        r"(^|/)(o[134](-|$)|gpt-5(?!\.\d|-chat))",
+        {"refused_thinking": _SAMPLING, "thinks": True, "renamed": {"max_tokens": "max_completion_tokens"}},
+    ),
+    (
+        frozenset[Kind]({"openai", *_ANYWHERE}),
+        r"(^|/)gpt-5\.\d(?!\S*-chat)",
+        {"refused_thinking": _SAMPLING, "renamed": {"max_tokens": "max_completion_tokens"}},
+    ),
+)
+
+#: (pattern of "host/path", kind), first match. Some gateways name the vendor in the path
+_ADDRESSES: Final[tuple[tuple[str, Kind], ...]] = (
+    (r"^(\w+\.)?api\.openai\.com|^[^/]*\.(openai|cognitiveservices)\.azure\.com", "openai"),
+    (r"^gateway\.ai\.cloudflare\.com/.*/openai(/|$)", "openai"),
+    (r"^[^/]*\bmistral\.ai(:\d+)?/", "mistral"),
+    (r"^[^/]*\bdeepseek\.com(:\d+)?/", "deepseek"),
+    (r"^[^/]*\bgoogleapis\.com(:\d+)?/|/google-(ai-studio|vertex-ai)/", "gemini"),
+    (r"^[^/]*\bbedrock[^/]*\.(amazonaws\.com|api\.aws)(:\d+)?/|/aws-bedrock/", "bedrock"),
+    (r"/mistral(ai)?/", "mistral"),
+    (r"/deepseek/", "deepseek"),
+)
+
+
+def kind_of(address: str) -> Kind:
+    """The kind of the server at an address; "" is OpenAI's own."""
+    if not address:
+        return "openai"
+    parts = urlsplit(address)
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}/".lower()
+    return next((kind for pattern, kind in _ADDRESSES if re.search(pattern, place)), "unknown")
+
+
+def takes_of(kind: Kind, *, model: str) -> Takes:
+    """What a server of this kind takes for a model."""
+    takes, name = TABLE[kind], model.lower()
+    for kinds, pattern, changes in _FAMILIES:
+        if kind in kinds and re.search(pattern, name):
+            takes = replace(takes, **changes)
+    if takes.free_text is not None and not takes.free_text.search(name):
+        takes = replace(takes, free_text=None)
+    return takes

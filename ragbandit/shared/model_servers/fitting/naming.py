@@ -1,0 +1,119 @@
+"""Ids of calls and names of tools, in chats and in Messages. Both are changed back in the answer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.message_parts import listed, object_in
+
+Rename = Callable[[str], str]
+
+
+class CallIds:
+    """Ids that a server takes. The same conversation always gets the same ids, so that caches hold."""
+
+    def __init__(self, *, takes: Takes, fitted: Fitted) -> None:
+        self._form, self._is_unique, self._fitted = takes.call_id, takes.unique_ids, fitted
+        self._count = dict[str, int]()
+        #: the client's id -> the newest id for it
+        self._newest = dict[str, str]()
+
+    def called(self, key: str) -> str:
+        """The id for a call."""
+        count = self._count.get(key, 0)
+        self._count[key] = count + 1
+        is_right = self._form.fits(key) and not (self._is_unique and count)
+        if is_right or (count and not self._is_unique):
+            self._newest.setdefault(key, key)
+            return self._newest[key]
+        new = self._newest[key] = self._form.made(key, number=count)
+        self._fitted.ids[new] = key
+        self._fitted.changed.add("tool_calls.id")
+        return new
+
+    def answered(self, key: str) -> str:
+        """The id for the result of a call."""
+        return self._newest[key] if key in self._newest else self.called(key)
+
+
+def named(name: str, *, takes: Takes, fitted: Fitted) -> str:
+    """The name of a tool for the server."""
+    if takes.tool_name.fits(name):
+        return name
+    new = takes.tool_name.made(name)
+    fitted.names[new] = name
+    fitted.changed.add("tools.name")
+    if name in fitted.free_text:
+        fitted.free_text = fitted.free_text - {name} | {new}
+    return new
+
+
+def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Fit the ids and names of a chat completion."""
+
+    def renamed(name: str) -> str:
+        return named(name, takes=takes, fitted=fitted)
+
+    tools = body.get("tools")
+    if isinstance(tools, list) and tools:
+        body["tools"] = [_with_name(tool, renamed) for tool in tools]
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict):
+        body["tool_choice"] = _with_name(choice, renamed)
+    ids = CallIds(takes=takes, fitted=fitted)
+    body["messages"] = [_message(message, ids=ids, renamed=renamed) for message in body["messages"]]
+
+
+def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> Any:
+    calls, changed = message.get("tool_calls"), dict[str, Any]()
+    if isinstance(calls, list) and calls:
+        changed["tool_calls"] = [_with_name(_with_text(call, "id", ids.called), renamed) for call in calls]
+    if message.get("role") == "tool":
+        for name, rename in (("tool_call_id", ids.answered), ("name", renamed)):
+            if isinstance(message.get(name), str):
+                changed[name] = rename(message[name])
+    return {**message, **changed} if any(message[name] != value for name, value in changed.items()) else message
+
+
+def _with_name(tool: Any, renamed: Rename) -> Any:
+    """A tool, a choice of a tool or a call with the fitted name of its function."""
+    if not isinstance(tool, dict):
+        return tool
+    function = object_in(tool, "function")
+    fitted = _with_text(function, "name", renamed)
+    return tool if fitted is function else {**tool, "function": fitted}
+
+
+def _with_text(fields: Any, name: str, rename: Rename) -> Any:
+    text = fields.get(name) if isinstance(fields, dict) else None
+    new = rename(text) if isinstance(text, str) and text else text
+    return fields if new == text else {**fields, name: new}
+
+
+def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Fit the ids and names of a request for Messages."""
+
+    def renamed(name: str) -> str:
+        return named(name, takes=takes, fitted=fitted)
+
+    if isinstance(body.get("tools"), list):
+        is_own = [isinstance(tool, dict) and tool.get("type") in (None, "custom") for tool in body["tools"]]
+        body["tools"] = [
+            _with_text(tool, "name", renamed) if own else tool for tool, own in zip(body["tools"], is_own, strict=True)
+        ]
+    if object_in(body, "tool_choice").get("name"):
+        body["tool_choice"] = _with_text(body["tool_choice"], "name", renamed)
+    ids, messages = CallIds(takes=takes, fitted=fitted), list[Any]()
+    for message in body["messages"]:
+        content = message.get("content")
+        if any(block.get("type") in ("tool_use", "tool_result") for block in listed(content)):
+            content = [_block(block, ids=ids, renamed=renamed) for block in listed(content)]
+        messages.append(message if content == message.get("content") else {**message, "content": content})
+    body["messages"] = messages
+
+
+def _block(block: Any, *, ids: CallIds, renamed: Rename) -> Any:
+    if block.get("type") == "tool_use":
+        return _with_text(_with_text(block, "id", ids.called), "name", renamed)
+    return _with_text(block, "tool_use_id", ids.answered) if block.get("type") == "tool_result" else block

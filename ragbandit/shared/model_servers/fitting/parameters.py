@@ -1,0 +1,41 @@
+"""Parameters that a server refuses or knows under another name, and formats of answers."""
+
+import json
+from typing import Any
+
+from ragbandit.shared.model_servers.efforts import sent_effort
+from ragbandit.shared.model_servers.fitting.contents import with_text
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.message_parts import object_in
+
+
+def fit_parameters(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Leave out parameters that the server refuses, rename others, and ask for a schema in words."""
+    refused = takes.refused
+    if takes.refused_thinking:
+        effort = sent_effort(body)
+        thinks = takes.thinks if effort is None else effort != "none"
+        refused = refused | takes.refused_thinking if thinks else refused
+    for name in refused & body.keys():
+        if body.pop(name) is not None:
+            fitted.changed.add(name)
+    for name, known in (takes.renamed or {}).items():
+        if name in body:
+            value = body.pop(name)
+            body.setdefault(known, value)
+    if not takes.json_schema and object_in(body, "response_format").get("type") == "json_schema":
+        _ask_for_schema(body)
+        fitted.changed.add("response_format")
+
+
+def _ask_for_schema(body: dict[str, Any]) -> None:
+    """Ask in words for an answer of a schema: the server can only promise that the answer is JSON."""
+    schema = object_in(object_in(body, "response_format"), "json_schema").get("schema") or {}
+    text = f"Answer in JSON that fits this JSON Schema:\n{json.dumps(schema, ensure_ascii=False)}"
+    messages = list(body["messages"])
+    if messages and messages[0].get("role") == "system":
+        messages[0] = with_text(messages[0], text)
+    else:
+        messages.insert(0, {"role": "system", "content": text})
+    body |= {"messages": messages, "response_format": {"type": "json_object"}}

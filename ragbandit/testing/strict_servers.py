@@ -1,0 +1,377 @@
+"""Strict model servers: a request that a vendor refuses gets status 400.
+
+    with ScriptedServer(strict("mistral", "Paris")) as server:
+        ...  # a chat that Mistral would refuse gets its status 400
+
+`refusal` reads a body and needs no server. The checks follow the vendors' replies, and share no code with the
+product.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+from ragbandit.testing.openai_server import Reply
+
+#: openai, mistral, deepseek, anthropic: the vendors' own services. gemini, bedrock: Google's and Amazon's form of chat
+#: completions. qwen, gemma: chat templates, as vLLM and llama.cpp fill them
+Vendor = Literal["openai", "mistral", "deepseek", "gemini", "bedrock", "qwen", "gemma", "anthropic"]
+Faults = Iterator[str]
+Body = Mapping[str, Any]
+
+_CHAT_PARTS: Final = ("text", "image_url", "input_audio", "file", "refusal")
+_IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_ONLY_OPENAIS: Final = ("prompt_cache_key", "safety_identifier", "store", "verbosity")
+_NO_LIMITS: Final = ("minimum", "maximum", "minLength", "maxLength", "maxItems", "multipleOf", "uniqueItems")
+_PLAIN: Final = "[a-zA-Z0-9_-]+"
+
+
+def refusal(vendor: Vendor, body: Body) -> str | None:
+    """The message of the 400 with which this vendor's server refuses a body; None if it takes the body. body: a request
+    for Messages if the vendor is "anthropic", else a chat completion.
+    """
+    return next(_FAULTS[vendor](body), None)
+
+
+def strict(vendor: Vendor, reply: Reply | str) -> Callable[[Body], Reply | str]:
+    """Replies for a ScriptedServer: status 400 to what this vendor refuses, else `reply`. Not for "anthropic"."""
+
+    def answer(body: Body) -> Reply | str:
+        fault = refusal(vendor, body)
+        return reply if fault is None else Reply(status=400, text=fault, code="invalid_request_error")
+
+    return answer
+
+
+def _order(messages: Sequence[Any]) -> Faults:
+    waiting = set[Any]()
+    for message in messages:
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in waiting:
+                yield "messages with role 'tool' must be a response to a preceding message with 'tool_calls'"
+            waiting.discard(message.get("tool_call_id"))
+            continue
+        if waiting:
+            yield f"tool_call_ids did not have response messages: {sorted(map(str, waiting))}"
+        waiting = {call.get("id") for call in message.get("tool_calls") or []}
+    if waiting:
+        yield f"tool_call_ids did not have response messages: {sorted(map(str, waiting))}"
+
+
+def _roles(messages: Sequence[Any], known: Sequence[str]) -> Faults:
+    for message in messages:
+        if message["role"] not in known:
+            yield f"unknown variant `{message['role']}`, expected one of {', '.join(known)}"
+
+
+def _calls(messages: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        yield from message.get("tool_calls") or []
+
+
+def _ids(messages: Sequence[Any], form: str) -> Faults:
+    ids = [call.get("id") for call in _calls(messages)]
+    ids += [message.get("tool_call_id") for message in messages if message["role"] == "tool"]
+    for one in ids:
+        if not isinstance(one, str) or not re.fullmatch(form, one):
+            yield f"the id of a tool call is {one!r}, but must match {form}"
+
+
+def _tools(body: Body, *, form: str) -> Faults:
+    names = set[str]()
+    for tool in body.get("tools") or []:
+        if tool.get("type") != "function":
+            yield f"tools of the type {tool.get('type')} are not supported"
+            continue
+        names.add(tool["function"]["name"])
+    for name in [*names, *(call["function"]["name"] for call in _calls(body["messages"]) if "function" in call)]:
+        if not re.fullmatch(form, name):
+            yield f"the name {name!r} of a function does not match {form}"
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("function", {}).get("name") not in names:
+        yield "tool_choice names no function"
+
+
+def _schemas(body: Body) -> Faults:
+    for tool in body.get("tools") or []:
+        schema = tool.get("function", {}).get("parameters")
+        if schema is None:
+            continue
+        if schema.get("type") != "object" or schema.keys() & {"anyOf", "oneOf", "allOf"}:
+            yield "invalid schema: it must have type 'object', and no 'oneOf', 'anyOf' or 'allOf' at the top level"
+        yield from _parts(schema)
+
+
+def _parts(schema: Any) -> Faults:
+    if not isinstance(schema, dict):
+        return
+    if not isinstance(schema.get("required", []), list):
+        yield "invalid schema: required is no list"
+    kind = schema.get("type")
+    if kind == "object" and not isinstance(schema.get("properties"), dict):
+        yield "invalid schema: object schema missing properties"
+    if kind == "array" and "items" not in schema:
+        yield "invalid schema: array schema missing items"
+    for part in [*(schema.get("properties") or {}).values(), schema.get("items"), *(schema.get("anyOf") or [])]:
+        yield from _parts(part)
+
+
+def _refused(body: Body, names: Sequence[str]) -> Faults:
+    for name in names:
+        if body.get(name) is not None:
+            yield f"Unknown parameter: {name}"
+
+
+def _marks(body: Body) -> Faults:
+    contents = [message.get("content") for message in body["messages"]]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    for part in [*parts, *body["messages"], *(body.get("tools") or [])]:
+        if "cache_control" in part:
+            yield "Unknown parameter: cache_control"
+
+
+def _text_of(message: Mapping[str, Any]) -> list[Any]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    return [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
+
+
+def _blank(messages: Sequence[Any]) -> Faults:
+    for message in messages:
+        texts = _text_of(message)
+        if not (message.get("content") or message.get("tool_calls")) or any(not text.strip() for text in texts):
+            yield "The text field in the ContentBlock object is blank"
+
+
+def _images(messages: Sequence[Any], kinds: Sequence[str]) -> Faults:
+    for message in messages:
+        for part in message["content"] if isinstance(message.get("content"), list) else []:
+            url = part.get("image_url", {}).get("url", "") if part.get("type") == "image_url" else ""
+            kind = url.removeprefix("data:").partition(";")[0]
+            if url.startswith("data:") and kind not in kinds:
+                yield f"images of the type {kind} are not supported"
+
+
+def _json_arguments(messages: Sequence[Any]) -> Faults:
+    for call in _calls(messages):
+        try:
+            is_object = isinstance(json.loads(call["function"]["arguments"]), dict)
+        except (ValueError, TypeError):
+            is_object = False
+        if not is_object:
+            yield "the arguments of a call are no JSON object"
+
+
+def _system_first(messages: Sequence[Any]) -> Faults:
+    if any(message["role"] == "system" for message in messages[1:]):
+        yield "System message must be at the beginning."
+
+
+def _user_first(messages: Sequence[Any]) -> Faults:
+    spoken = [message["role"] for message in messages if message["role"] != "system"]
+    if not spoken or spoken[0] != "user":
+        yield "the first message must be from the user"
+
+
+def _alternating(messages: Sequence[Any]) -> Faults:
+    spoken = [message for message in messages if message["role"] != "system" and not message.get("tool_calls")]
+    for before, message in pairwise(spoken):
+        if message["role"] == before["role"] != "tool":
+            yield "Conversation roles must alternate user/assistant/user/assistant/..."
+
+
+def _openai(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _order(messages)
+    yield from _ids(messages, ".{1,40}")
+    is_new = bool(re.match("gpt-5", str(body.get("model"))))
+    functions = [tool for tool in body.get("tools") or [] if not (is_new and tool.get("type") == "custom")]
+    yield from _tools({**body, "tools": functions} if functions else {"messages": messages}, form="[a-zA-Z0-9_-]{1,64}")
+    yield from _schemas(body)
+    yield from _marks(body)
+    for message in messages:
+        for part in message["content"] if isinstance(message.get("content"), list) else []:
+            if part.get("type") not in _CHAT_PARTS:
+                yield f"Invalid value: '{part.get('type')}'"
+            if message["role"] == "tool" and part.get("type") != "text":
+                yield "Image URLs are only allowed for messages with role 'user'"
+    if re.match(r"o\d|gpt-5$", str(body.get("model"))):
+        yield from _refused(body, ("temperature", "top_p", "logprobs", "max_tokens"))
+
+
+def _mistral(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("system", "user", "assistant", "tool"))
+    yield from _order(messages)
+    yield from _ids(messages, "[a-zA-Z0-9]{9}")
+    yield from _tools(body, form="[a-zA-Z0-9_-]{1,64}")
+    yield from _json_arguments(messages)
+    yield from _user_first(messages)
+    yield from _refused(body, (*_ONLY_OPENAIS, "user", "seed", "max_completion_tokens", "logprobs", "logit_bias"))
+    known = {"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}
+    before = None
+    for message in messages:
+        if not message.keys() <= known:
+            yield f"Extra inputs are not permitted: {sorted(message.keys() - known)}"
+        if before == "tool" and message["role"] in ("user", "system"):
+            yield f"Unexpected role '{message['role']}' after role 'tool'"
+        if before == "assistant" and message["role"] == "system":
+            yield "Unexpected role 'system' after role 'assistant'"
+        before = message["role"]
+    if before == "assistant" and messages[-1].get("prefix") is not True:
+        yield "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"
+
+
+def _deepseek(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("system", "user", "assistant", "tool"))
+    yield from _order(messages)
+    yield from _tools(body, form="[a-zA-Z0-9_-]{1,64}")
+    if (body.get("response_format") or {}).get("type") == "json_schema":
+        yield "This response_format type is unavailable now"
+
+
+def _gemini(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("system", "user", "assistant", "tool"))
+    yield from _order(messages)
+    yield from _tools(body, form="[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+    yield from _schemas(body)
+    yield from _blank(messages)
+    yield from _user_first(messages)
+    yield from _json_arguments(messages)
+    yield from _images(messages, ("image/jpeg", "image/png", "image/webp"))
+    yield from _refused(body, (*_ONLY_OPENAIS, "user", "metadata", "logit_bias", "service_tier"))
+    for tool in body.get("tools") or []:
+        if tool.get("function", {}).get("parameters", {"properties": 1}).get("properties") == {}:
+            yield "properties: should be non-empty for OBJECT type"
+
+
+def _bedrock(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("system", "user", "assistant", "tool"))
+    yield from _order(messages)
+    yield from _ids(messages, "[a-zA-Z0-9_-]{1,64}")
+    yield from _tools(body, form="[a-zA-Z0-9_-]{1,64}")
+    yield from _schemas(body)
+    yield from _blank(messages)
+    yield from _user_first(messages)
+    yield from _images(messages, _IMAGES)
+    yield from _refused(body, (*_ONLY_OPENAIS, "user", "metadata", "logit_bias"))
+    if any(True for _ in _calls(messages)) and not body.get("tools"):
+        yield "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+
+
+def _qwen(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("system", "user", "assistant", "tool"))
+    yield from _order(messages)
+    yield from _system_first(messages)
+    yield from _json_arguments(messages)
+    if all(message["role"] != "user" for message in messages):
+        yield "No user query found in messages."
+
+
+def _gemma(body: Body) -> Faults:
+    messages = body["messages"]
+    yield from _roles(messages, ("user", "assistant", "tool"))
+    yield from _user_first(messages)
+    yield from _alternating(messages)
+
+
+def _anthropic(body: Body) -> Faults:
+    messages = body["messages"]
+    if not messages:
+        yield "messages: at least one message is required"
+        return
+    if messages[0]["role"] != "user":
+        yield 'messages: first message must use the "user" role'
+    yield from _turns(messages)
+    for number, message in enumerate(messages):
+        yield from _blocks(_blocks_of(message), where=f"messages.{number}")
+    last = messages[-1]
+    if last["role"] == "assistant":
+        end = _blocks_of(last)[-1]
+        if end.get("type") == "tool_use" or end.get("text", "") != end.get("text", "").rstrip():
+            yield "messages: final assistant content cannot end with trailing whitespace, nor with a call"
+    if not isinstance(body.get("system", ""), str) and any(not part["text"].strip() for part in body["system"]):
+        yield "system: text content blocks must be non-empty"
+    yield from _native(body)
+
+
+def _blocks_of(message: Mapping[str, Any]) -> list[Any]:
+    content = message["content"]
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _turns(messages: Sequence[Any]) -> Faults:
+    """Results follow their calls at once, at the beginning of the user's turn."""
+    uses, seen = list[str](), set[str]()
+    for number, message in enumerate(messages):
+        blocks, where = _blocks_of(message), f"messages.{number}"
+        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+        if message["role"] == "user":
+            if sorted(map(str, results)) != sorted(map(str, uses)):
+                yield f"{where}: `tool_use` ids were found without `tool_result` blocks immediately after"
+            if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
+                yield f"{where}: tool_result blocks must come first"
+            uses = []
+        elif message["role"] == "assistant":
+            new = [block["id"] for block in blocks if block.get("type") == "tool_use"]
+            if not blocks or len(new) != len(set(new)) or seen & set(new):
+                yield f"{where}: content is empty, or `tool_use` ids are not unique"
+            uses, seen = uses + new, seen | set(new)
+
+
+def _blocks(blocks: Sequence[Any], *, where: str) -> Faults:
+    for block in blocks:
+        if block.get("type") == "text" and not block["text"].strip():
+            yield f"{where}: text content blocks must contain non-whitespace text"
+        for name in ("id", "tool_use_id"):
+            if name in block and not re.fullmatch(_PLAIN, str(block[name])):
+                yield f"{where}: {name} must match ^{_PLAIN}$"
+        source = block.get("source") or {}
+        if block.get("type") == "image" and source.get("type") == "base64" and source.get("media_type") not in _IMAGES:
+            yield f"{where}: media_type must be one of {', '.join(_IMAGES)}"
+        if isinstance(block.get("content"), list) and block.get("type") == "tool_result":
+            yield from _blocks(block["content"], where=where)
+
+
+def _native(body: Body) -> Faults:
+    for tool in body.get("tools") or []:
+        if tool.get("type") not in (None, "custom"):
+            continue
+        schema = tool.get("input_schema")
+        if not re.fullmatch("[a-zA-Z0-9_-]{1,128}", tool["name"]):
+            yield "tools: name must match ^[a-zA-Z0-9_-]{1,128}$"
+        if not isinstance(schema, dict) or schema.get("type") != "object":
+            yield "tools: input_schema.type must be object"
+        elif schema.keys() & {"anyOf", "oneOf", "allOf"} or not isinstance(schema.get("required", []), list):
+            yield "tools: input_schema is invalid"
+    form = (body.get("output_config") or {}).get("format") or {}
+    yield from _closed(form.get("schema"))
+
+
+def _closed(schema: Any) -> Faults:
+    if not isinstance(schema, dict):
+        return
+    for name in schema.keys() & set(_NO_LIMITS):
+        yield f"output_config.format: the keyword {name} is not supported"
+    if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
+        yield "output_config.format: additionalProperties must be false"
+    for part in [*(schema.get("properties") or {}).values(), schema.get("items"), *(schema.get("anyOf") or [])]:
+        yield from _closed(part)
+
+
+_FAULTS: Final[Mapping[str, Callable[[Body], Faults]]] = {
+    "openai": _openai,
+    "mistral": _mistral,
+    "deepseek": _deepseek,
+    "gemini": _gemini,
+    "bedrock": _bedrock,
+    "qwen": _qwen,
+    "gemma": _gemma,
+    "anthropic": _anthropic,
+}

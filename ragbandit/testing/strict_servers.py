@@ -209,7 +209,7 @@ def _mistral(body: Body) -> Faults:
     yield from _tools(body, form="[a-zA-Z0-9_-]{1,64}")
     yield from _json_arguments(messages)
     yield from _user_first(messages)
-    yield from _refused(body, (*_ONLY_OPENAIS, "user", "seed", "max_completion_tokens", "logprobs", "logit_bias"))
+    yield from _refused(body, (*_ONLY_OPENAIS, "user", "seed", "max_completion_tokens", "logit_bias"))
     known = {"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}
     before = None
     for message in messages:

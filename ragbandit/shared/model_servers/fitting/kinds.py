@@ -121,10 +121,10 @@ _MISTRAL: Final = replace(
     user_after_result=False,
     call_id=Form("A-Za-z0-9", least=9, most=9),
 )
-#: parameters that only OpenAI knows
+#: parameters that only OpenAI knows and on which no answer depends
 _OPENAIS: Final = frozenset(
     {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "service_tier", "verbosity"}
-    | {"logit_bias", "web_search_options", "audio"}
+    | {"logit_bias"}
 )
 
 #: kind -> what it takes
@@ -146,7 +146,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         prefix_mark="prefix",
         message_fields=frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}),
         cache_marks=False,
-        refused=_OPENAIS | {"user", "logprobs", "top_logprobs", "modalities"},
+        refused=_OPENAIS | {"user"},
         renamed={"seed": "random_seed", "max_completion_tokens": "max_tokens"},
     ),
     "deepseek": Takes(
@@ -186,9 +186,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
     "unknown": _TEMPLATE,
 }
 
-_SAMPLING: Final = frozenset(
-    {"temperature", "top_p", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "logit_bias"}
-)
+_SAMPLING: Final = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"})
 _ANYWHERE: Final = frozenset[Kind]({"template", "unknown"})
 #: (kinds, pattern of a model's name in lower case, what its servers take otherwise)
 _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (

@@ -191,7 +191,7 @@ def test_a_request_that_every_server_takes_stays_as_it_is():
 
 @pytest.mark.parametrize("vendor", VENDORS.keys() - {"anthropic"})
 def test_what_nobody_has_to_change_goes_out_unchanged(vendor):
-    """A rule that changes one field leaves all other fields unchanged."""
+    """Each rule leaves the fields that it does not need unchanged."""
     plain = {
         "temperature": 0.3,
         "some_field": {"a": [1, None]},

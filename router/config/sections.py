@@ -145,16 +145,18 @@ class TokenPrices(Section):
     cached_input: Annotated[float, Field(ge=0)] | None = None
     #: prompt tokens written to the provider's prompt cache; None: the price of `input`
     cache_write: Annotated[float, Field(ge=0)] | None = None
+    #: prompt tokens written to Anthropic's prompt cache for an hour; None: twice the price of `input`
+    cache_write_hour: Annotated[float, Field(ge=0)] | None = None
     #: reasoning tokens; None: the price of `output`
     reasoning: Annotated[float, Field(ge=0)] | None = None
 
     @property
     def in_order(self) -> tuple[float, ...]:
         """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
-        prices = self.cached_input, self.cache_write, self.reasoning
-        if prices == (None, None, None):
+        prices = self.cached_input, self.cache_write, self.reasoning, self.cache_write_hour
+        if prices == (None, None, None, None):
             return self.input, self.output
-        defaults = self.input, self.input, self.output
+        defaults = self.input, self.input, self.output, 2.0 * self.input
         further = (d if price is None else price for price, d in zip(prices, defaults, strict=True))
         return self.input, self.output, *further
 

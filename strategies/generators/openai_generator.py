@@ -27,13 +27,13 @@ from ragbandit.shared.model_servers.openai_client import (
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.token_usage import (
-    BYTES_PER_TOKEN,
+    CHARACTERS,
     TOKEN_LIMITS,
     Tokens,
-    estimated_tokens,
     tokens_of,
 )
 from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply
@@ -238,7 +238,7 @@ class OpenAiGenerator(Generator):
         if not reply.was_sent:
             return Tokens(read=0, written=0)
         read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
-        beyond_text = math.ceil((reply.size - len(reply.text)) / BYTES_PER_TOKEN)
+        beyond_text = math.ceil((reply.size - len(reply.text)) / CHARACTERS)
         written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
         reported = tokens_of(reply.usage, read=read, written=written)
         return reported or Tokens(read=read, written=written, estimated=True)

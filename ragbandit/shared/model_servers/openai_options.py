@@ -78,10 +78,11 @@ class OpenAiOptions:
     retries: Annotated[int, Field(strict=True, ge=0, le=20)] = 4
     #: maximum number of simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
-    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning].
+    #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning,
+    #: cache_write_hour], of which the last ones may be left out.
     #: These prices are for other models with which the server may answer, and for the configured model if
     #: `generator.token_prices` is not set. Calls of models without prices cost nothing
-    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=5)]] = field(
+    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=6)]] = field(
         default_factory=dict
     )
     #: maximum number of tokens that the server's chat template adds

@@ -1,8 +1,8 @@
 """Refusals: errors of model servers are read as inabilities of a model, or as faults of the request.
 
 A request may be refused because its model lacks something that another model has (an inability), or because a value is
-wrong for every model. Only the words of the server tell them apart. Each server has its own; the tables below have the
-words of the servers that people report. Texts are cut before they are searched, and every pattern is linear.
+wrong for every model. Only the error's message distinguishes them, and every vendor words it differently; the tables
+below have the messages that people report. Texts are cut before they are searched, and every pattern is linear.
 """
 
 import re

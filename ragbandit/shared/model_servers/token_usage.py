@@ -1,17 +1,14 @@
 """Token counts of a call, read under the names that different servers use, and their price."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-from ragbandit.shared.errors import encodable
 
 #: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
 #: largest plausible price of one call, dollars. Larger prices are ignored
 MAX_DOLLARS: Final = 1000.0
-BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
+CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
 TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)
@@ -35,6 +32,8 @@ _NAMES: Final = {
     "read_plain": "input_tokens inputTokens prompt_n",
     "cached_apart": "cache_read_input_tokens cacheReadInputTokens cache_n",
     "cache_write_apart": "cache_creation_input_tokens cacheWriteInputTokens",
+    # Anthropic: the part of these writes that is kept for an hour.
+    "cache_write_hour": "cache_creation.ephemeral_1h_input_tokens",
     # Gemini: reasoning tokens that "written" does not include.
     "thoughts_apart": "thoughtsTokenCount thoughts_token_count",
 }
@@ -57,6 +56,8 @@ class Tokens:
     cached: int = 0
     #: prompt tokens written to the provider's cache; included in `read`
     cache_write: int = 0
+    #: tokens of `cache_write` that the provider keeps for an hour
+    cache_write_hour: int = 0
     #: reasoning tokens, included in `written`; None if the server does not report them
     reasoning: int | None = None
     #: whether `read` or `written` is an estimate
@@ -65,15 +66,17 @@ class Tokens:
     def dollars(self, prices: Sequence[float]) -> float:
         """Price of these tokens.
 
-        prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning. The last three may be
-            missing. Then cached_input and cache_write cost as much as input, and reasoning as much as output
+        prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning, cache_write_hour. The
+            last four may be missing. Then cached_input and cache_write cost as much as input, reasoning as much as
+            output, and cache_write_hour twice as much as input, as at Anthropic
         """
         of_input, of_output = prices[:2]
-        defaults = (of_input, of_output, of_input, of_input, of_output)
-        of_cached, of_write, of_thoughts = (*prices, *defaults[len(prices) :])[2:]
-        thoughts = self.reasoning or 0
+        defaults = (of_input, of_output, of_input, of_input, of_output, 2.0 * of_input)
+        of_cached, of_write, of_thoughts, of_hour = (*prices, *defaults[len(prices) :])[2:]
+        thoughts, hour = self.reasoning or 0, self.cache_write_hour
         plain = (self.read - self.cached - self.cache_write) * of_input + (self.written - thoughts) * of_output
-        return (plain + self.cached * of_cached + self.cache_write * of_write + thoughts * of_thoughts) / 1e6
+        writes = (self.cache_write - hour) * of_write + hour * of_hour
+        return (plain + self.cached * of_cached + writes + thoughts * of_thoughts) / 1e6
 
 
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
@@ -143,16 +146,13 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
     if tokens_read is None or tokens_written is None:
         return None
     cached = min(cached or cached_apart, tokens_read)
+    cache_write = min(counts.get("cache_write") or counts.get("cache_write_apart", 0), tokens_read - cached)
     return Tokens(
         read=tokens_read,
         written=tokens_written,
         cached=cached,
-        cache_write=min(counts.get("cache_write") or counts.get("cache_write_apart", 0), tokens_read - cached),
+        cache_write=cache_write,
+        cache_write_hour=min(counts.get("cache_write_hour", 0), cache_write),
         reasoning=None if thoughts is None else min(thoughts, tokens_written),
         estimated=estimated,
     )
-
-
-def estimated_tokens(text: str) -> int:
-    """Approximate number of tokens of an English text, for servers that report no usage."""
-    return math.ceil(len(encodable(text).encode()) / BYTES_PER_TOKEN)

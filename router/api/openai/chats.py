@@ -17,6 +17,7 @@ from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams
@@ -119,7 +120,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
         facts[OPTIONAL] = ["tools"]
     if passed:
         fields = [value for name, value in whole.items() if name != "messages"]
-        facts[TOKENS] = (reader.size + len(json.dumps(fields, ensure_ascii=False))) // 4  # characters per token
+        facts[TOKENS] = reader.tokens + estimated_tokens(json.dumps(fields, ensure_ascii=False))
     told = {name: value for name, value in whole.items() if value is not None}
     if passed and (len(told) > 1 or needs or results):
         facts[CHAT_HASH] = body_hash(told)  # also differs if only the parameters differ
@@ -198,13 +199,13 @@ def _repaired(value: Any) -> Any:
 class _Reader:
     """Reads messages as texts. Adds abilities that an arm needs to `needs`, and errors in messages to `faults`.
 
-    size: characters of texts and calls, without images, audio and files, whose size does not predict their tokens.
+    tokens: estimate for texts and calls, without images, audio and files, whose size does not predict their tokens.
     """
 
     def __init__(self, *, needs: set[str]) -> None:
         self._needs = needs
         self.faults: list[InvalidInput] = []
-        self.size = 0
+        self.tokens = 0
 
     def turn(self, message: Mapping[str, Any], *, at: str) -> Message | None:
         """The message as text; None if only a model reads messages of its role."""
@@ -222,7 +223,8 @@ class _Reader:
         elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
             self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
-        self.size += len(text) + (len(json.dumps(message["tool_calls"])) if message.get("tool_calls") else 0)
+        calls = message.get("tool_calls")
+        self.tokens += estimated_tokens(text + (json.dumps(calls, ensure_ascii=False) if calls else ""))
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:

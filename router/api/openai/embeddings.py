@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -32,13 +31,13 @@ from ragbandit.shared.model_servers.openai_client import cause_of, connect, cost
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Query
 
 log = logging.getLogger("ragbandit.api")
 
 #: requests that may wait, for each that the server may get at once
 _WAITING: Final = 4
-_BYTES_PER_TOKEN: Final = 4  #: bytes of English text per token, with a usual tokenizer
 
 
 class EmbeddingsBody(BaseModel):
@@ -127,7 +126,7 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     if server is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
     sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})
-    estimate = Tokens(read=await read_body(request, estimated_tokens, body.input), written=0, estimated=True)
+    estimate = Tokens(read=await read_body(request, input_tokens, body.input), written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
     await paced(request, Query(text="", tenant=tenant, api_key=caller.key))
     try:
@@ -175,9 +174,9 @@ def _has_embeddings(reply: Mapping[str, Any]) -> bool:
     return isinstance(data, list) and all(isinstance(entry, dict) for entry in data)
 
 
-def estimated_tokens(given: Any) -> int:
+def input_tokens(given: Any) -> int:
     """Approximate number of tokens in the field `input`: texts, numbers of tokens, or objects."""
-    size, waiting = 0.0, [given]
+    size, waiting = 0, [given]
     while waiting:
         value = waiting.pop()
         if isinstance(value, list):
@@ -186,5 +185,5 @@ def estimated_tokens(given: Any) -> int:
             size += 1
         else:
             text = value if isinstance(value, str) else json.dumps(value)
-            size += len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN
-    return max(1, math.ceil(size))
+            size += estimated_tokens(text)
+    return max(1, size)

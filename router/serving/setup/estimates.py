@@ -1,18 +1,17 @@
 """Estimates of what an answer will cost, from the prices in the settings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.serving.deciding.steps.needs import TOKENS
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision
 
 #: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
 _PROMPT, _ANSWER = 2000, 1000
-#: characters per token
-_TOKEN: Final = 4
 
 
 def estimator(
@@ -38,7 +37,7 @@ def estimator(
             return 0.0
         query = decision.query
         sent: Any = query.request.get(TOKENS)
-        read = sent if isinstance(sent, int) else len(query.text) // _TOKEN + 1
+        read = sent if isinstance(sent, int) else estimated_tokens(query.text) + 1
         if decision.arm not in is_model:
             read = max(read, _PROMPT)
         return Tokens(read=read, written=_written(query.chat)).dollars(price)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.shared.model_servers.token_usage import estimated_tokens
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Hit, Retriever, book_cost
 from ragbandit.strategies.failures import log_exception

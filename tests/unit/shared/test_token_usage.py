@@ -130,12 +130,23 @@ def test_dollars_are_those_of_the_bill():
     assert used.dollars(prices.in_order) == pytest.approx((100 * 3 + 600 * 0.3 + 300 * 3.75 + 60 * 15 + 40 * 10) / 1e6)
 
 
+@pytest.mark.parametrize(("prices", "hour"), [((3.0, 15.0), 6.0), ((3.0, 15.0, 0.3, 3.75, 15.0, 5.0), 5.0)])
+def test_a_write_for_an_hour_costs_twice_the_input_or_its_price(prices, hour):
+    """Anthropic's usage has the part of the writes that is kept for an hour."""
+    parts = {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200}
+    usage = {"input_tokens": 10, "output_tokens": 0, "cache_creation_input_tokens": 300, "cache_creation": parts}
+    used = counted({"usage": usage})
+    assert (used.cache_write, used.cache_write_hour) == (300, 200)
+    write = prices[3] if len(prices) > 3 else prices[0]
+    assert used.dollars(prices) == pytest.approx((10 * 3 + 100 * write + 200 * hour) / 1e6)
+
+
 def test_a_missing_price_is_that_of_input_or_output():
     """Two prices are the bill of all tokens; one more price leaves the others."""
     used = Tokens(read=1000, written=100, cached=600, cache_write=300, reasoning=40)
     assert used.dollars((3.0, 15.0)) == pytest.approx((1000 * 3 + 100 * 15) / 1e6)
     assert TokenPrices(input=3.0, output=15.0).in_order == (3.0, 15.0)
-    assert TokenPrices(input=3.0, output=15.0, cached_input=0.3).in_order == (3.0, 15.0, 0.3, 3.0, 15.0)
+    assert TokenPrices(input=3.0, output=15.0, cached_input=0.3).in_order == (3.0, 15.0, 0.3, 3.0, 15.0, 6.0)
 
 
 @pytest.mark.parametrize(

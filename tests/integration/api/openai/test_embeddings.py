@@ -18,7 +18,7 @@ from tests.support.waiting import until
 KEY = "sk-secret-of-the-server-123"
 VECTORS = {"object": "list", "data": [{"index": 0, "embedding": [0.1]}]}
 #: a text of four tokens, a dollar each
-TEXTS = {"model": "small", "input": "0123456789abcdef"}
+TEXTS = {"model": "small", "input": "abcdefghijklmnop"}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def used(**usage):
         (json_reply({**VECTORS, "usage": [1]}), 200, 4.0),
         (json_reply(VECTORS), 200, 4.0),
         (Scripted(hang_up=True), 502, 4.0),
-        (json_reply(VECTORS, status=503), 502, 0.0),
+        (json_reply(VECTORS, status=503), 503, 0.0),
         (Scripted(body=b"<html>a gateway</html>"), 502, 0.0),
         (Scripted(body=b'{"data": [{"embedd'), 502, 4.0),
     ],

@@ -186,8 +186,10 @@ def test_what_no_arm_can_do(gateway):
             completed(client, **more)
         assert "audio" in str(caught.value) or "tools" in str(caught.value)
         assert "recall: text" in str(caught.value)
-    with pytest.raises(openai.BadRequestError, match="in 4000 tokens"):
-        completed(client, model="arm/small", messages=[{"role": "user", "content": "word " * 4000}])
+    for text in ("word " * 4000, "\u4e2d\u6587" * 2500):  # 20,000 letters and spaces, or 5,000 Chinese characters
+        with pytest.raises(openai.BadRequestError, match=r"prompt is too long: 50\d\d tokens > 4000 maximum") as caught:
+            completed(client, model="arm/small", messages=[{"role": "user", "content": text}])
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
     with pytest.raises(openai.BadRequestError, match="Invalid schema for function"):
         completed(client, model="arm/small", messages=[{"role": "user", "content": "broken"}])
 

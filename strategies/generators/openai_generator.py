@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of,
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, fewer_fields
-from ragbandit.shared.model_servers.fitting.chats import fit_chat
+from ragbandit.shared.model_servers.fitting.chats import fit_chat, is_large
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
 from ragbandit.shared.model_servers.message_parts import thoughts_first
@@ -32,6 +32,7 @@ from ragbandit.shared.model_servers.token_usage import (
     Tokens,
     tokens_of,
 )
+from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost
@@ -145,7 +146,7 @@ class OpenAiGenerator(Generator):
         """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
-        fields, reply.ignored, reply.fitted = self._fields(reply.request)
+        fields, reply.ignored, reply.fitted = await self._fitted(reply.request)
         known = [name for name in fields if name in reply.request.unsupported]
         fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
         has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
@@ -193,6 +194,17 @@ class OpenAiGenerator(Generator):
             log.log(level, "%s is asked without the thoughts of earlier turns", self.name)
             reply.is_bare = self._has_refused = True
         return bare
+
+    async def _fitted(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
+        """`_fields`, in the reading thread if the chat is large."""
+        if request.chat is None or not is_large(request.chat):
+            return self._fields(request)
+        try:
+            return await READING.read(LARGE, self._fields, request)
+        except UnendedReading as error:
+            raise ArmFailed(
+                f"{self.name} was not asked: the request could not be fitted to its server: {error}"
+            ) from error
 
     def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
         """Returns (body of the request, fields of the chat that it lacks, what was changed to fit the server)."""

@@ -1,10 +1,13 @@
 """The order of calls and results: the results of a message's calls follow it at once, and each call has one."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.contents import joined, text_of
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.message_parts import words_of
 
 #: result of a call without one
 NO_RESULT: Final = "(no result)"
@@ -31,69 +34,100 @@ def calls_of(message: Mapping[str, Any]) -> list[Any]:
 
 def _named(messages: Sequence[Any]) -> list[Any]:
     """The messages with an id for each call and result; a result without one belongs to the next call."""
-    named, waiting, number = list[Any](), list[Any](), 0
+    named, waiting, number = list[Any](), dict[str, None](), 0
     for message in messages:
-        calls = calls_of(message)
-        if calls and not all(isinstance(call.get("id"), str) and call["id"] for call in calls):
-            numbers = range(number, number + len(calls))
-            calls = [
-                call if call.get("id") else {**call, "id": f"call_{n}"} for call, n in zip(calls, numbers, strict=True)
-            ]
-            message = {**message, "tool_calls": calls}
+        calls, changed = calls_of(message), message
+        if not all(isinstance(call.get("id"), str) and call["id"] for call in calls):
+            calls = [{**call, "id": words_of(call.get("id")) or f"call_{n}"} for n, call in enumerate(calls, number)]
+            changed = {**message, "tool_calls": calls}
         number += len(calls)
         if calls:
-            waiting = [call["id"] for call in calls]
+            waiting = dict.fromkeys(call["id"] for call in calls)
         if message.get("role") == "tool":
             key = message.get("tool_call_id")
-            if not key and waiting:
-                message = {**message, "tool_call_id": waiting[0]}
-            waiting = [one for one in waiting if one != message.get("tool_call_id")]
-        named.append(message)
+            if not isinstance(key, str) or not key:
+                key = words_of(key) or next(iter(waiting), "call_0")
+                changed = {**message, "tool_call_id": key}
+            waiting.pop(key, None)
+        named.append(changed)
     return named
 
 
 def _is_right(messages: Sequence[Any]) -> bool:
-    waiting = list[Any]()
+    waiting = set[Any]()
     for message in messages:
         if message.get("role") == "tool":
             if message.get("tool_call_id") not in waiting:
                 return False
-            waiting.remove(message.get("tool_call_id"))
+            waiting.discard(message.get("tool_call_id"))
         elif waiting:
             return False
-        else:
-            waiting = [call.get("id") for call in calls_of(message)]
+        elif calls := calls_of(message):
+            waiting = {call.get("id") for call in calls}
+            if len(waiting) < len(calls):
+                return False
     return not waiting
 
 
+class Places:
+    """Where the calls and results of a conversation stand. calls, results: ids in each message."""
+
+    def __init__(self, *, calls: Sequence[Iterable[str]], results: Sequence[Iterable[str]]) -> None:
+        #: id of a call -> positions of messages
+        self._calls, self._results = defaultdict[str, list[int]](list), defaultdict[str, deque[int]](deque)
+        for at, (asked, answered) in enumerate(zip(calls, results, strict=True)):
+            for key in asked:
+                self._calls[key].append(at)
+            for key in answered:
+                self._results[key].append(at)
+        self.taken = set[int]()
+
+    def result(self, key: str, *, behind: int) -> int | None:
+        """Take the position of the first result of a call behind this position; None if there is none before the id
+        is used again.
+        """
+        places, calls = self._results[key], self._calls[key]
+        while places and places[0] <= behind:
+            places.popleft()
+        again = bisect_right(calls, behind)
+        if not places or (again < len(calls) and calls[again] < places[0]):
+            return None
+        place = places.popleft()
+        self.taken.add(place)
+        return place
+
+
 def _placed(messages: Sequence[Any]) -> list[Any]:
-    placed, rest = list[Any](), list(messages)
-    while rest:
-        message = rest.pop(0)
+    ids = [[call["id"] for call in calls_of(message)] for message in messages]
+    answered = [[message["tool_call_id"]] if message.get("role") == "tool" else [] for message in messages]
+    places, placed, at = Places(calls=ids, results=answered), list[Any](), 0
+    while at < len(messages):
+        message, at = messages[at], at + 1
+        if at - 1 in places.taken:
+            continue
         if message.get("role") == "tool":  # its call is gone
             placed.append({"role": "user", "content": f"Result of a tool:\n{text_of(message)}"})
             continue
-        if not calls_of(message):
+        if not ids[at - 1]:
             placed.append(message)
             continue
-        while rest and _is_part(rest[0], of=message):
-            message = joined([message, rest.pop(0)])
-        placed.append(message)
-        placed += [_result(call.get("id"), rest=rest) for call in calls_of(message)]
+        begin, at = at - 1, _end_of_answer(messages, ids=ids, at=at, taken=places.taken)
+        parts = [messages[place] for place in range(begin, at) if place not in places.taken]
+        placed.append(joined(parts))
+        for key in dict.fromkeys(key for place in range(begin, at) for key in ids[place]):
+            place = places.result(key, behind=at - 1)
+            missing = {"role": "tool", "tool_call_id": key, "content": NO_RESULT}
+            placed.append(missing if place is None else messages[place])
     return placed
 
 
-def _is_part(message: Mapping[str, Any], *, of: Mapping[str, Any]) -> bool:
-    """Whether a message belongs to the answer before it: one of the assistant, with other calls."""
-    known = [call.get("id") for call in calls_of(of)]
-    return message.get("role") == "assistant" and all(call.get("id") not in known for call in calls_of(message))
-
-
-def _result(key: Any, *, rest: list[Any]) -> Any:
-    """Take the result of a call out of the messages that follow it."""
-    for at, message in enumerate(rest):
-        if message.get("role") == "tool" and message.get("tool_call_id") == key:
-            return rest.pop(at)
-        if any(call.get("id") == key for call in calls_of(message)):
-            break  # the id is used again
-    return {"role": "tool", "tool_call_id": key, "content": NO_RESULT}
+def _end_of_answer(messages: Sequence[Any], *, ids: Sequence[Sequence[str]], at: int, taken: set[int]) -> int:
+    """Index of the first message behind an answer: messages of the assistant with other calls belong to it."""
+    known = set(ids[at - 1])
+    while at < len(messages):
+        if at not in taken:
+            if messages[at].get("role") != "assistant" or not known.isdisjoint(ids[at]):
+                break
+            known.update(ids[at])
+        at += 1
+    return at

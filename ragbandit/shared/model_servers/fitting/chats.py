@@ -1,7 +1,7 @@
 """Chat completions as a kind of server takes them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.call_order import fit_order
 from ragbandit.shared.model_servers.fitting.contents import fit_contents
@@ -13,6 +13,9 @@ from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
 from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
 from ragbandit.shared.model_servers.message_parts import listed, object_in
+
+#: number of values of a body that are fitted within some milliseconds
+_MOST_VALUES: Final = 4_000
 
 
 def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
@@ -30,6 +33,21 @@ def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], 
     fit_schemas(whole, takes=takes, fitted=fitted)
     fit_parameters(whole, takes=takes, fitted=fitted)
     return whole, fitted
+
+
+def is_large(body: Mapping[str, Any]) -> bool:
+    """Whether a body has more values than an event loop should fit: then it is fitted in the reading thread."""
+    count, waiting = 0, [iter(body.values())]
+    while waiting:
+        for value in waiting.pop():
+            count += 1
+            if isinstance(value, dict):
+                waiting.append(iter(value.values()))
+            elif isinstance(value, list):
+                waiting.append(iter(value))
+        if count + len(waiting) > _MOST_VALUES:
+            return True
+    return False
 
 
 def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:

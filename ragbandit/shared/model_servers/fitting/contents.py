@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+from ragbandit.shared.model_servers.message_parts import object_in, words_of
 
 MARK: Final = "cache_control"
 #: a text where a server refuses a blank one
@@ -23,14 +23,13 @@ _MAGIC: Final = {
 _ALIASES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 
-def with_text(message: Mapping[str, Any], text: str, *, first: bool = False) -> dict[str, Any]:
-    """The message with one more text, before or after its content."""
+def with_texts(message: Mapping[str, Any], before: Sequence[str] = (), after: Sequence[str] = ()) -> dict[str, Any]:
+    """The message with further texts before and after its content."""
     content = message.get("content")
     if isinstance(content, list):
-        part = {"type": "text", "text": text}
-        return {**message, "content": [part, *content] if first else [*content, part]}
-    texts = [text, words_of(content)] if first else [words_of(content), text]
-    return {**message, "content": "\n\n".join(filter(None, texts))}
+        first, last = ([{"type": "text", "text": text} for text in texts] for texts in (before, after))
+        return {**message, "content": [*first, *content, *last]}
+    return {**message, "content": "\n\n".join(filter(None, [*before, words_of(content), *after]))}
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -43,9 +42,10 @@ def joined(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One message with the contents and calls of all, and the other fields of the first that has them."""
     if len(messages) == 1:
         return dict(messages[0])
-    whole = dict[str, Any]()
-    for message in messages:
-        whole = {**message, **whole}
+    whole = dict(messages[0])
+    for message in messages[1:]:
+        for name, value in message.items():
+            whole.setdefault(name, value)
     contents = [content for content in (message.get("content") for message in messages) if content]
     if all(isinstance(content, str) for content in contents):
         whole["content"] = "\n\n".join(contents) if contents else None
@@ -201,8 +201,8 @@ def _results_as_text(messages: Sequence[Any], *, fitted: Fitted) -> list[Any]:
     for message in messages:
         content = message.get("content")
         if message.get("role") == "tool" and isinstance(content, list):
-            others = [part for part in listed(content) if part.get("type") not in ("text", None)]
-            texts = [{"type": "text", "text": "(below)"} if part in others else part for part in content]
+            others = list(filter(_is_media, content))
+            texts = [{"type": "text", "text": "(below)"} if _is_media(part) else part for part in content]
             placed.append({**message, "content": texts} if others else message)
             media += others
             continue
@@ -215,6 +215,10 @@ def _results_as_text(messages: Sequence[Any], *, fitted: Fitted) -> list[Any]:
         placed.append({"role": "user", "content": media})
         fitted.changed.add("messages.content")
     return placed
+
+
+def _is_media(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") not in ("text", None)
 
 
 def _is_marked(part: Any) -> bool:

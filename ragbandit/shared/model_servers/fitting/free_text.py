@@ -1,6 +1,7 @@
 """Tools of free text (`custom`, as Codex's apply_patch) as functions with one text, for models without such tools."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
@@ -21,12 +22,16 @@ def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None
     choice = object_in(body, "tool_choice")
     if choice.get("type") == "custom":
         body["tool_choice"] = {"type": "function", "function": {"name": object_in(choice, "custom").get("name")}}
-    for at, message in enumerate(body["messages"]):
-        calls = message.get("tool_calls")
-        if isinstance(calls, list) and any(call.get("type") == "custom" for call in listed(calls)):
-            messages = list(body["messages"])
-            messages[at] = {**message, "tool_calls": list(map(_called, calls))}
-            body["messages"] = messages
+    if any(map(_has_custom, body["messages"])):
+        body["messages"] = [
+            {**message, "tool_calls": list(map(_called, message["tool_calls"]))} if _has_custom(message) else message
+            for message in body["messages"]
+        ]
+
+
+def _has_custom(message: Mapping[str, Any]) -> bool:
+    calls = message.get("tool_calls")
+    return isinstance(calls, list) and any(call.get("type") == "custom" for call in listed(calls))
 
 
 def _function(tool: Any, *, fitted: Fitted) -> Any:

@@ -1,9 +1,9 @@
 """Requests for Anthropic's Messages as its servers take them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT
+from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, Places
 from ragbandit.shared.model_servers.fitting.contents import BLANK, is_blank, media_type, without_blank_end
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
@@ -13,6 +13,8 @@ from ragbandit.shared.model_servers.fitting.schemas import fit_block_schemas
 from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
 
 _RESULT: Final = "tool_result"
+#: (position of a message, id of a call) of results that stand in another turn now
+_Moved: TypeAlias = set[tuple[int, str]]
 
 
 def fit_messages(body: Mapping[str, Any], *, takes: Takes, fitted: Fitted) -> dict[str, Any]:
@@ -92,61 +94,71 @@ def _block(block: Any) -> Any:
 
 def _ordered(messages: Sequence[Any]) -> list[Any]:
     """The messages with the results of calls at the beginning of the turn that follows the calls."""
-    if not any(block.get("type") == _RESULT or _calls([block]) for one in messages for block in _blocks(one)):
+    contents = [_blocks(message) for message in messages]
+    calls, results = list(map(_calls, contents)), list(map(_results, contents))
+    if not (any(calls) or any(results)):
         return list(messages)
-    placed, rest = list[Any](), list(messages)
-    while rest:
-        message = rest.pop(0)
-        if message.get("role") != "assistant":
-            placed.append(_without_strays(message))
+    places, placed, at = Places(calls=calls, results=results), list[Any](), 0
+    moved: _Moved = set()
+    while at < len(messages):
+        begin, at = at, _end_of_answer(messages, at=at)
+        placed += messages[begin:at]
+        turn, follows = list(messages[at : at + 1]), at < len(messages) and messages[at].get("role") == "user"
+        asked = [key for place in range(begin, at) for key in calls[place]]
+        if asked and follows and _is_answer(contents[at], asked):
+            placed += turn
+            at += 1
             continue
-        calls, parts = _calls(_blocks(message)), [message]
-        while rest and rest[0].get("role") == "assistant":
-            parts.append(rest.pop(0))
-            calls += _calls(_blocks(parts[-1]))
-        placed += parts
-        if calls:
-            placed += _answered(calls, rest=rest)
+        taken = [(places.result(key, behind=at - 1), key) for key in asked]
+        moved |= {(place, key) for place, key in taken if place is not None}
+        missing = {"type": _RESULT, "content": NO_RESULT}
+        answers = [{**missing, "tool_use_id": key} if place is None else results[place][key] for place, key in taken]
+        if turn:
+            turn = _rest(turn[0], contents[at], moved=moved, at=at)
+        if follows:
+            turn = _begun(turn, answers=answers)
+        elif answers:
+            turn = [{"role": "user", "content": answers}, *turn]
+        placed += turn
+        at += 1
     return placed
 
 
-def _answered(calls: Sequence[str], *, rest: list[Any]) -> list[Any]:
-    """Take the results of calls out of the messages that follow, and make one turn of them, with the next user's."""
-    follows = bool(rest) and rest[0].get("role") == "user"
-    own = _results(rest[0]) if follows else {}
-    blocks = _blocks(rest[0]) if follows else []
+def _end_of_answer(messages: Sequence[Any], *, at: int) -> int:
+    """Index of the first message behind these of the assistant."""
+    while at < len(messages) and messages[at].get("role") == "assistant":
+        at += 1
+    return at
+
+
+def _begun(turn: Sequence[Any], *, answers: Sequence[Any]) -> list[Any]:
+    """A turn of the user that begins with results. turn: its message; [] if nothing of it is left."""
+    if not answers:
+        return list(turn)
+    rest = [block for message in turn for block in _blocks(message)]
+    more = turn[0] if turn else {"role": "user"}
+    return [{**more, "content": [*answers, *rest]}]
+
+
+def _is_answer(blocks: Sequence[Any], calls: Sequence[str]) -> bool:
+    """Whether a turn begins with the results of these calls, and has no others."""
     begin = [block for block in blocks[: len(calls)] if block.get("type") == _RESULT]
-    if set(own) == set(calls) and len(begin) == len(calls):
-        return [rest.pop(0)]
-    found = dict[str, Any]()
-    for at, message in enumerate(rest):
-        if any(key in _calls(_blocks(message)) for key in calls):
-            break  # an id is used again
-        if results := _results(message):
-            found |= {key: block for key, block in results.items() if key in calls and key not in found}
-            content = [block for block in _blocks(message) if block not in found.values()]
-            rest[at] = {**message, "content": content}
-    answers = [found.get(key) or {"type": _RESULT, "tool_use_id": key, "content": NO_RESULT} for key in calls]
-    turn: dict[str, Any] = {"role": "user", "content": answers}
-    if follows:
-        turn = _without_strays({**rest.pop(0)})
-        turn["content"] = [*answers, *_blocks(turn)]
-    rest[:] = [message for message in rest if message.get("content") != []]
-    return [turn]
+    count = sum(block.get("type") == _RESULT for block in blocks)
+    return len(begin) == len(calls) == count and _results(begin).keys() == set(calls)
 
 
-def _without_strays(message: Any) -> Any:
-    """A user's message with results of calls that are gone as texts."""
-    if not _results(message):
-        return message
-    return {
-        **message,
-        "content": [_stray(block) if block.get("type") == _RESULT else block for block in _blocks(message)],
-    }
-
-
-def _stray(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "text", "text": f"Result of a tool:\n{words_of(block.get('content'))}"}
+def _rest(message: Any, blocks: Sequence[Any], *, moved: _Moved, at: int) -> list[Any]:
+    """A message without the results that stand elsewhere now, and with others as texts; [] if nothing is left."""
+    results = _results(blocks)
+    if not results:
+        return [message]
+    kept = list[Any]()
+    for block in blocks:
+        if block.get("type") != _RESULT:
+            kept.append(block)
+        elif (at, words_of(block.get("tool_use_id"))) not in moved:  # its call is gone
+            kept.append({"type": "text", "text": f"Result of a tool:\n{words_of(block.get('content'))}"})
+    return [{**message, "content": kept}] if kept else []
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:
@@ -158,6 +170,6 @@ def _calls(blocks: Sequence[Any]) -> list[str]:
     return [words_of(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
 
 
-def _results(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Id of a call -> its result in a message."""
-    return {words_of(block.get("tool_use_id")): block for block in _blocks(message) if block.get("type") == _RESULT}
+def _results(blocks: Sequence[Any]) -> dict[str, Any]:
+    """Id of a call -> its result."""
+    return {words_of(block.get("tool_use_id")): block for block in blocks if block.get("type") == _RESULT}

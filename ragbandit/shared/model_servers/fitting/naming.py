@@ -45,7 +45,7 @@ def named(name: str, *, takes: Takes, fitted: Fitted) -> str:
     fitted.names[new] = name
     fitted.changed.add("tools.name")
     if name in fitted.free_text:
-        fitted.free_text = fitted.free_text - {name} | {new}
+        fitted.free_text.add(new)
     return new
 
 

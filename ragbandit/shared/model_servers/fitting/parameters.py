@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from ragbandit.shared.model_servers.efforts import sent_effort
-from ragbandit.shared.model_servers.fitting.contents import with_text
+from ragbandit.shared.model_servers.fitting.contents import with_texts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.model_servers.message_parts import object_in
@@ -35,7 +35,7 @@ def _ask_for_schema(body: dict[str, Any]) -> None:
     text = f"Answer in JSON that fits this JSON Schema:\n{json.dumps(schema, ensure_ascii=False)}"
     messages = list(body["messages"])
     if messages and messages[0].get("role") == "system":
-        messages[0] = with_text(messages[0], text)
+        messages[0] = with_texts(messages[0], after=[text])
     else:
         messages.insert(0, {"role": "system", "content": text})
     body |= {"messages": messages, "response_format": {"type": "json_object"}}

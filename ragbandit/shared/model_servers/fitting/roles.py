@@ -1,9 +1,10 @@
 """Roles of messages, and where they may stand."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.contents import joined, text_of, with_text
+from ragbandit.shared.model_servers.fitting.contents import joined, text_of, with_texts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 
@@ -53,26 +54,25 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     """One system message at the beginning. Later ones become texts of a user at their place, so that the beginning of
     the conversation stays the same from turn to turn, and caches of servers hold.
     """
-    placed, waiting, lead = list[Any](), list[str](), list[Any]()
+    lead, groups = list[Any](), list[tuple[list[str], Any, list[str]]]()
     for message in messages:
-        role = message.get("role")
-        if role in _SYSTEM and not placed:
+        if message.get("role") not in _SYSTEM:
+            groups.append(([], message, []))
+        elif not groups:
             lead.append(message)
-        elif role in _SYSTEM:
-            text = _reminder(message)
-            if placed[-1].get("role") in ("user", "tool") and not waiting:
-                placed[-1] = with_text(placed[-1], text)
-            else:
-                waiting.append(text)
-        elif waiting and role == "user":
-            placed.append(with_text(message, "\n\n".join(waiting), first=True))
-            waiting = []
         else:
-            placed += [{"role": "user", "content": "\n\n".join(waiting)}] if waiting else []
-            waiting = []
+            groups[-1][2].append(_reminder(message))
+    placed = list[Any]([joined(lead)] if lead else [])
+    for (before, message, after), following in zip_longest(groups, groups[1:]):
+        if after and message.get("role") not in ("user", "tool"):
+            if following is not None and following[1].get("role") == "user":
+                following[0].extend(after)
+                after = []
             placed.append(message)
-    placed += [{"role": "user", "content": "\n\n".join(waiting)}] if waiting else []
-    return [joined(lead), *placed] if lead else placed
+            placed += [{"role": "user", "content": "\n\n".join(after)}] if after else []
+        else:
+            placed.append(with_texts(message, before, after) if before or after else message)
+    return placed
 
 
 def _reminder(message: Mapping[str, Any]) -> str:
@@ -85,20 +85,20 @@ def _without_system(messages: Sequence[Any]) -> list[Any]:
     at = next((at for at, message in enumerate(rest) if message.get("role") == "user"), None)
     if at != 0:
         return [{**first, "role": "user"}, *rest]
-    return [with_text(rest[0], text_of(first), first=True), *rest[1:]]
+    return [with_texts(rest[0], [text_of(first)]), *rest[1:]]
 
 
 def _alternating(messages: Sequence[Any]) -> list[Any]:
     """Messages of user or assistant that follow one of the same role are joined with it."""
-    placed = list[Any]()
+    groups = list[list[Any]]()
     for message in messages:
-        role = message.get("role")
-        is_plain = not (message.get("tool_calls") or (placed and placed[-1].get("tool_calls")))
-        if placed and role in _SPOKEN and placed[-1].get("role") == role and is_plain:
-            placed[-1] = joined([placed[-1], message])
+        before = groups[-1][-1] if groups else {}
+        is_plain = not (message.get("tool_calls") or before.get("tool_calls"))
+        if is_plain and before.get("role") == message.get("role") in _SPOKEN:
+            groups[-1].append(message)
         else:
-            placed.append(message)
-    return placed
+            groups.append([message])
+    return [group[0] if len(group) == 1 else joined(group) for group in groups]
 
 
 def _with_answers(messages: Sequence[Any]) -> list[Any]:

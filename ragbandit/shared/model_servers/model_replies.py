@@ -29,6 +29,7 @@ from ragbandit.shared.model_servers.message_parts import (
     written,
 )
 from ragbandit.shared.model_servers.plain_chunks import PlainParts, plain_parts
+from ragbandit.shared.model_servers.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.reading.budget import REPLY
 
@@ -166,6 +167,8 @@ class ModelReply:
         self._note = ""
         #: parts of the last chunk, if it brought text and nothing else that is new
         self._plain: PlainParts | None = None
+        #: separates thoughts in tags from the text
+        self.tagged = TaggedThoughts()
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         #: name of a field, or `place` of a call -> first half of a character that the next piece completes
@@ -196,7 +199,7 @@ class ModelReply:
             self._take_choices(choices)
         if self.size + self.budget.spent["media"] > size:  # an answer follows, so the message was no error
             self._note, self.budget.spent["silent"] = "", 0
-            if not (self.delta or self.finish or self._halves):
+            if self.tagged.is_over and not (self.delta or self.finish or self._halves):
                 self._plain = plain_parts(value)
             return
         self.budget.spend("silent")
@@ -223,6 +226,9 @@ class ModelReply:
 
     def end(self) -> None:
         """Complete the message after the last value. Raises BrokenReply if there is no answer."""
+        self.delta = {}
+        self._add_text(*self.tagged.rest())
+        self.message.add(self.delta)
         if self.finish == ERROR:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
@@ -252,14 +258,15 @@ class ModelReply:
         self._raise_failure(part)
         self._has_deltas = self._has_deltas or not is_whole
         if is_whole and self._has_deltas:  # a whole message after deltas repeats them
-            known = {**self.message.whole, "content": self.text, "tool_calls": self._calls}
+            known = {**self.message.whole, "content": self.text or self.tagged.has_thoughts, "tool_calls": self._calls}
             part = {name: value for name, value in part.items() if not known.get(name)}
         fields = {name: value for name, value in part.items() if name not in self._read_by_name and value not in _EMPTY}
-        self.text += self._complete_characters("content", self._content(part.get("content"), fields=fields))
+        content = self._complete_characters("content", self._content(part.get("content"), fields=fields))
         self.delta = {}
         for name, value in fields.items():
             if cleaned := self._further_field(name, value):
                 self.delta[whole_characters(name)] = cleaned
+        self._add_text(*self.tagged.split(content))
         if part.keys() & _CALLS & self._read_by_name:
             self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
@@ -269,10 +276,18 @@ class ModelReply:
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
             word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
+        if self.finish is not None:
+            self._add_text(*self.tagged.rest())
         if self.finish is not None and (held := self._held_calls()):
             self.delta["tool_calls"] = [*self.delta.get("tool_calls", ()), *held]
         if self.delta:
             self.message.add(self.delta)
+
+    def _add_text(self, thoughts: str, text: str) -> None:
+        """Add text of the answer, and thoughts that stood in tags before it."""
+        self.text += text
+        if thoughts:
+            self.delta["reasoning_content"] = self.delta.get("reasoning_content", "") + thoughts
 
     def _content(self, content: Any, *, fields: dict[str, Any]) -> str:
         """The text in the field `content`. Thoughts and refusals in it are added to `fields`."""

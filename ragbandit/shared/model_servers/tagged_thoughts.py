@@ -1,0 +1,88 @@
+"""Thoughts in tags at the beginning of an answer, from servers without a parser for them (`<think>...</think>`)."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+#: names of the tags: DeepSeek, Qwen and most others; Gemini and Gemma
+_NAMES: Final = ("think", "thought")
+_OPENING: Final = {f"<{name}>": f"</{name}>" for name in _NAMES}
+#: number of characters of white space before a tag, after which the text is the answer
+_MOST_BLANK: Final = 64
+
+
+@dataclass(slots=True)
+class TaggedThoughts:
+    """Separates the thoughts at the beginning of a growing text from the answer.
+
+    The text is held back while it may still be part of a tag. White space around the thoughts is left out. Thoughts
+    that never end are thoughts: most often the limit of tokens ended them. A tag further on belongs to the answer.
+    """
+
+    _state: Literal["begin", "thoughts", "blank", "answer"] = "begin"
+    _held: str = ""
+    _closing: str = ""
+    #: whether no thought has come but white space
+    _is_blank: bool = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer has begun, so that all further text belongs to it."""
+        return self._state == "answer"
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether a tag has come."""
+        return bool(self._closing)
+
+    def stop(self) -> None:
+        """Treat all text as the answer."""
+        self._state = "answer"
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Returns (further thoughts, further text of the answer) for the next piece of the text."""
+        if self._state == "answer" or not text:
+            return "", text
+        text, self._held = self._held + text, ""
+        if self._state == "begin":
+            text = self._begun(text)
+        if self._state == "thoughts":
+            return self._ended(text)
+        return "", self._answer(text)
+
+    def rest(self) -> tuple[str, str]:
+        """Returns (thoughts, text of the answer) that were held back, at the end of the text."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thoughts" else ("", held if self._state == "begin" else "")
+
+    def _begun(self, text: str) -> str:
+        """The text after an opening tag; "" if the text is held back."""
+        begin = text.lstrip()
+        for tag, closing in _OPENING.items() if len(text) - len(begin) <= _MOST_BLANK else ():
+            if begin.startswith(tag):
+                self._state, self._closing = "thoughts", closing
+                return begin[len(tag) :]
+            if tag.startswith(begin):
+                self._held = text
+                return ""
+        self._state = "answer"
+        return text
+
+    def _ended(self, text: str) -> tuple[str, str]:
+        at = text.find(self._closing)
+        if at >= 0:
+            self._state = "blank"
+            return self._thoughts(text[:at]).rstrip(), self._answer(text[at + len(self._closing) :])
+        held = next((n for n in range(len(self._closing) - 1, 0, -1) if text.endswith(self._closing[:n])), 0)
+        self._held = text[len(text) - held :]
+        return self._thoughts(text[: len(text) - held]), ""
+
+    def _thoughts(self, text: str) -> str:
+        text = text.lstrip() if self._is_blank else text
+        self._is_blank = self._is_blank and not text
+        return text
+
+    def _answer(self, text: str) -> str:
+        if self._state == "blank":
+            text = text.lstrip()
+            self._state = "answer" if text else "blank"
+        return text

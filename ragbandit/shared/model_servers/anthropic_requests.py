@@ -155,7 +155,8 @@ def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> d
     def bare(part: Any) -> Any:
         if not isinstance(part, dict) or part.get("type") in THINKING:
             return part
-        kept = {name: value for name, value in part.items() if name not in reasoning_in(part)}
+        reasoning = reasoning_in(part)
+        kept = {name: value for name, value in part.items() if name not in reasoning}
         for name in ("content", "tool_calls"):
             if isinstance(kept.get(name), list):
                 kept[name] = [bare(one) for one in kept[name] if not _is_foreign(one, keep_signed=keep_signed)]
@@ -180,7 +181,8 @@ def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, 
     kinds = {str(block.get("type")) for block in _blocks(last.get("content"))} | {str(last.get("role"))}
     has_results = not kinds.isdisjoint({"tool", "tool_result"})
     if has_results or bare["messages"] == body["messages"]:
-        bare = {name: value for name, value in bare.items() if name not in reasoning_in(bare)}
+        reasoning = reasoning_in(bare)
+        bare = {name: value for name, value in bare.items() if name not in reasoning}
         config = {name: value for name, value in object_in(bare, "output_config").items() if name != "effort"}
         bare |= {"output_config": config} if "output_config" in bare else {}
     return None if bare == body else bare
@@ -235,7 +237,8 @@ def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         kept = [block for block in kept if not _is_foreign(block)]
     parts = [_block(part) for part in _blocks(content)]
     calls = [block for block in kept if block.get("type") == "tool_use"]
-    return [block for block in kept if block not in calls] + [part for part in parts if part.get("text") != ""] + calls
+    others = [block for block in kept if block.get("type") != "tool_use"]
+    return others + [part for part in parts if part.get("text") != ""] + calls
 
 
 def _block(part: dict[str, Any]) -> dict[str, Any]:

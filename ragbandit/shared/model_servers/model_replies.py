@@ -66,6 +66,8 @@ _KNOWN: Final = {
     "choice": {"index", "delta", "message", "text", "finish_reason", "error", "usage", LOGPROBS},
     "usage": {f"{kind}_tokens{end}" for kind in ("prompt", "completion") for end in ("", "_details")},
 }
+#: last characters of a JSON text
+_JSON_ENDS: Final = frozenset('}]" \t\r\nel0123456789')
 #: values of a field that say nothing
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
@@ -481,7 +483,7 @@ class ModelReply:
             return None
         if index is not None:  # arguments with another index than the beginning of the call
             call = self._calls[min(index, len(self._calls) - 1)]
-            return None if is_named or server_id or is_json(self.message.call_text(call.place)) else call
+            return None if is_named or server_id or self._is_json(call) else call
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
@@ -490,8 +492,14 @@ class ModelReply:
         size = 0 if call is None else self.message.call_size(call.place)
         if text not in ("", "{}", "null") and len(text) != size:
             return False
-        known = "" if call is None else self.message.call_text(call.place)
-        return text in ("{}", "null", known) and (not known or is_json(known))
+        if call is None or not size:
+            return text in ("{}", "null", "")
+        return text in ("{}", "null", self.message.call_text(call.place)) and self._is_json(call)
+
+    def _is_json(self, call: _Call) -> bool:
+        """Whether the arguments of a call are whole. False beyond the cap "again": most pieces continue their call."""
+        text = self.message.call_text(call.place)
+        return text[-1:] in _JSON_ENDS and self.budget.fits("again", len(text)) and is_json(text)
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str, index: int | None) -> bool:
         """Whether a piece begins another call than `call`: it has another id, or a name after complete arguments."""
@@ -503,4 +511,4 @@ class ModelReply:
         is_new = call.born == self.values
         if call.head is not None and index is not None and not is_new:
             return False  # the rest of its name
-        return name != call.name or is_new or is_json(self.message.call_text(call.place))
+        return name != call.name or is_new or self._is_json(call)

@@ -23,6 +23,7 @@ Kind: TypeAlias = Literal[
     "media",
     "more",
     "logprobs",
+    "again",
 ]
 
 
@@ -33,7 +34,8 @@ class Cap(NamedTuple):
     of: str
 
 
-#: caps of a reply of a model's server. A longer message fails; what exceeds "more" or "logprobs" is left out
+#: caps of a reply of a model's server. What exceeds "more" or "logprobs" is left out, and
+#: beyond "again" calls are no longer parsed while they come; beyond another cap the reply fails
 REPLY: Final[Mapping[Kind, Cap]] = {
     "bytes": Cap(256_000_000, "bytes"),
     "open": Cap(16_000_000, "bytes, or too many lines, without a whole event"),
@@ -51,6 +53,7 @@ REPLY: Final[Mapping[Kind, Cap]] = {
     "media": Cap(16_000_000, "characters of images, audio or video"),
     "more": Cap(4 * MAX_TEXT, "characters beside its message"),
     "logprobs": Cap(4 * MAX_TEXT, "characters of log-probabilities"),
+    "again": Cap(10 * MAX_TEXT, "characters of calls that are parsed while they come"),
 }
 #: caps of the body of a request, whose bytes the settings limit. Values are objects, lists, members of objects, and
 #: texts in lists. Numbers in lists are only items, since clients send texts for embeddings as lists of tokens

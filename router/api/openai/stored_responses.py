@@ -81,7 +81,7 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     own_id, session = None if body.store is False else response_id, None
     before, earlier = list[dict[str, Any]](), None
     instructions = int(bool(body.instructions))  # number of messages that `instructions` make
-    facts = body.facts
+    facts = await read_body(request, lambda: body.facts)
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)

@@ -1,0 +1,335 @@
+"""Every reader of outside texts takes linear work for every shape of the three dialects: what it does is counted."""
+
+import asyncio
+import gc
+import json
+import sys
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+from fastapi import Request
+
+from ragbandit.router.api import reading
+from ragbandit.router.api.anthropic.endpoints import MessagesBody, message_question
+from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.router.api.endpoints.streaming import _Sent
+from ragbandit.router.api.openai import replies
+from ragbandit.router.api.openai.requests import ChatBody, completion_question
+from ragbandit.router.api.openai.response_stream import ResponseStream
+from ragbandit.router.api.openai.responses import ResponseBody, response
+from ragbandit.router.api.openai.stored_responses import response_question
+from ragbandit.router.api.reading import body_value
+from ragbandit.router.api.schemas import replies as schemas
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.model_servers import openai_client
+from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
+from ragbandit.shared.texts import json_values
+from ragbandit.shared.types import Cost, Outcome, Query
+from ragbandit.strategies import base
+from ragbandit.strategies.answer_stream import AnswerStream
+from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from tests.support import dialects
+from tests.support.servers.http_service import Service
+
+#: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call
+WRITTEN, COPIED = 16, 4096
+
+
+class Text(str):
+    """A text whose comparisons are calls, and whose copies count."""
+
+    __slots__ = ()
+    work: "Work"
+
+    def __eq__(self, other):
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+    def _copied(self, text):
+        Text.work.count += len(text) // COPIED
+        return Text(text)
+
+    def __add__(self, other):
+        return self._copied(str.__add__(self, other))
+
+    def __radd__(self, other):
+        return self._copied(other + str(self))
+
+    def __getitem__(self, key):
+        return self._copied(str.__getitem__(self, key))
+
+
+class Object(dict):
+    """An object whose comparisons are calls."""
+
+    __slots__ = ()
+    __hash__ = None
+
+    def __eq__(self, other):
+        return dict.__eq__(self, other)
+
+
+class List(list):
+    """A list whose comparisons are calls, and whose copies count."""
+
+    __slots__ = ()
+    __hash__ = None
+
+    def __eq__(self, other):
+        return list.__eq__(self, other)
+
+    def __add__(self, other):
+        Text.work.count += len(self) + len(other)
+        return List(list.__add__(self, other))
+
+
+def watched(value):
+    """A copy of a parsed value that counts what is done with it."""
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, list):
+        return List(map(watched, value))
+    return Object((Text(name), watched(one)) for name, one in value.items()) if isinstance(value, dict) else value
+
+
+class Work:
+    """Counts calls of functions, comparisons of parsed values, and characters that are copied, parsed or written."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.count, self._monkeypatch = 0, monkeypatch
+        encode, parse = json.JSONEncoder.encode, json_values._parser()
+        self._patched = [
+            (json, "loads", self._parsing(json.loads)),
+            (json.JSONEncoder, "encode", lambda one, value: self._written(encode(one, value))),
+            (schemas, "to_json", lambda *given, to=schemas.to_json, **more: self._written(to(*given, **more))),
+            (json_values, "_parser", lambda: self._parsing(parse)),
+        ]
+
+    def _written(self, text):
+        self.count += len(text) // WRITTEN
+        return text
+
+    def _parsing(self, parse):
+        def parsed(text, **more):
+            self.count += len(text) // WRITTEN
+            value = parse(text, **more)
+            sys.setprofile(None)
+            try:
+                return watched(value)
+            finally:
+                sys.setprofile(self._note)
+
+        return parsed
+
+    def _note(self, _frame, event, _argument):
+        if event in ("call", "c_call"):
+            self.count += 1
+
+    def of(self, work) -> int:
+        """The work that a function does."""
+        self.count, Text.work = 0, self
+        with self._monkeypatch.context() as patch:
+            for owner, name, counted in self._patched:
+                patch.setattr(owner, name, counted)
+            gc.disable()  # its finalizers of earlier objects are calls too
+            sys.setprofile(self._note)
+            try:
+                work()
+            finally:
+                sys.setprofile(None)
+                gc.enable()
+        return self.count
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    arms = {"a": {"class": "model"}}
+    settings = {"data_dir": str(tmp_path_factory.mktemp("worst")), "encoder": {"model": "hashing", "dimension": 8}}
+    settings |= {"generator": {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}}
+    service = Service(Settings.model_validate(settings | {"arms": arms}), inline=True)
+    yield service
+    service.close()
+
+
+GENERATORS = {
+    "openai": OpenAiGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
+    "anthropic": AnthropicGenerator("m", options=AnthropicOptions(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")),
+}
+PROMPT = base.Prompt(instructions="", body="q")
+
+
+def asked(service, body, *, door, monkeypatch):
+    """Read a request at a door, and write it for both kinds of servers."""
+    monkeypatch.setattr(reading, "LARGE", 0)  # the values of small bodies are counted too
+    request = Request(
+        {"type": "http", "method": "POST", "headers": [], "app": service.app, "path": "/", "query_string": b""}
+    )
+    request._body = body
+    kind, question = {
+        "chat": (ChatBody, completion_question),
+        "messages": (MessagesBody, message_question),
+        "responses": (ResponseBody, response_question),
+    }[door]
+    read = question(request, kind.model_validate(body_value(body)), key=None)
+    read = asyncio.run(read) if door == "responses" else read
+    for generator in GENERATORS.values():
+        generator._fields(base.Request(prompt=PROMPT, max_tokens=9, chat=read.query.chat))
+
+
+def serve_once(monkeypatch, body):
+    """Let every server of a model reply with these bytes, which are read on this thread, where work is counted."""
+
+    async def post(*_given, **_more):
+        return SimpleNamespace(status=200, close=lambda: None)
+
+    async def chunks(_reply):
+        for at in range(0, len(body), 65_536):
+            yield body[at : at + 65_536]
+
+    monkeypatch.setattr(openai_client.ModelServer, "post", post)
+    monkeypatch.setattr(openai_client, "_chunks", chunks)
+    monkeypatch.setattr(openai_client, "LARGE", 1 << 60)
+
+
+def replied(body, *, server, decision, monkeypatch):
+    """Read a reply of a server while it is streamed to a caller, and write it for all three doors."""
+    serve_once(monkeypatch, body)
+    doors = [
+        replies.ChatStream(decision, base="", include_usage=True, open_webui=False),
+        ResponseStream(decision, base=""),
+        MessageStream(decision, base=""),
+    ]
+    sent = _Sent(SimpleNamespace(decision=decision))
+
+    def drain():
+        for event in sent.read(stream):
+            for door in doors:
+                door.of(event)
+
+    stream = ReadStream(decision.id, wake=drain)
+    reader = AnswerStream(LocalWriter(stream))
+    request = base.Request(
+        prompt=PROMPT,
+        max_tokens=10**6,
+        chat={"messages": [], "stream": True},
+        sink=reader.sink(str),
+        delta_sink=reader.delta_sink(),
+    )
+    done = asyncio.run(GENERATORS[server].complete(request))
+    outcome = Outcome(
+        decision_id=decision.id,
+        status="answered",
+        answer=done.text,
+        reply=done.details["reply"],
+        cost=Cost(prompt_tokens=9),
+        trace=(),
+        steps=0.0,
+        stop_reason="answered",
+        error=None,
+        run_by="worker",
+        made_by={},
+        made_at=1.0,
+    )
+    for event in sent.finish(outcome)[:-1]:
+        for door in doors:
+            door.of(event)
+    for door in doors:
+        door.end(outcome, saved=None)
+    for write in (replies.completion, response, message_reply):
+        schemas.json_of(write(decision, outcome, base="", saved=None))
+
+
+def shapes():
+    """(name, how it is read, where, function from a number to the bytes) of every shape of the three dialects."""
+    for door, example in (("chat", dialects.CHAT), ("messages", dialects.MESSAGES), ("responses", dialects.RESPONSES)):
+        for name, shape in dialects.documents(example):
+            yield f"{door}: {name}", "asked", door, lambda n, shape=shape: dialects.body_of(shape(n))
+    wholes = (("openai", dialects.COMPLETION), ("openai", dialects.CHUNK), ("anthropic", dialects.MESSAGE))
+    for server, example in wholes:
+        for name, shape in dialects.documents(example):
+            yield f"{server} whole: {name}", "replied", server, lambda n, shape=shape: dialects.body_of(shape(n))
+    for server, streams in (("openai", dialects.chunks()), ("anthropic", dialects.events())):
+        for name, shape in streams:
+            body = partial(dialects.stream_of, named=server == "anthropic")
+            yield f"{server} stream: {name}", "replied", server, lambda n, shape=shape, body=body: body(shape(n))
+
+
+def growth(work, read, shape, *, size):
+    """The work for a text of this size, of twice and of four times this size. A reader may refuse a text."""
+    counts = []
+    for number in (size, 2 * size, 4 * size):
+        text = shape(number)
+
+        def run(text=text):
+            with suppress(RagBanditError, ValueError):
+                read(text)
+
+        counts.append(work.of(run))
+    return counts
+
+
+def is_linear(counts):
+    """Whether the second step of the size, which is twice the first, takes at most twice its work and a tenth more."""
+    first, second = counts[1] - counts[0], counts[2] - counts[1]
+    return second <= 2.2 * max(first, 0) + 500
+
+
+def superlinear(service, monkeypatch, *, size, names):
+    """The shapes whose work grows faster than their size: name -> work. names: chooses the shapes."""
+    work, decision, found = Work(monkeypatch), service.router.route(Query(text="q")), {}
+    read = {
+        "asked": lambda where: partial(asked, service, door=where, monkeypatch=monkeypatch),
+        "replied": lambda where: partial(replied, server=where, decision=decision, monkeypatch=monkeypatch),
+    }
+    for name, how, where, shape in names(shapes()):
+        run = read[how](where)
+        counts = growth(work, run, shape, size=size)
+        for _ in range(3):  # what is done for the first time, and what other threads delay, takes more
+            if not is_linear(counts):
+                counts = list(map(min, counts, growth(work, run, shape, size=size)))
+        if not is_linear(counts):
+            found[name] = counts
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_some_shapes_take_linear_work(service, monkeypatch):
+    """Every seventh shape is read; the slow test reads all of them."""
+    assert superlinear(service, monkeypatch, size=40, names=lambda all_of_them: islice(all_of_them, 0, None, 7)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("size", [40, 300])
+def test_every_shape_takes_linear_work(service, monkeypatch, size):
+    """No shape of a request, of a whole reply or of a stream takes work that grows faster than its size."""
+    assert superlinear(service, monkeypatch, size=size, names=iter) == {}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda values: [name for name in values if name not in [*values]],
+        lambda values: [values.count(one) for one in values],
+        lambda values: [json.dumps(values) for _ in values],
+        lambda values: [values + values for _ in values],
+        lambda values: [reading.json_value(b"[" + b"1," * len(values) + b"1]") for _ in values],
+    ],
+    ids=["names in a list", "objects in a list", "written again", "copied again", "parsed again"],
+)
+def test_work_that_is_not_linear_is_seen(monkeypatch, read):
+    """The meter sees work in C too: comparisons in lists, copies, and JSON that is written or parsed again."""
+    work = Work(monkeypatch)
+
+    def shape(number):
+        return json.dumps([f"name {one}" for one in range(number)]).encode()
+
+    assert not is_linear(growth(work, lambda body: read(reading.json_value(body)), shape, size=100))
+    assert is_linear(growth(work, reading.json_value, shape, size=100))

@@ -84,6 +84,8 @@ class Run:
     account: Account = field(default_factory=Account)
     #: True if another arm answers when this arm fails before its first text. Failed calls are then not repeated
     has_successor: bool = False
+    #: parameters of a chat that the generator's server is known not to support; they are not sent
+    unsupported: frozenset[str] = frozenset()
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
     reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
     cut_text: str = ""  #: text of the last call if it reached the limit of tokens, otherwise ""
@@ -269,6 +271,7 @@ class Run:
             deadline=self.deadline,
             sink=self.stream.sink(str),
             chat={name: value for name, value in body.items() if name != OUTPUT_LIMIT} | limits,
+            unsupported=self.unsupported,
             is_limit_named=bool(names),
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,

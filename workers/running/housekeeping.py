@@ -35,6 +35,8 @@ log = logging.getLogger("ragbandit.worker")
 
 #: time for which a learner tries again while the store fails, seconds
 LEARN_S: Final = 60.0
+#: seconds between two exchanges of unsupported parameters with other processes
+EXCHANGE_S: Final = 10.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
@@ -178,9 +180,14 @@ def routines_of(context: Context) -> list[Routine]:
     sweep_s = settings.workers.sweep_interval_s
     if context.learner is not None:
         check_reward_check(settings.reward)
+
+    def exchange_unsupported() -> None:
+        context.unsupported.exchange(now=time.time())
+
     routines = [
         Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, 5.0)).start(),
         Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=0.5).start(),
+        Routine("exchange unsupported parameters", exchange_unsupported, every_s=EXCHANGE_S).start(),
     ]
     if context.learner is None:
         return routines

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ragbandit.router.api.security.budgets import stopped_until
+from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
@@ -284,9 +285,23 @@ class AnswerJob:
             source_chars=context.settings.log.source_chars,
             spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
             has_successor=bool(self._others),
+            unsupported=context.unsupported.of(self._generator, now=time.time()),
             account=self.account,
         )
+        work = self._noting_unsupported(work)
         return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
+
+    @property
+    def _generator(self) -> str:
+        """Name of the arm's generator in the settings."""
+        return str(self.context.worker_arms.get(self.decision.arm, {}).get("generator", DEFAULT))
+
+    async def _noting_unsupported(self, work: Awaitable[Outcome]) -> Outcome:
+        """Await the run, and note the parameters that its server reported as not supported."""
+        outcome, query = await work, self.decision.query
+        fields: Any = outcome.reply.get("unsupported") or ()
+        self.context.unsupported.note(self._generator, fields, caller=(query.tenant, query.api_key), now=time.time())
+        return outcome
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
         """Store the outcome, trying for KEEP_S because it was paid for. Returns whether the decision had none."""

@@ -8,7 +8,8 @@ from typing import Any, Final
 from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.message_parts import listed, reasoning_in, words_of
+from ragbandit.shared.model_servers.message_parts import listed, object_in, reasoning_in, words_of
+from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 
 
 def _is_text(content: object) -> bool:
@@ -214,3 +215,43 @@ def format_of(form: object) -> dict[str, Any] | None:
     schema = {name: value for name, value in form.items() if name != "type" and value is not None}
     more = {"json_schema": schema.get("json_schema", schema)} if form.get("type") == "json_schema" else {}
     return {"type": form["type"], **more}
+
+
+#: parameters of a response that chat completions do not have, or have under another name
+_ONLY_HERE: Final = frozenset(
+    {"input", "instructions", "text", "max_output_tokens", "reasoning", "store", "previous_response_id", "conversation"}
+    | {"background", "prompt", "include", "truncation", "max_tool_calls", "client_metadata", "context_management"}
+)
+#: parameters among these that have no effect here
+_IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
+#: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
+_EFFORT: Final = frozenset({"effort", "summary", "generate_summary"})
+
+
+def as_chat(body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Convert the body of a response to a chat completion. before: messages that come before the input.
+
+    Returns (messages and parameters of that chat completion, names of ignored tools, items and parameters). Raises
+    InvalidInput.
+    """
+    messages, sent = list(before), body["input"]
+    if body.get("instructions"):
+        messages.insert(0, {"role": "system", "content": body["instructions"]})
+    unread = add_items(messages, [{"role": "user", "content": sent}] if isinstance(sent, str) else sent)
+    tools, ignored = tools_of(body.get("tools") or (), choice=body.get("tool_choice"))
+    text, reasoning = object_in(body, "text"), object_in(body, "reasoning")
+    is_known = reasoning.keys() <= _EFFORT  # otherwise it is the server's own object, as OpenRouter's
+    wants_logprobs = body.get("top_logprobs") or "message.output_text.logprobs" in (body.get("include") or ())
+    converted = {
+        **tools,
+        "response_format": format_of(text.get("format")),
+        "reasoning_effort": reasoning.get("effort") if is_known else None,
+        "reasoning": None if is_known else reasoning,
+        OUTPUT_LIMIT: body.get("max_output_tokens"),
+        "verbosity": text.get("verbosity"),
+        "logprobs": True if wants_logprobs else None,
+    }
+    converted = {name: value for name, value in converted.items() if value is not None}
+    passed = {name: value for name, value in body.items() if name not in {*_ONLY_HERE, *tools}}
+    ignored += unread + [name for name in _IGNORED if body.get(name) is not None]
+    return {**passed, **converted, "messages": messages}, ignored

@@ -10,11 +10,12 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
+from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import beginning, hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
@@ -175,6 +176,11 @@ class ChatBody(OpenAIBody):
     """A request for a chat completion. Arms of the class `model` pass on all other parameters too."""
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_other_forms(cls, body: object) -> object:
+        return as_completion(body)
 
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]

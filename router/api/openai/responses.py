@@ -6,12 +6,11 @@ from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable
-from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, add_items, format_of, in_namespace, tools_of
+from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, as_chat, in_namespace
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
 from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed, reasoning_in, thoughts_of
-from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
@@ -278,15 +277,6 @@ def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     return usage
 
 
-#: parameters of a response that chat completions do not have, or have under another name
-_ONLY_HERE: Final = frozenset(
-    {"input", "instructions", "text", "max_output_tokens", "reasoning", "store", "previous_response_id", "conversation"}
-    | {"background", "prompt", "include", "truncation", "max_tool_calls", "client_metadata", "context_management"}
-)
-#: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
-_REASONING: Final = frozenset({"effort", "summary", "generate_summary"})
-
-
 class ResponseBody(OpenAIBody):
     """A request for a response. Arms of the class `model` pass on all other parameters too."""
 
@@ -341,28 +331,8 @@ class ResponseBody(OpenAIBody):
         """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
         parameters of that chat completion, names of ignored tools, items and parameters). Raises InvalidInput.
         """
-        messages: list[dict[str, Any]] = list(before)
-        if self.instructions:
-            messages.insert(0, {"role": "system", "content": self.instructions})
-        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
-        unread = add_items(messages, items)
-        tools, ignored = tools_of(self.tools or (), choice=self.tool_choice)
-        more = self.model_extra or {}
-        reasoning = more["reasoning"] if isinstance(more.get("reasoning"), Mapping) else {}
-        is_known = reasoning.keys() <= _REASONING  # otherwise it is the server's own object, as OpenRouter's
-        converted = {
-            **tools,
-            "response_format": format_of((self.text or {}).get("format")),
-            "reasoning_effort": reasoning.get("effort") if is_known else None,
-            "reasoning": None if is_known else reasoning,
-            OUTPUT_LIMIT: self.max_output_tokens,
-            "verbosity": (self.text or {}).get("verbosity"),
-            "logprobs": True if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()) else None,
-        }
-        converted = {name: value for name, value in converted.items() if value is not None}
-        passed = {name: value for name, value in self.sent_fields.items() if name not in {*_ONLY_HERE, *tools}}
-        ignored += unread + [name for name in more.keys() & _ONLY_HERE - {"reasoning"} if more[name] is not None]
-        return {**passed, **converted, "messages": messages}, short_names(ignored)
+        sent, ignored = as_chat(self.sent_fields, before=before)
+        return sent, short_names(ignored)
 
 
 #: parameter that must be null or false -> (why, remedy)

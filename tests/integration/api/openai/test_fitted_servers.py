@@ -139,3 +139,15 @@ def test_a_chat_with_a_tool_of_free_text(door):
     reply = ask(door, "/v1/chat/completions", model="arm/openai", messages=question, tools=[tool])
     (call,) = reply["choices"][0]["message"]["tool_calls"]
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
+
+
+def test_cursor_sends_responses_to_the_door_of_chats(door):
+    """A body of Responses at /v1/chat/completions gets a chat completion, whole and streamed."""
+    items = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "The weather?"}]
+    body = {"model": "arm/deepseek", "input": items, "store": False, "text": {"verbosity": "low"}}
+    assert ask(door, "/v1/chat/completions", **body)["choices"][0]["message"]["content"] == "Cold."
+    parts = ask(door, "/v1/chat/completions", stream=True, **body)
+    assert "".join(each["delta"].get("content") or "" for part in parts for each in part["choices"]) == "Cold."
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    (call,) = ask(door, "/v1/chat/completions", tools=[tool], **body)["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"

@@ -1,0 +1,72 @@
+"""Bodies of other interfaces at the door of chat completions, as Cursor and some proxies send them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.router.api.openai.items import as_chat
+from ragbandit.shared.model_servers.anthropic_requests import chat_of
+from ragbandit.shared.model_servers.message_parts import listed, object_in
+
+#: blocks of Anthropic's Messages that chat completions have in another form
+_BLOCKS: Final = frozenset({"tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking"})
+#: parameters of responses that need their own endpoint
+_STORED: Final = ("previous_response_id", "conversation", "prompt", "background")
+
+
+def as_completion(body: object) -> object:
+    """The body of a chat completion; other values are returned unchanged. It may have the form of a response (`input`),
+    tools of Responses or of Messages, and blocks of Messages. Raises Unsupported, and InvalidInput for wrong items.
+    """
+    if not isinstance(body, dict):
+        return body
+    sent = body.get("input")
+    if "messages" not in body and (isinstance(sent, str) or (isinstance(sent, list) and all(map(_is_object, sent)))):
+        for name in _STORED:
+            if body.get(name):
+                message = f"{name} belongs to responses, and this endpoint has chat completions"
+                raise Unsupported(message, field=name, remedy="POST /v1/responses")
+        return as_chat(body)[0]
+    changed = dict[str, Any]()
+    if isinstance(body.get("tools"), list):
+        tools = list(map(_tool, body["tools"]))
+        changed |= {"tools": tools} if tools != body["tools"] else {}
+    choice = object_in(body, "tool_choice")
+    if choice.get("type") in ("function", "tool") and isinstance(choice.get("name"), str):
+        changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    if choice.get("type") in ("auto", "any", "none"):
+        changed["tool_choice"] = "required" if choice["type"] == "any" else choice["type"]
+    messages = body.get("messages")
+    if isinstance(messages, list) and any(map(_has_blocks, messages)):
+        changed["messages"] = [part for message in messages for part in _messages(message)]
+    return {**body, **changed} if changed else body
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _tool(tool: Any) -> Any:
+    """A function in the form of chat completions. Tools of other types are returned unchanged."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or "function" in tool:
+        return tool
+    if tool.get("type", "function") != "function" and not (tool.get("type") == "custom" and "input_schema" in tool):
+        return tool
+    function = {name: value for name, value in tool.items() if name not in ("type", "input_schema", "cache_control")}
+    if "input_schema" in tool:
+        function["parameters"] = tool["input_schema"]
+    mark = {"cache_control": tool["cache_control"]} if "cache_control" in tool else {}
+    return {"type": "function", "function": function, **mark}
+
+
+def _has_blocks(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and any(block.get("type") in _BLOCKS for block in listed(content))
+
+
+def _messages(message: Mapping[str, Any]) -> list[Any]:
+    """The messages for one that may have blocks of Messages."""
+    if not _has_blocks(message):
+        return [message]
+    parts: list[Any] = chat_of({"messages": [message]})[0]["messages"]
+    return parts

@@ -83,6 +83,7 @@ class OpenAiGenerator(Generator):
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._server: ModelServer | None = None
         self._closed = self._has_refused = False
+        self._left_out = set[str]()  #: parameters that the server has refused, for the log
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def _kind_of(self, address: str) -> Kind:
@@ -185,6 +186,9 @@ class OpenAiGenerator(Generator):
         fewer = fewer_fields(fields, error=error) if reply.repeats < MOST_REPEATS else None
         if fewer is not None:
             reply.repeats += 1
+            level = logging.DEBUG if fewer.field in self._left_out else logging.WARNING
+            log.log(level, "%s refused %s, and is asked without it or within its limit", self.name, fewer.field)
+            self._left_out.add(fewer.field)
             reply.ignored.append(fewer.field)
             reply.unsupported += [fewer.field] * fewer.is_unsupported
             return fewer.body

@@ -49,5 +49,6 @@ def error_event(error: Mapping[str, Any], *, status: int = 0) -> dict[str, Any]:
     kind = _KINDS.get(error["code"] or "") or _TYPES.get(status)
     kind = kind or ("api_error" if error["type"] == "server_error" else error["type"])
     param, message = error["param"], error["message"]
-    message = f"{param}: {message}" if param and param not in message else message
+    is_named = param is None or param in message or error["code"] == "context_length_exceeded"
+    message = message if is_named else f"{param}: {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}

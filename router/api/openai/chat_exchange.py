@@ -29,7 +29,7 @@ from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
-from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
+from ragbandit.router.serving.deciding.steps.needs import ContextExceeded, Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
@@ -42,6 +42,7 @@ log = logging.getLogger("ragbandit.api")
 #: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
 #: for the first content, so that an error can still set the HTTP status
 HOLD_S: Final = 30.0
+EVENTS: Final = "text/event-stream"
 ReplyStream: TypeAlias = "replies.ChatStream | ResponseStream | MessageStream"
 
 
@@ -134,6 +135,9 @@ class ChatExchange:
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope
+        if self.question.streamed and self.stream is ResponseStream and error.code == ContextExceeded.code:
+            events = ResponseStream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
+            return Response(b"".join(events), media_type=EVENTS, headers=headers(decision))
         if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
             scope = {**scope, "path": ""}
         reply = refusal(error, scope=scope)

@@ -6,9 +6,9 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, reads_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
-from ragbandit.router.api.openai.chat_exchange import ChatExchange
+from ragbandit.router.api.openai.chat_exchange import EVENTS, ChatExchange
 from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
-from ragbandit.router.api.openai.response_stream import ResponseStream
+from ragbandit.router.api.openai.response_stream import ResponseStream, undecided_failure
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
 from ragbandit.router.api.reading import read_body
@@ -17,6 +17,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import JsonReply, an_object, described
 from ragbandit.router.api.security.rules import APP, CHAT, Rule, roles
+from ragbandit.router.serving.deciding.steps.needs import ContextExceeded
 from ragbandit.shared.errors import NotFound
 
 #: header of clients that expect models in Anthropic's shape
@@ -116,7 +117,12 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     send feedback.
     """
     question = await response_question(request, body, key=idempotency_key)
-    return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
+    try:
+        return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
+    except ContextExceeded as error:  # Codex compacts the conversation after this event, but not after a status 400
+        if not question.streamed:
+            raise
+        return Response(undecided_failure(errors.error_in_reply(error)), media_type=EVENTS)
 
 
 @endpoints.get(

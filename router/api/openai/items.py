@@ -96,7 +96,10 @@ def _reasoning_fields(item: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a chat message for a reasoning item. The `encrypted_content` of our own items is JSON."""
     fields = reasoning_in(item)
     with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        fields |= reasoning_in(json.loads(item["encrypted_content"]))
+        opaque = json.loads(item["encrypted_content"])
+        fields |= reasoning_in(opaque)
+        if "reasoning_content" in opaque:  # null: see `output_of`
+            return fields
     for parts in (item.get("content"), item.get("summary")):
         with suppress(RecursionError):
             text = "\n\n".join(filter(None, map(words_of, parts if isinstance(parts, list) else [parts])))

@@ -159,6 +159,8 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
         item = reasoning_item(decision) | {"status": "completed"}
         item["content"] = [item_part("reasoning_text", text)] if text else []
         opaque = {name: value for name, value in fields.items() if name not in ("reasoning_content", "reasoning")}
+        if opaque.keys() & {"reasoning_text", "reasoning_details"} and len(opaque) == len(fields):
+            opaque["reasoning_content"] = None  # the text of the item is from these fields: it does not go back
         if opaque:  # clients send this field back, and drop fields that they do not know
             item["encrypted_content"] = json.dumps(opaque)
         items.append(item)

@@ -209,3 +209,16 @@ def test_a_dead_server_costs_one_question_its_first_attempt(serve_models):
         assert time.monotonic() - began < 20.0
         states = {arm: health["state"] for arm, health in service.http.get("/v1/status").json()["arms"].items()}
         assert states == {"one": "closed", "dead": "open", "pipeline": "open"}
+
+
+def test_a_streamed_response_fails_in_an_event_if_the_prompt_is_too_long(gateway):
+    """Codex compacts after `response.failed` with this code, after a refusal of a server and of this service."""
+    client, _, _ = gateway
+    for text in ("always:too-long codex", "word " * 4000):
+        reply = client.post("/v1/responses", json={"model": "auto", "stream": True, "input": text})
+        last = events_of(reply)[-1]
+        assert (reply.status_code, last["type"], last["response"]["status"]) == (200, "response.failed", "failed")
+        assert last["response"]["error"]["code"] == "context_length_exceeded"
+        assert last["response"]["error"]["message"].startswith("prompt is too long: ")
+        whole = client.post("/v1/responses", json={"model": "auto", "input": text})
+        assert (whole.status_code, whole.json()["error"]["code"]) == (400, "context_length_exceeded")

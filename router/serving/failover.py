@@ -11,12 +11,13 @@ answer queue, so a crash loses nothing.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
 from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
+from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
 
@@ -43,9 +44,12 @@ def other_arms(
             return []
         return [ArmName(arm) for arm in link["left"] if arm in worker_arms]
     is_off = attempts == 0 or query.request.get(FAILOVER) is False
-    if is_off or query.forced or PinnedArm.key in decision.facts:
+    turn: Any = query.request.get(TOOL_TURN)
+    is_ours = turn is not None and NAMED not in turn  # the loop's arm was drawn, not named by the caller
+    if is_off or (query.forced and not is_ours) or PinnedArm.key in decision.facts:
         return []
-    allowed = [ArmName(arm) for arm in query.arms or worker_arms if arm != decision.arm]
+    permitted = turn.get(PERMITTED) if is_ours else query.arms
+    allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in worker_arms]
     lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
@@ -55,14 +59,14 @@ def other_arms(
 
 def may_hand_over(decision: Decision, outcome: Outcome) -> bool:
     """Whether another arm may be asked after this outcome: not if the request was refused, as it would be again. After
-    an arm that was unable to answer, only one other arm is asked.
+    an arm that was unable to answer, only one other arm is asked. A tool loop changes its arm only in this case.
     """
     failure = failure_of(outcome.made_by)
     if outcome.status != "failed" or failure is None:
         return False
     if failure.is_unable:
         return link_of(decision.query.request).get("reason") != UNABLE
-    return failure.kind != "refused"
+    return failure.kind != "refused" and TOOL_TURN not in decision.query.request
 
 
 def next_decision(
@@ -100,7 +104,7 @@ def next_decision(
         "reason": failure.reason,
         "left": list(ordered[1:]),
     }
-    request = {**query.request, FAILOVER: link}
+    request = {name: value for name, value in query.request.items() if name != TOOL_TURN} | {FAILOVER: link}
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)

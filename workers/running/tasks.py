@@ -20,6 +20,7 @@ from ragbandit.router.serving.failover import may_hand_over, next_decision, othe
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
@@ -284,7 +285,7 @@ class AnswerJob:
             reader=reader,
             source_chars=context.settings.log.source_chars,
             spans=_ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
-            has_successor=bool(self._others),
+            has_successor=bool(self._others) and TOOL_TURN not in decision.query.request,
             unsupported=context.unsupported.of(self._generator, now=time.time()),
             account=self.account,
         )

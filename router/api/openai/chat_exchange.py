@@ -31,9 +31,9 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.serving.deciding.steps.needs import ContextExceeded, Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.decisions.tool_turns import RESULTS, TOOL_TURN, ToolTurn, next_turn
+from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, Decision, Outcome, Query
+from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
 
 if TYPE_CHECKING:  # its package imports this one
     from ragbandit.router.api.anthropic.message_stream import MessageStream
@@ -131,7 +131,11 @@ class ChatExchange:
             return None
         if lacks_of(query, arms=(turn.arm,), passing=passing):
             return None
-        return replace(query, arms=(turn.arm,), forced=True, request={**query.request, TOOL_TURN: turn.facts})
+        more: dict[str, Json] = {NAMED: True} if query.forced else {}
+        if not query.forced and query.arms is not None:
+            more[PERMITTED] = list[Json](query.arms)
+        request = {**query.request, TOOL_TURN: {**turn.facts, **more}}
+        return replace(query, arms=(turn.arm,), forced=True, request=request)
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope

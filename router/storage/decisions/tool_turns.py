@@ -20,11 +20,15 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
+from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import ArmName, Branch, Decision, DecisionId, Json, Outcome, Query, calls_of
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
-#: calls, "turn": number of this turn, from 2}
+#: calls, "turn": number of this turn, from 2, NAMED, PERMITTED}
 TOOL_TURN: Final = "tool_turn"
+#: key in TOOL_TURN: True if the caller named the arm. Key in TOOL_TURN: the arms that the caller may use, if not all
+NAMED: Final = "named"
+PERMITTED: Final = "permitted"
 #: key in `Query.request`: hash of the caller and of all messages
 CONVERSATION: Final = "conversation_hash"
 #: `field` of the error raised if another request has already brought the results
@@ -32,7 +36,8 @@ RESULTS: Final = "tool_call_id"
 #: number of newest outcomes with the same `loop_key` that are read
 _MOST_ALIKE: Final = 64
 #: columns of the drawn decision's outcome that a later turn changes
-_CHANGED: Final = ("status", "answer", "trace", "cost", "steps", "stop_reason", "error", "sources")
+_STATE: Final = ("status", "answer", "stop_reason", "error", "sources")
+_CHANGED: Final = (*_STATE, "trace", "cost", "steps")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +149,8 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
         row = connection.execute(query).mappings().first()
         if row is None:
             continue
-        before = outcome_value(row)
+        before, failure = outcome_value(row), failure_of(outcome.made_by)
+        is_unable = failure is not None and failure.is_unable
         note = Branch(rule=TOOL_TURN, value=f"{outcome.decision_id}: {outcome.stop_reason}")
         whole = replace(
             outcome,
@@ -153,12 +159,15 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             cost=before.cost + outcome.cost,
             steps=before.steps + outcome.steps,
         )
+        if is_unable:  # it shows nothing about the loop so far
+            same = {name: getattr(before, name) for name in _STATE}
+            whole = replace(whole, **same)
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
         if turn_row["trace"] is None:  # texts are not stored
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
         changed["cost"] = with_later(changed["cost"], before=row["cost"], added=outcome.cost)
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
-        if before.stop_reason == "tool_calls" and not calls_of(outcome):
+        if before.stop_reason == "tool_calls" and not calls_of(outcome) and not is_unable:
             finished.append(whole)
     return finished
 

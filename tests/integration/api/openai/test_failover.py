@@ -222,3 +222,32 @@ def test_a_streamed_response_fails_in_an_event_if_the_prompt_is_too_long(gateway
         assert last["response"]["error"]["message"].startswith("prompt is too long: ")
         whole = client.post("/v1/responses", json={"model": "auto", "input": text})
         assert (whole.status_code, whole.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_loop_that_grows_too_long_for_its_arm_goes_on_with_another(gateway):
+    """The turn is answered by another arm, and the drawn decision keeps its state; a loop of a named arm fails."""
+    client, server, _ = gateway
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+    def turn(*messages, model="auto"):
+        body = {"model": model, "tools": tools, "messages": list(messages)}
+        reply = client.post("/v1/chat/completions", json=body)
+        return reply.status_code, reply.json()
+
+    for model, status in (("auto", 200), ("arm/one", 400)):
+        asked_first = {"role": "user", "content": f"look {model}"}
+        _, first = turn(asked_first, model=model)
+        call = first["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": f"always:too-long {model}"}
+        if model == "auto":
+            result["content"] = "fault:too-long auto"
+        code, second = turn(asked_first, call, result, model=model)
+        assert code == status, second
+        drawn = client.get(f"/v1/decisions/{first['id'].removeprefix('chatcmpl-')}").json()
+        if model == "auto":
+            assert second["ragbandit"]["failover"]["reason"] == "unable"
+            assert {first["model"], second["model"]} == {"ragbandit/one", "ragbandit/two"}
+            assert (drawn["outcome"]["status"], drawn["outcome"]["stop_reason"]) == ("answered", "tool_calls")
+        else:
+            assert second["error"]["code"] == "context_length_exceeded"
+            assert server.requests_of(result["content"]) == ["one"]

@@ -260,6 +260,8 @@ def _bedrock(body: Body) -> Faults:
     yield from _user_first(messages)
     yield from _images(messages, _IMAGES)
     yield from _refused(body, (*_ONLY_OPENAIS, "user", "metadata", "logit_bias"))
+    if messages[-1]["role"] == "assistant" and any(text != text.rstrip() for text in _text_of(messages[-1])[-1:]):
+        yield "final assistant content cannot end with trailing whitespace"
     if any(True for _ in _calls(messages)) and not body.get("tools"):
         yield "The toolConfig field must be defined when using toolUse and toolResult content blocks."
 

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.fitting.naming import fit_names
 from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
 from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
-from ragbandit.shared.model_servers.message_parts import listed, object_in
+from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
 
 #: number of values of a body that are fitted within some milliseconds
 _MOST_VALUES: Final = 4_000
@@ -61,7 +61,7 @@ def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[
 def _declare_tools(body: dict[str, Any], *, fitted: Fitted) -> None:
     """Declare the tools of earlier calls if the request declares none."""
     calls = [call for message in body["messages"] for call in listed(message.get("tool_calls") or [])]
-    names = dict.fromkeys(object_in(call, "function").get("name") for call in calls)
+    names = dict.fromkeys(filter(None, (words_of(object_in(call, "function").get("name")) for call in calls)))
     if names and not body.get("tools"):
         schema = {"type": "object", "properties": dict[str, Any]()}
         body["tools"] = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]

@@ -69,10 +69,14 @@ def media_type(declared: str, *, data: str) -> str:
 
 def fit_contents(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     """Fit the contents of a chat completion."""
-    messages, last = list[Any](), len(body["messages"]) - 1
-    for at, message in enumerate(body["messages"]):
-        changed = _message(message, takes=takes, fitted=fitted, is_last=at == last)
+    messages = list[Any]()
+    for message in body["messages"]:
+        changed = _message(message, takes=takes, fitted=fitted)
         messages += [] if changed is None else [changed]
+    if not takes.blank_end:
+        kept = without_blank_end(messages)
+        fitted.changed |= {"messages.content"} if kept != messages else set()
+        messages = kept
     body["messages"] = _results_as_text(messages, fitted=fitted) if takes.text_results else messages
     if not takes.cache_marks:
         tools = body.get("tools")
@@ -83,9 +87,9 @@ def fit_contents(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
             fitted.changed.add(MARK)
 
 
-def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted, is_last: bool) -> dict[str, Any] | None:
+def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[str, Any] | None:
     """The message as the server takes it; None if nothing of it is left."""
-    content, role = message.get("content"), message.get("role")
+    content = message.get("content")
     parts = content if isinstance(content, list) else None
     if not takes.cache_marks and (MARK in message or (parts and any(map(_is_marked, parts)))):
         message = _unmarked(message) | ({"content": list(map(_unmarked, parts))} if parts else {})
@@ -102,11 +106,9 @@ def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted, is_last: 
     if not takes.blank:
         message = _without_blanks(message, fitted=fitted)
         if not message.get("content") and not calls:
-            if role == "assistant":
+            if message.get("role") not in ("user", "tool"):
                 return None
             message = {**message, "content": BLANK}
-    if not takes.blank_end and is_last and role == "assistant" and not calls:
-        return _without_end(message, fitted=fitted)
     return message
 
 
@@ -126,25 +128,28 @@ def is_blank(part: Any) -> bool:
     return isinstance(text, str) and not text.strip()
 
 
-def _without_end(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any] | None:
-    content = without_blank_end(message.get("content"))
-    if content == message.get("content"):
-        return message
-    fitted.changed.add("messages.content")
-    return {**message, "content": content} if content else None
+def without_blank_end(messages: list[Any]) -> list[Any]:
+    """The messages without white space at the end of a last text of the assistant."""
+    while messages and messages[-1].get("role") == "assistant" and not messages[-1].get("tool_calls"):
+        content = messages[-1].get("content")
+        kept = _without_blank_end(content)
+        if kept == content and kept not in ("", []):
+            break
+        messages = messages[:-1] if kept in ("", []) else [*messages[:-1], {**messages[-1], "content": kept}]
+    return messages
 
 
-def without_blank_end(content: Any) -> Any:
-    """The content of a last message of the assistant without white space at its end."""
+def _without_blank_end(content: Any) -> Any:
     if isinstance(content, str):
         return content.rstrip()
-    if not isinstance(content, list) or not content or not isinstance(content[-1], dict):
-        return content
-    last = content[-1]
-    if last.get("type") != "text" or not isinstance(last.get("text"), str) or last["text"] == last["text"].rstrip():
-        return content
+    size = len(content) if isinstance(content, list) else 0
+    while size and is_blank(content[size - 1]):
+        size -= 1
+    last = content[size - 1] if size else None
+    if not isinstance(last, dict) or last.get("type") != "text" or not isinstance(last.get("text"), str):
+        return content[:size] if isinstance(content, list) else content
     text = last["text"].rstrip()
-    return [*content[:-1], {**last, "text": text}] if text else without_blank_end(content[:-1])
+    return [*content[: size - 1], last if text == last["text"] else {**last, "text": text}]
 
 
 def _with_images(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:

@@ -28,12 +28,27 @@ def fit_messages(body: Mapping[str, Any], *, takes: Takes, fitted: Fitted) -> di
         if messages != whole["messages"]:
             whole["messages"] = messages
             fitted.changed.add(name)
+    _take_system(whole, fitted=fitted)
     if "system" in whole:
         _fit_system(whole, fitted=fitted)
     if not whole["messages"] or whole["messages"][0].get("role") == "assistant":
         _begin(whole, fitted=fitted)
     fit_block_schemas(whole, takes=takes, fitted=fitted)
     return whole
+
+
+def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
+    """Put system messages that begin the messages into the field `system`; later ones stay where they are."""
+    messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
+    first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    if messages != body["messages"]:
+        fitted.changed.add("messages.role")
+    if first:
+        lead = [block for message in messages[:first] for block in _blocks(message)]
+        given = [block for block in [*_blocks({"content": body.get("system") or []}), *lead] if not is_blank(block)]
+        body["system"], messages = given, messages[first:]
+        fitted.changed.add("messages.order")
+    body["messages"] = messages
 
 
 def _fit_system(body: dict[str, Any], *, fitted: Fitted) -> None:
@@ -58,22 +73,19 @@ def _begin(body: dict[str, Any], *, fitted: Fitted) -> None:
 
 def _filled(messages: Sequence[Any]) -> list[Any]:
     """The messages without blank texts, with types of images as their bytes have them."""
-    filled, last = list[Any](), len(messages) - 1
-    for at, message in enumerate(messages):
-        sent, is_answer = message.get("content"), message.get("role") == "assistant"
-        content = sent
+    filled = list[Any]()
+    for message in messages:
+        content = sent = message.get("content")
         if isinstance(sent, list):
             content = [_block(block) for block in sent if not is_blank(block)]
         elif is_blank(sent):
             content = ""
-        if is_answer and at == last:
-            content = without_blank_end(content)
         if content in ("", []):
-            if is_answer:
+            if message.get("role") != "user":
                 continue
             content = BLANK
         filled.append(message if content == sent else {**message, "content": content})
-    return filled
+    return without_blank_end(filled)
 
 
 def _block(block: Any) -> Any:

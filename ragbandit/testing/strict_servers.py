@@ -186,6 +186,12 @@ def _openai(body: Body) -> Faults:
     messages = body["messages"]
     yield from _order(messages)
     yield from _ids(messages, ".{1,40}")
+    yield from _refused(body, ("top_k", "min_p", "repetition_penalty"))
+    if isinstance(body.get("stop"), list) and len(body["stop"]) > 4:
+        yield "Invalid 'stop': array too long. Expected an array with maximum length 4"
+    for message in messages:
+        if message.get("content") == [] or (message.get("content") is None and not message.get("tool_calls")):
+            yield "Invalid type for 'messages.content': expected a string or an array of objects"
     is_new = bool(re.match("gpt-5", str(body.get("model"))))
     functions = [tool for tool in body.get("tools") or [] if not (is_new and tool.get("type") == "custom")]
     yield from _tools({**body, "tools": functions} if functions else {"messages": messages}, form="[a-zA-Z0-9_-]{1,64}")
@@ -342,6 +348,13 @@ def _blocks(blocks: Sequence[Any], *, where: str) -> Faults:
 
 
 def _native(body: Body) -> Faults:
+    names = [tool.get("name") for tool in body.get("tools") or []]
+    if len(names) > len(set(names)):
+        yield "tools: Tool names must be unique."
+    if body.get("thinking") and (body.get("temperature") not in (None, 1) or body.get("top_k")):
+        yield "`temperature` may only be set to 1, and `top_k` not at all, when thinking is enabled"
+    if "4-5" in str(body.get("model")) and {"temperature", "top_p"} <= body.keys():
+        yield "`temperature` and `top_p` cannot both be specified for this model"
     for tool in body.get("tools") or []:
         if tool.get("type") not in (None, "custom"):
             continue

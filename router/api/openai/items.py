@@ -225,7 +225,7 @@ _ONLY_HERE: Final = frozenset(
     {"input", "instructions", "text", "max_output_tokens", "reasoning", "store", "previous_response_id", "conversation"}
     | {"background", "prompt", "include", "truncation", "max_tool_calls", "client_metadata", "context_management"}
 )
-#: parameters among these that have no effect here
+#: parameters of responses without an effect here
 _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
 #: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
 _EFFORT: Final = frozenset({"effort", "summary", "generate_summary"})

@@ -103,6 +103,9 @@ def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[s
     calls = message.get("tool_calls")
     if takes.json_arguments and isinstance(calls, list) and calls:
         message = _with_json(message, calls=calls, fitted=fitted)
+    if content in (None, []) and (content == [] or not calls):
+        empty: Any = None if calls and message.get("role") == "assistant" else ""
+        message = message if content is None and message.get("function_call") else {**message, "content": empty}
     if not takes.blank:
         message = _without_blanks(message, fitted=fitted)
         if not message.get("content") and not calls:

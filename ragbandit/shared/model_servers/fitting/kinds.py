@@ -102,16 +102,26 @@ class Takes:
     refused_thinking: frozenset[str] = frozenset()
     #: whether the model thinks if no effort is asked for
     thinks: bool = False
+    #: whether only one of `temperature` and `top_p` is taken (Messages)
+    one_sampling: bool = False
+    #: whether names of tools must be unique
+    unique_tools: bool = False
+    #: most stop strings; None: any number
+    most_stops: int | None = None
     #: whether `response_format` may be a schema
     json_schema: bool = True
 
 
+#: parameters that servers with a chat template know, and vendors do not
+_VLLMS: Final = frozenset({"top_k", "min_p", "repetition_penalty"})
 _OPENAI: Final = Takes(
     call_id=Form(most=40),
     json_arguments=False,
     free_text=re.compile(r"(^|/)gpt-([5-9]|[1-9]\d)"),
     text_results=True,
     cache_marks=False,
+    refused=_VLLMS,
+    most_stops=4,
 )
 _TEMPLATE: Final = Takes(developer=False, system="first", call_id=Form(most=40))
 _MISTRAL: Final = replace(
@@ -133,6 +143,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
     "anthropic": Takes(
         call_id=Form(_PLAIN),
         unique_ids=True,
+        unique_tools=True,
         tool_name=Form(_PLAIN, most=128),
         without_user=False,
         schemas="valid",
@@ -146,14 +157,16 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         prefix_mark="prefix",
         message_fields=frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}),
         cache_marks=False,
-        refused=_OPENAIS | {"user"},
+        refused=_OPENAIS | _VLLMS | {"user"},
         renamed={"seed": "random_seed", "max_completion_tokens": "max_tokens"},
     ),
     "deepseek": Takes(
         developer=False,
         call_id=Form(most=1000),
+        unique_tools=True,
         cache_marks=False,
         refused=_OPENAIS - {"logit_bias"},
+        most_stops=16,
         renamed={"max_completion_tokens": "max_tokens"},
         json_schema=False,
     ),
@@ -162,12 +175,14 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         without_user=False,
         user_first=True,
         tool_name=Form(_PLAIN, first="A-Za-z_"),
+        unique_tools=True,
         schemas="nonempty",
         blank=False,
         images=_IMAGES - {"image/gif"} | {"image/heic", "image/heif"},
         text_results=True,
         cache_marks=False,
-        refused=_OPENAIS | {"user", "metadata"},
+        refused=_OPENAIS | _VLLMS | {"user", "metadata"},
+        most_stops=5,
     ),
     "bedrock": replace(
         _TEMPLATE,
@@ -175,12 +190,13 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         user_first=True,
         alternates=True,
         call_id=Form(_PLAIN),
+        unique_tools=True,
         declared_tools=True,
         blank=False,
         blank_end=False,
         images=_IMAGES,
         cache_marks=False,
-        refused=_OPENAIS - {"service_tier"} | {"user", "metadata"},
+        refused=_OPENAIS - {"service_tier"} | _VLLMS | {"user", "metadata"},
     ),
     "template": _TEMPLATE,
     "unknown": _TEMPLATE,
@@ -207,6 +223,7 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
         {"system": "nowhere", "without_user": False, "user_first": True, "alternates": True},
     ),
     (_ANYWHERE, r"gemma-?3|llama-?2\b", {"without_user": False, "user_first": True, "alternates": True}),
+    (frozenset[Kind]({"anthropic"}), r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)", {"one_sampling": True}),
     (_ANYWHERE, r"qwen", {"without_user": False}),
     (
         _ANYWHERE,

@@ -34,11 +34,24 @@ def fit_messages(body: Mapping[str, Any], *, takes: Takes, fitted: Fitted) -> di
     if not whole["messages"] or whole["messages"][0].get("role") == "assistant":
         _begin(whole, fitted=fitted)
     fit_block_schemas(whole, takes=takes, fitted=fitted)
+    _fit_sampling(whole, takes=takes, fitted=fitted)
     return whole
 
 
+def _fit_sampling(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+    """Leave out parameters that are refused together with thinking, or with each other."""
+    refused = set[str]()
+    if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
+        refused = {"top_k"} if body.get("temperature") in (None, 1) else {"top_k", "temperature"}
+    if takes.one_sampling and body.get("temperature") is not None and "temperature" not in refused:
+        refused.add("top_p")
+    for name in refused & body.keys():
+        del body[name]
+        fitted.changed.add(name)
+
+
 def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
-    """Put system messages that begin the messages into the field `system`; later ones stay where they are."""
+    """Move the system messages before all others into the field `system`; later ones keep their place."""
     messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
     first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     if messages != body["messages"]:

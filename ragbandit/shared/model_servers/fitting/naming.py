@@ -5,7 +5,7 @@ from typing import Any
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import listed, object_in
+from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
 
 Rename = Callable[[str], str]
 
@@ -58,9 +58,13 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     tools = body.get("tools")
     if isinstance(tools, list) and tools:
         body["tools"] = [_with_name(tool, renamed) for tool in tools]
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict):
-        body["tool_choice"] = _with_name(choice, renamed)
+        if takes.unique_tools:
+            _drop_repeated(body, fitted=fitted)
+    if isinstance(body.get("functions"), list):  # the older form of tools
+        body["functions"] = [_with_text(function, "name", renamed) for function in body["functions"]]
+    for name, fit in (("tool_choice", _with_name), ("function_call", _with_own_name)):
+        if isinstance(body.get(name), dict):
+            body[name] = fit(body[name], renamed)
     ids = CallIds(takes=takes, fitted=fitted)
     body["messages"] = [_message(message, ids=ids, renamed=renamed) for message in body["messages"]]
 
@@ -69,11 +73,33 @@ def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> An
     calls, changed = message.get("tool_calls"), dict[str, Any]()
     if isinstance(calls, list) and calls:
         changed["tool_calls"] = [_with_name(_with_text(call, "id", ids.called), renamed) for call in calls]
+    if isinstance(message.get("function_call"), dict):
+        changed["function_call"] = _with_own_name(message["function_call"], renamed)
+    if message.get("role") == "function":
+        changed["name"] = _with_own_name(message, renamed).get("name")
     if message.get("role") == "tool":
         for name, rename in (("tool_call_id", ids.answered), ("name", renamed)):
             if isinstance(message.get(name), str):
                 changed[name] = rename(message[name])
-    return {**message, **changed} if any(message[name] != value for name, value in changed.items()) else message
+    return {**message, **changed} if any(message.get(name) != value for name, value in changed.items()) else message
+
+
+def _drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
+    """Keep the first one of tools with the same name."""
+    kept, known = list[Any](), set[str]()
+    for tool in body["tools"]:
+        fields = tool if isinstance(tool, dict) else {}
+        name = words_of(object_in(fields, "function").get("name") or fields.get("name"))
+        if not name or name not in known:
+            kept.append(tool)
+        known.add(name)
+    if len(kept) < len(body["tools"]):
+        body["tools"] = kept
+        fitted.changed.add("tools.name")
+
+
+def _with_own_name(fields: Any, renamed: Rename) -> Any:
+    return _with_text(fields, "name", renamed)
 
 
 def _with_name(tool: Any, renamed: Rename) -> Any:
@@ -102,6 +128,7 @@ def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> No
         body["tools"] = [
             _with_text(tool, "name", renamed) if own else tool for tool, own in zip(body["tools"], is_own, strict=True)
         ]
+        _drop_repeated(body, fitted=fitted)
     if object_in(body, "tool_choice").get("name"):
         body["tool_choice"] = _with_text(body["tool_choice"], "name", renamed)
     ids, messages = CallIds(takes=takes, fitted=fitted), list[Any]()

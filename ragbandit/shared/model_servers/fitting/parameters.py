@@ -24,6 +24,10 @@ def fit_parameters(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> Non
         if name in body:
             value = body.pop(name)
             body.setdefault(known, value)
+    stops = body.get("stop")
+    if takes.most_stops is not None and isinstance(stops, list) and len(stops) > takes.most_stops:
+        body["stop"] = stops[: takes.most_stops]
+        fitted.changed.add("stop")
     if not takes.json_schema and object_in(body, "response_format").get("type") == "json_schema":
         _ask_for_schema(body)
         fitted.changed.add("response_format")

@@ -2,7 +2,11 @@
 
 import json
 
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.kinds import takes_of
+from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.message_parts import MessageParts
+from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import called, chat, fitted_for, result, user
 
 LONG = "mcp__plugin_chrome-tools-of-a-marketplace_chrome-tools__list_console_messages"
@@ -81,6 +85,35 @@ def test_parameters_of_models_that_think():
     assert fitted_for("openai", body, model="gpt-5.1")[0]["temperature"] == 0.2
     assert "temperature" not in fitted_for("openai", body | {"reasoning_effort": "low"}, model="gpt-5.1")[0]
     assert fitted_for("openai", body, model="gpt-5-chat-latest")[0]["max_tokens"] == 9
+
+
+def test_parameters_of_anthropic():
+    """Thinking has no temperature, and new models get only one of two parameters of sampling."""
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [user()], "temperature": 0.2, "top_p": 0.9}
+    for more, model, left in (
+        ({}, "claude-sonnet-4-5", {"temperature"}),
+        ({}, "claude-3-5-haiku-latest", {"temperature", "top_p"}),
+        ({"thinking": {"type": "adaptive"}, "top_k": 3}, "claude-sonnet-4-5", {"top_p"}),
+    ):
+        sent = fit_messages(body | more, takes=takes_of("anthropic", model=model), fitted=Fitted())
+        assert sent.keys() & {"temperature", "top_p", "top_k"} == left
+        assert refusal("anthropic", sent | {"model": model}) is None
+
+
+def test_older_functions_are_fitted():
+    """Names and schemas of `functions` are fitted as those of tools."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": LONG, "arguments": "{}"}}
+    body = {
+        "messages": [user(), call, {"role": "function", "name": LONG, "content": "cold"}],
+        "functions": [{"name": LONG, "parameters": {"type": "object"}}],
+        "function_call": {"name": LONG},
+    }
+    sent, fitted = fitted_for("openai", body)
+    (name,) = fitted.names
+    assert sent["functions"] == [{"name": name, "parameters": {"type": "object", "properties": {}}}]
+    assert (sent["function_call"]["name"], sent["messages"][1]["function_call"]["name"]) == (name, name)
+    assert sent["messages"][2]["name"] == name
+    assert sent["messages"][1]["content"] is None
 
 
 def test_marks_of_caches_reach_anthropic():

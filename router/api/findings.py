@@ -296,15 +296,23 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     is_same = decisions.c.id == recent.c.decision_id
     rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
     rows = rows.where(recent.c.status == "failed", has_key(recent.c.made_by, FAILURE))
-    rows = rows.where(recent.c.stop_reason != "request_refused")
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    unable: dict[tuple[str, str], int] = defaultdict(int)
     with database.read() as connection:
         for arm, text in connection.execute(rows):
             made_by = json_object(text)
-            failure = failure_of(made_by)
-            if failure is not None and failure.kind != "refused":
-                counts[arm, failure.kind].append(successor_of(made_by) is not None)
+            failure, is_handed_over = failure_of(made_by), successor_of(made_by) is not None
+            if failure is not None and failure.is_unable:
+                unable[arm, str(failure.inability)] += is_handed_over
+            elif failure is not None and failure.kind != "refused":
+                counts[arm, failure.kind].append(is_handed_over)
+    for (arm, inability), count in unable.items():
+        if count:
+            what = f"{count} questions in the last hour were more than its model can do ({inability}): others took over"
+            is_context = inability == "context"
+            setting = "context_tokens" if is_context else "supports, or leave the parameter out by its fields"
+            yield Finding("warning", f"arms.{arm}", what, f"set its generator's {setting}")
     for (arm, kind), handed_over in counts.items():
         what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
         denied = kind == "denied"

@@ -159,7 +159,7 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
             cost=before.cost + outcome.cost,
             steps=before.steps + outcome.steps,
         )
-        if is_unable:  # it shows nothing about the loop so far
+        if is_unable:  # a refused turn does not change the result of the loop
             same = {name: getattr(before, name) for name in _STATE}
             whole = replace(whole, **same)
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from benchmarks.service_process import free_port
+from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
 from tests.support.servers.http_service import Service
@@ -170,6 +171,8 @@ def test_an_arm_that_was_unable_is_not_punished(gateway, fault):
     assert (stored["state"], "unable" in stored["reason"]) == ("closed", True)
     assert asked(client, f"fault:{fault} named", model="arm/two")[1] is None
     assert server.requests_of(f"fault:{fault} named") == ["two"]
+    found = of_store(service.router.database, settings=service.router.settings, now=time.time())
+    assert [one for one in found if one.about == f"arms.{facts['arm']}" and "more than its model can do" in one.what]
 
 
 def test_only_one_other_arm_is_asked_after_an_arm_that_was_unable(serve_models):

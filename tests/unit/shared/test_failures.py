@@ -16,6 +16,7 @@ from ragbandit.shared.model_servers.failures import (
     failure_of_status,
     server_message,
 )
+from ragbandit.shared.model_servers.model_replies import raise_error
 
 
 @pytest.mark.parametrize(
@@ -122,3 +123,23 @@ def test_what_an_error_names(status, error, kind, code, param):
     assert (failure.kind, failure.code, failure.param) == (kind, code, param)
     assert (failure.has_no_quota, failure.retry_after_s) == ((True, None) if kind == "denied" else (False, 7.0))
     assert failure_of({"failure": failure.facts}) == failure
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "is_overload", "inability"),
+    [
+        ({"type": "overloaded_error", "message": "Overloaded"}, "failed", True, None),
+        ({"code": 503, "message": "The model is overloaded."}, "failed", True, None),
+        ({"code": 500, "message": "it crashed"}, "failed", False, None),
+        ({"code": "rate_limit_exceeded", "message": "slow down"}, "limited", False, None),
+        ({"code": "context_length_exceeded", "message": "too long"}, "refused", False, "context"),
+        ({"type": "invalid_request_error", "message": "tools are not supported"}, "refused", False, "parameter"),
+        ({"message": "something"}, "unreadable", False, None),
+    ],
+)
+def test_an_error_in_a_reply_with_status_200_is_read_by_its_code_or_type(error, kind, is_overload, inability):
+    """Errors inside a stream have the kinds of the statuses that their numbers or names stand for."""
+    with pytest.raises(BrokenReply) as caught:
+        raise_error({"error": error})
+    failure = failure_of_error(caught.value)
+    assert (failure.kind, failure.is_overload, failure.inability) == (kind, is_overload, inability)

@@ -14,6 +14,9 @@ from ragbandit.shared.model_servers.fitting.roles import fit_roles
 from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
 from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
 
+#: roles of messages, and parameters, that come with tools
+_OF_TOOLS: Final = ("tool", "function")
+_TOOLS: Final = ("tools", "tool_choice", "functions", "function_call")
 #: number of values of a body that are fitted within some milliseconds
 _MOST_VALUES: Final = 4_000
 
@@ -23,14 +26,22 @@ def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], 
     and messages that nothing changes are the same objects.
     """
     whole, fitted = dict(body), Fitted()
-    fit_free_text(whole, takes=takes, fitted=fitted)
-    if takes.declared_tools:
-        _declare_tools(whole, fitted=fitted)
-    fit_order(whole, fitted=fitted)
+    marks = [
+        message.get("tool_calls") or message.get("function_call") or message.get("role") in _OF_TOOLS
+        for message in body["messages"]
+    ]
+    has_tools = any(marks) or not body.keys().isdisjoint(_TOOLS)
+    if has_tools:
+        fit_free_text(whole, takes=takes, fitted=fitted)
+        if takes.declared_tools:
+            _declare_tools(whole, fitted=fitted)
+        fit_order(whole, fitted=fitted)
     fit_contents(whole, takes=takes, fitted=fitted)
     fit_roles(whole, takes=takes, fitted=fitted)
-    fit_names(whole, takes=takes, fitted=fitted)
-    fit_schemas(whole, takes=takes, fitted=fitted)
+    if has_tools:
+        fit_names(whole, takes=takes, fitted=fitted)
+    if has_tools or takes.closed_words:
+        fit_schemas(whole, takes=takes, fitted=fitted)
     fit_parameters(whole, takes=takes, fitted=fitted)
     return whole, fitted
 

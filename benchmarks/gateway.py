@@ -6,6 +6,7 @@ VENV has litellm[proxy], FOLDER the npm package @portkey-ai/gateway. The relay c
 the call (WAL, synchronous=FULL): the least that a gateway costs that loses nothing. LiteLLM and Portkey store nothing.
 All servers run at once, and take turns in blocks, so that a busy machine slows each of them alike. Rates are of callers
 that each wait for their reply before they ask again. `upstream` and `relay` are also run as processes of their own.
+--calls prints instead how many calls of functions an answer costs, which does not depend on the machine.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from benchmarks.calls import measured as measured_calls, print_calls
 from benchmarks.figures import machine, percentiles
 from benchmarks.service_process import environment, free_port
 
@@ -320,6 +322,24 @@ def run(
     print(machine())
 
 
+def run_calls() -> None:
+    """Print the calls of functions that an answer costs, see `benchmarks.calls`."""
+    port = free_port()
+    command = (sys.executable, "-m", "uvicorn", "--log-level", "warning", "--port", str(port))
+    model = subprocess.Popen([*command, "benchmarks.gateway:upstream"], env=environment())
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        print_calls(
+            measured_calls(
+                lambda folder, port: _settings(url, folder=folder, port=port, encoder="hashing", streams=True),
+                environ={"OPENAI_API_KEY": "any"},
+            )
+        )
+    finally:
+        model.terminate()
+        model.wait(30)
+
+
 def _rate_below(times: _Times, *, base: _Times, limit_ms: float) -> float:
     """The highest rate of chats whose p99 exceeds the model server's by less than limit_ms; 0 if there is none."""
     rates = (rate for n, (rate, _, late, _) in times.crowd.items() if late - base.crowd[n][2] < limit_ms)
@@ -346,7 +366,11 @@ def main() -> None:
     parser.add_argument("--postgres", action="store_true", help="RagBandit stores in a PostgreSQL that is started here")
     parser.add_argument("--network-ms", type=float, default=0.0, help="milliseconds to that PostgreSQL, each way")
     parser.add_argument("--stream-as-caller", action="store_true", help="RagBandit has `openai.stream: caller`")
+    parser.add_argument("--calls", action="store_true", help="only count the calls of functions, at each door")
     asked = parser.parse_args()
+    if asked.calls:
+        run_calls()
+        return
     with ExitStack() as stack:
         database = None
         if asked.postgres:

@@ -60,8 +60,7 @@ def served(
         environ = environment() | ({} if database is None else {"DATABASE_URL": database})
         command = [sys.executable, "-m", "ragbandit"]
         given = ["--config", str(folder / "config.yaml")]
-        if database is not None:
-            subprocess.run([*command, "migrate", *given], env=environ, stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([*command, "migrate", *given], env=environ, stdout=subprocess.DEVNULL, check=True)
         with (folder / "log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen([*command, "serve", *given], env=environ, stdout=log, stderr=log)
         try:

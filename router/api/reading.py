@@ -1,7 +1,7 @@
 """Reads the bodies of requests: small ones on the event loop, large ones one at a time in the reading thread."""
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fastapi import Request
 
@@ -13,6 +13,9 @@ from ragbandit.shared.texts.json_values import json_value
 _Given = ParamSpec("_Given")
 _Value = TypeVar("_Value")
 
+#: ASGI scope key: whether the reading thread has got the body already
+_PARSED: Final = "ragbandit.is_parsed"
+
 
 async def read_body(
     request: Request, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
@@ -21,8 +24,11 @@ async def read_body(
     size = len(await request.body())
     if size < LARGE:
         return read(*given, **more)
+    # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
+    is_parsed = request.scope.setdefault(_PARSED, False)
+    request.scope[_PARSED] = True
     try:
-        return await READING.read(size, read, *given, **more)
+        return await READING.read(0 if is_parsed else size, read, *given, **more)
     except UnendedReading as error:
         raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
 

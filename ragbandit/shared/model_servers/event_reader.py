@@ -91,8 +91,7 @@ class EventReader:
         """Yield the values that end in these bytes. Raises BrokenReply, after the values before the broken one."""
         self._buffer += data
         self._size += len(data)
-        self._budget.spend("bytes", len(data))
-        self._budget.check("open", self._size)
+        self._budget.count_bytes(len(data), unread=self._size)
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])

@@ -396,6 +396,8 @@ class ModelReply:
         logprobs = {"content": sent} if isinstance(sent, list) else sent if isinstance(sent, dict) else {}
         content = _older_logprobs(logprobs) if logprobs.get("content") is None else logprobs["content"]
         entries = content if isinstance(content, list) else [] if content is None else [content]
+        if not entries:
+            return []
         usable, size = [], 0
         for entry in filter(is_token, entries):
             alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))

@@ -24,6 +24,7 @@ Kind: TypeAlias = Literal[
     "more",
     "logprobs",
     "again",
+    "parameters",
 ]
 
 
@@ -61,6 +62,7 @@ BODY: Final[Mapping[Kind, Cap]] = {
     "objects": Cap(200_000, "objects and lists"),
     "items": Cap(2_000_000, "items"),
     "values": Cap(200_000, "values"),
+    "parameters": Cap(1000, "parameters"),
 }
 #: a text in JSON
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -92,8 +94,10 @@ class ReadBudget:
         if count > most:
             raise self._refused(f"more than {most:,} {words}")
 
-    def count_json(self, data: bytes) -> None:
-        """Count the objects, lists and items of a JSON text before it is parsed. Raises the error of `refused`."""
+    def count_json(self, data: bytes) -> int:
+        """Count the objects, lists and items of a JSON text before it is parsed. Returns their number. Raises the error
+        of `refused`.
+        """
         objects = data.count(b"{") + data.count(b"[")
         items = objects + data.count(b",")
         if objects > self._caps["objects"].most or items > self._caps["items"].most:
@@ -102,13 +106,28 @@ class ReadBudget:
             items = objects + data.count(b",")
             self.check("objects", objects)
             self.check("items", items)
-        self.spent["values"] += items
+        return items
 
     def count_event(self, data: bytes) -> None:
-        """Count an event or document, like `count_json`."""
-        self.spend("events")
-        self.count_json(data)
-        self.check("values", self.spent["values"])
+        """Count an event or document of a reply, and its values. Raises the error of `refused`."""
+        # For speed this calls no function of ours for usual events.
+        spent, objects = self.spent, data.count(b"{") + data.count(b"[")
+        items = objects + data.count(b",")
+        if objects > self._caps["objects"].most or items > self._caps["items"].most:
+            items = self.count_json(data)
+        spent["events"] += 1
+        spent["values"] += items
+        if spent["values"] > self._caps["values"].most or spent["events"] > self._caps["events"].most:
+            self.check("events", spent["events"])
+            self.check("values", spent["values"])
+
+    def count_bytes(self, count: int, *, unread: int) -> None:
+        """Count bytes that arrived, and all those without a whole event. Raises the error of `refused`."""
+        spent = self.spent
+        spent["bytes"] += count
+        if spent["bytes"] > self._caps["bytes"].most or unread > self._caps["open"].most:
+            self.check("open", unread)
+            self.check("bytes", spent["bytes"])
 
     def count_members(self, body: object) -> None:
         """Count the values of a parsed body. Raises the error of `refused`."""
@@ -126,3 +145,5 @@ class ReadBudget:
                 break
             waiting += [one for one in members if isinstance(one, dict | list)]
         self.check("values", count)
+        if isinstance(body, dict):
+            self.check("parameters", len(body))

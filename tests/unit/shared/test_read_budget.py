@@ -11,7 +11,7 @@ class TooMuch(Exception):
 
 @pytest.mark.parametrize(("caps", "kind"), [*((REPLY, kind) for kind in REPLY), *((BODY, kind) for kind in BODY)])
 def test_a_count_passes_at_its_cap(caps, kind):
-    """Counts add up over the call, and the error has the words of the cap."""
+    """Counts add up over the call, and the error names the cap."""
     budget, most = ReadBudget(caps, refused=TooMuch), caps[kind].most
     budget.spend(kind, most - 1)
     budget.spend(kind)

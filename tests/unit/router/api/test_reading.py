@@ -32,13 +32,14 @@ def test_a_large_body_is_read_beside_the_event_loop(size, thread):
 @pytest.mark.parametrize(
     "body",
     [
-        {f"p{number}": number for number in range(MOST)},
+        {f"p{number}": "x" * 30 for number in range(BODY["parameters"].most + 1)},
+        {"metadata": {f"p{number}": number for number in range(MOST)}},
         {"messages": [{"role": "user", "content": [{"type": "x"}] * (MOST // 2)}]},
         {"input": ["a"] * MOST},
         {"tools": [[[]] * (MOST // 2), [[]] * (MOST // 2)]},
         {"input": [1] * BODY["items"].most},
     ],
-    ids=["parameters", "blocks", "texts", "lists", "numbers"],
+    ids=["parameters", "names", "blocks", "texts", "lists", "numbers"],
 )
 def test_the_values_of_a_body_are_counted(body):
     """A body with more values than its caps is refused, whatever they are."""

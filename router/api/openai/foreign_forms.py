@@ -61,7 +61,7 @@ def _tool(tool: Any) -> Any:
 
 def _has_blocks(message: Any) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
-    return isinstance(content, list) and any(block.get("type") in _BLOCKS for block in listed(content))
+    return isinstance(content, list) and any(str(block.get("type")) in _BLOCKS for block in listed(content))
 
 
 def _messages(message: Mapping[str, Any]) -> list[Any]:

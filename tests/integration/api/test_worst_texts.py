@@ -281,13 +281,32 @@ def is_linear(counts):
     return second <= 2.2 * max(first, 0) + 500
 
 
-def superlinear(service, monkeypatch, *, size, names):
-    """The shapes whose work grows faster than their size: name -> work. names: chooses the shapes."""
-    work, decision, found = Work(monkeypatch), service.router.route(Query(text="q")), {}
-    read = {
+def readers(service, monkeypatch):
+    """How a text is read -> function from where it is read to the function that reads it."""
+    decision = service.router.route(Query(text="q"))
+    return {
         "asked": lambda where: partial(asked, service, door=where, monkeypatch=monkeypatch),
         "replied": lambda where: partial(replied, server=where, decision=decision, monkeypatch=monkeypatch),
     }
+
+
+@pytest.mark.timeout(240)
+def test_every_shape_is_read_or_refused(service, monkeypatch):
+    """No shape raises another error than those that callers get with their cause."""
+    read, failed = readers(service, monkeypatch), {}
+    for name, how, where, shape in shapes():
+        try:
+            read[how](where)(shape(20))
+        except (RagBanditError, ValueError):
+            continue
+        except Exception as error:
+            failed[name] = repr(error)
+    assert failed == {}
+
+
+def superlinear(service, monkeypatch, *, size, names):
+    """The shapes whose work grows faster than their size: name -> work. names: chooses the shapes."""
+    work, read, found = Work(monkeypatch), readers(service, monkeypatch), {}
     for name, how, where, shape in names(shapes()):
         run = read[how](where)
         counts = growth(work, run, shape, size=size)

@@ -9,7 +9,7 @@ from ragbandit.shared.model_servers.anthropic_requests import chat_of
 from ragbandit.shared.model_servers.message_parts import listed, object_in
 
 #: blocks of Anthropic's Messages that chat completions have in another form
-_BLOCKS: Final = frozenset({"tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking"})
+_BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
 #: parameters of responses that need their own endpoint
 _STORED: Final = ("previous_response_id", "conversation", "prompt", "background")
 

@@ -22,7 +22,7 @@ class Fitted:
     #: names, at the server, of functions that stand for tools of free text
     free_text: set[str] = field(default_factory=set)
     #: indexes of calls of these functions
-    _held: set[Any] = field(default_factory=set)
+    _held: list[Any] = field(default_factory=list)  # no set: an index may be of any type
 
     def delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """A delta of the answer for the client, without calls of free text, which only the whole message has: their
@@ -32,8 +32,8 @@ class Fitted:
             return dict(delta)
         pieces = list[Any]()
         for piece in listed(delta.get("tool_calls") or []):
-            if object_in(piece, "function").get("name") in self.free_text:
-                self._held.add(piece.get("index"))
+            if _text(object_in(piece, "function").get("name")) in self.free_text:
+                self._held.append(piece.get("index"))
             if piece.get("index") not in self._held:
                 pieces.append(self._call(piece))
         rest = {name: value for name, value in delta.items() if name != "tool_calls"}
@@ -47,20 +47,25 @@ class Fitted:
 
     def _function(self, message: Mapping[str, Any]) -> dict[str, Any]:
         function = object_in(message, "function_call")
-        own = self.names.get(function.get("name") or "")
+        own = self.names.get(_text(function.get("name")))
         return {**message, "function_call": {**function, "name": own}} if own else dict(message)
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         function, changed = object_in(call, "function"), dict(call)
         sent = function.get("name")
-        own = self.names.get(sent or "", sent)
-        if call.get("id") in self.ids:
+        own = self.names.get(_text(sent), sent)
+        if _text(call.get("id")) in self.ids:
             changed["id"] = self.ids[call["id"]]
-        if sent in self.free_text:
+        if _text(sent) in self.free_text:
             del changed["function"]
             text = _free_text(function.get("arguments"))
             return changed | {"type": "custom", "custom": {"name": own, "input": text}}
         return changed | {"function": {**function, "name": own}} if own != sent else changed
+
+
+def _text(value: Any) -> str:
+    """The value if it is a text, else "": a server may send any type."""
+    return value if isinstance(value, str) else ""
 
 
 def _free_text(arguments: Any) -> str:

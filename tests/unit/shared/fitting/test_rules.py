@@ -255,3 +255,14 @@ def test_a_request_of_messages_is_made_right_too():
     assert refusal("anthropic", sent) is None
     assert {"tool_calls.id", "messages.order", "messages.content", "system", "tools.input_schema"} <= fitted.changed
     assert [message["role"] for message in sent["messages"]][-2:] == ["system", "assistant"]
+
+
+@pytest.mark.parametrize("odd", [None, 5, [1], {"a": 1}, True])
+def test_an_answer_of_any_type_is_changed_back(odd):
+    """Names, ids and indexes of calls in an answer may be of any type; nothing is raised."""
+    fitted = Fitted(names={"short": "long"}, ids={"call1": "functions.weather:0"}, free_text={"exec"})
+    call = {"id": odd, "index": odd, "function": {"name": odd, "arguments": odd}}
+    assert fitted.delta({"tool_calls": [call]})["tool_calls"][0]["function"]["name"] == odd
+    assert fitted.message({"tool_calls": [call], "function_call": {"name": odd}})["function_call"]["name"] == odd
+    held = {"index": [1], "function": {"name": "exec", "arguments": "{}"}}
+    assert fitted.delta({"tool_calls": [held]}) == {}

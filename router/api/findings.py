@@ -294,18 +294,19 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
     recent = newest.subquery()
     is_same = decisions.c.id == recent.c.decision_id
-    rows = select(decisions.c.arm, recent.c.made_by).join_from(recent, decisions, is_same)
+    columns = decisions.c.arm, recent.c.made_by, recent.c.stop_reason
+    rows = select(*columns).join_from(recent, decisions, is_same)
     rows = rows.where(recent.c.status == "failed", has_key(recent.c.made_by, FAILURE))
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
     unable: dict[tuple[str, str], int] = defaultdict(int)
     with database.read() as connection:
-        for arm, text in connection.execute(rows):
+        for arm, text, stop_reason in connection.execute(rows):
             made_by = json_object(text)
             failure, is_handed_over = failure_of(made_by), successor_of(made_by) is not None
             if failure is not None and failure.is_unable:
                 unable[arm, str(failure.inability)] += is_handed_over
-            elif failure is not None and failure.kind != "refused":
+            elif failure is not None and failure.kind != "refused" and stop_reason != "request_refused":
                 counts[arm, failure.kind].append(is_handed_over)
     for (arm, inability), count in unable.items():
         if count:

@@ -25,6 +25,8 @@ _NARROWEST_AT: Final = 200
 #: the interval allows for this number of unseen rows with the heaviest weight and the most extreme value; see
 #: `python -m benchmarks.coverage --places report`
 _UNSEEN_ROWS: Final = 1.5
+#: share of the range of values by which an unseen value may differ from the mean, even if the mean is at its end
+_LEAST_ROOM: Final = 0.1
 #: a difference below this share of the larger mean is rounding, and is set to 0
 _ROUNDING: Final = 1e-9
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
@@ -73,17 +75,27 @@ def compared(
     effective = min(draws.effective(policy) for policy in (first, second) if policy is not None)
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
         return Difference(first=mean, effective_rows=effective), None
+    span = most - least
     if first is None:
         scores = np.stack([served, draws.scores(second)])
-        least_share = 0.0 if is_seen.all() else float(draws.seen_share[arm[is_seen]].min())
-        heavy = draws.heavy(second, in_row=1.0 - draws.ratio(second), least_share=least_share)
+        heavy = draws.heavy(second, in_row=1.0 - draws.ratio(second))
+        unseen = 0.0 if is_seen.all() else 1.0 / float(draws.seen_share[arm[is_seen]].min())
+        # An unseen answer of the second way lowers the difference if it is better than expected, at most the best
+        # possible; an unseen answer that was served lowers it if it is worse.
+        ours, theirs = (_room(float(row.mean()), least=least, most=most) for row in scores)
+        below, above = max(heavy * theirs[1], unseen * ours[0]), max(heavy * theirs[0], unseen * ours[1])
     else:
         scores = np.stack([draws.scores(first), draws.scores(second)])
         away = np.abs(first - second)
-        heavy = draws.heavy(away, in_row=draws.ratio(away))
+        below = above = draws.heavy(away, in_row=draws.ratio(away)) * span
         unknown = float(away[:, ~draws.is_tried].sum(axis=1).mean())
+    return _interval(scores, effective=effective, farthest=(below / n, above / n), margin=unknown * span), scores
+
+
+def _room(mean: float, *, least: float, most: float) -> tuple[float, float]:
+    """How far a value may lie below and above a mean, each at least _LEAST_ROOM of the range of values."""
     span = most - least
-    return _interval(scores, effective=effective, farthest=heavy * span / n, margin=unknown * span), scores
+    return max(mean - least, _LEAST_ROOM * span), max(most - mean, _LEAST_ROOM * span)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,20 +160,18 @@ class _Draws:
         scores: Vector = (policy * models).sum(axis=1) + self.drawn(policy) * rest
         return scores
 
-    def heavy(self, policy: Matrix, *, in_row: Vector, least_share: float = 0.0) -> float:
+    def heavy(self, policy: Matrix, *, in_row: Vector) -> float:
         """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
 
         It is computed from the probabilities (see `heavy_weight` in comparison/intervals).
 
-        in_row: amount that the value of each row would add to the difference. least_share: smallest share of seen rows
-        of a drawn arm, 0 if every row was seen
+        in_row: amount that the value of each row would add to the difference
         """
         if self.counts is not None:
             added = self.counts * np.abs(in_row) / self.seen_share[self.arm]
             return _heaviest(added**2 / self.counts, added)
         weights = policy / self._chance / self.seen_share
-        heavy = _heaviest(self.pmf * self.seen_share * weights**2, weights)
-        return max(heavy, 1.0 / least_share if least_share else 0.0)
+        return _heaviest(self.pmf * self.seen_share * weights**2, weights)
 
     @property
     def _chance(self) -> Matrix:
@@ -194,15 +204,19 @@ def _effective(weight: Vector) -> float:
     return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
 
 
-def _interval(scores: Matrix, *, effective: float, farthest: float, margin: float) -> Difference:
-    """The mean difference of two rows of scores with its interval. margin: added to both sides."""
+def _interval(scores: Matrix, *, effective: float, farthest: tuple[float, float], margin: float) -> Difference:
+    """The mean difference of two rows of scores with its interval.
+
+    farthest: amounts by which the most extreme unseen row could lower and raise the mean. margin: added to both sides
+    """
     first, second = map(float, scores.mean(axis=1))
     difference = scores[0] - scores[1]
     middle = float(difference.mean())
     if abs(middle) < _ROUNDING * max(abs(first), abs(second)):
         middle = 0.0
     variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
-    below, above = _standard_errors(difference - middle, variance=variance, farthest=farthest)
+    below, _ = _standard_errors(difference - middle, variance=variance, farthest=farthest[0])
+    _, above = _standard_errors(difference - middle, variance=variance, farthest=farthest[1])
     times = asymptotic_width(effective, alpha=ALPHA, tightest_at=_NARROWEST_AT) * math.sqrt(effective)
     low, high = middle - times * below - margin, middle + times * above + margin
     return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)

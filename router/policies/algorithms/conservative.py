@@ -6,21 +6,21 @@ until the earned surplus pays for the worst next draw. Stage-wise conservative b
 Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every single decision. This policy differs:
 
 - The incumbent is mixed into the policy's pmf (draw.py), so propensities are exact and other arms keep a probability.
-- Feedback arrives many decisions later. So every decision limits its loss, the incumbent's reward minus its own. The
-  slack is the total reward that may still be lost, credit is half of harm * the incumbent's mean reward, and
+- Feedback arrives many decisions later. So every decision limits its expected loss, the incumbent's reward minus its
+  own, under the pmf that the arm is drawn from. The slack is the total reward that may still be lost:
 
-      E exp(theta * (loss - credit)) <= 1,    theta = ln(1 / CONFIDENCE) / slack.
+      sum of p * (loss + noise) over the other arms  <=  credit + max(slack - reserve, 0) / SPREAD
 
-  As the slack shrinks, theta grows, and the other arms' share of the draw approaches 0. The expected loss of an arm is
-  the incumbent's score minus the arm's score. With Gaussian rewards of one variance, E exp(theta * loss) = exp(theta *
-  expected loss + theta^2 * variance).
+  credit is half of harm * the incumbent's mean reward. The loss of an arm is the incumbent's score minus the arm's
+  score, which is reduced by its doubt, and at least 0. noise = NOISE * variance / slack: as the slack shrinks, the
+  other arms' share of the draw approaches 0, whatever the scores are. The reserve grows with the decisions that are not
+  learned yet. So the allowance is spent early, where the loss can hardly be large, and not kept for ever.
 - The slack is computed without the policy's scores, so it shrinks and restrains the policy if the scores are wrong. A
   row of another arm loses the incumbent's mean reward minus the row's reward. A row of the incumbent loses (reward -
   mean reward) * (1 / propensity - 1), because the policy selects the questions that the incumbent gets.
 
-There is no proof. Ville's inequality would bound the losses for a fixed theta, but theta changes with every row, scores
-and variance are estimates, and the Gaussian is an approximation. docs/policy-settings.md has measured rates. If rewards
-may be negative, harm is a share of the absolute value of the incumbent's mean reward.
+There is no proof, since scores and variance are estimates. docs/policy-settings.md has measured rates. If rewards may
+be negative, harm is a share of the absolute value of the incumbent's mean reward.
 """
 
 import math
@@ -63,6 +63,8 @@ MOST: Final = 1000
 _MEMORY: Final = 1000.0
 #: largest weight 1 / propensity of one row of the incumbent
 _MOST_WEIGHT: Final = 10.0
+#: slack that is not spent if every decision is learned, in rewards
+_RESERVE: Final = 4.0
 #: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
@@ -123,6 +125,11 @@ class Shortfall:
         """
         noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
         return self._allowed - self._ratio * self._lost - math.sqrt(noise)
+
+    @property
+    def reserve(self) -> float:
+        """Slack that is not spent, since decisions that are not learned yet may lose it."""
+        return _RESERVE * self._ratio
 
     def mean(self, arm: ArmName) -> float:
         return self._sums.get(arm, 0.0) / (1 + self.rows.get(arm, 0))
@@ -205,14 +212,15 @@ _INSIDE: Final = frozenset(
     {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
     | {"seen", "serves_prices", "tolerance"}
 )
-#: determines theta (see the module); a smaller value takes less risk
-CONFIDENCE: Final = 0.05
+#: weight of the noise (see the module); a larger value takes less risk
+_NOISE: Final = 2.0
+#: number of decisions over which the slack above the reserve is spent
+_SPREAD: Final = 50.0
 #: share of a decision's allowance that may be lost before the decision is learned
 _CREDIT: Final = 0.5
 #: an arm's score is reduced by this number of posterior standard deviations of its difference to the incumbent, because
 #: an arm without rows may be worse than its prior mean
 _DOUBT: Final = 1.0
-_MOST_EXPONENT: Final = 50.0
 _MOST_REWARD: Final = 1e100
 
 
@@ -228,7 +236,7 @@ class ConservativeParams(PolicyParams):
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=5, le=5)] = 5
+    revision: Annotated[int, Field(ge=6, le=6)] = 6
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -290,13 +298,13 @@ class ConservativePolicy(HasParams):
             differences = output.deviations - output.deviations[incumbent]
             doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
             values = [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
-        theta = math.log(1.0 / CONFIDENCE) / slack
-        baseline, noise = values[incumbent], theta * theta * tally.variance
+        baseline = values[incumbent]
+        noise = _NOISE * tally.variance / slack
         risks = tuple(
-            0.0 if arm == self.incumbent else _exponential(theta * (baseline - value) + noise)
+            0.0 if arm == self.incumbent else max(baseline - value, 0.0) + noise
             for arm, value in zip(arms, values, strict=True)
         )
-        allowance = _exponential(theta * _CREDIT * tally.allowance(weight))
+        allowance = _CREDIT * tally.allowance(weight) + max(slack - tally.reserve, 0.0) / _SPREAD
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 
@@ -323,7 +331,3 @@ class ConservativePolicy(HasParams):
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
         self.inner.restore(inner, facts["inner"])
-
-
-def _exponential(exponent: float) -> float:
-    return math.expm1(min(exponent, _MOST_EXPONENT))

@@ -132,3 +132,20 @@ def test_two_policies():
     assert found.first - found.second == pytest.approx(found.estimate)
     unseen = two_policies([0.5, 0.3, 0.2], [0.1, 0.3, 0.6], value=np.array([0.2, 0.5, np.nan]))
     assert unseen.high - unseen.low > 2 * 0.4
+
+
+def test_an_unseen_answer_is_at_most_as_good_as_possible():
+    """How good an answer can be moves the low end of the difference, and how bad it can be moves the high end."""
+    random = np.random.default_rng(3)
+    p = np.where(random.random(1200) < 0.5, 0.06, 0.94)
+    arm = (random.random(1200) < p).astype(np.intp)
+    pmf = np.stack([1.0 - p, p], axis=1)
+    options = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "against": 1}
+    value = 0.5 + random.uniform(-0.1, 0.1, 1200)
+    plain = compared(value, least=0.0, most=1.0, **options)
+    better = compared(value, least=0.0, most=3.0, **options)
+    worse = compared(value, least=-2.0, most=1.0, **options)
+    assert better.low < plain.low - 0.01
+    assert better.high == pytest.approx(plain.high)
+    assert worse.high > plain.high + 0.01
+    assert worse.low == pytest.approx(plain.low)

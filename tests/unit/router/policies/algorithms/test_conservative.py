@@ -297,10 +297,27 @@ def test_doubt_lowers_what_an_arm_is_taken_for():
     apart = output.deviations - output.deviations[1]
     doubts = np.sqrt((apart**2).mean(axis=1))
     assert doubts[1] == 0.0 < doubts[0] < doubts[2]
-    theta = math.log(20.0) / held.shortfall.slack
-    spread = theta * theta * held.shortfall.variance
-    wanted = np.expm1(np.minimum(theta * (output.scores[1] - np.array(output.scores) + doubts) + spread, 50.0))
-    assert output.restraint.risks == pytest.approx((wanted[0], 0.0, wanted[2]), rel=1e-9)
-    assert output.restraint.allowance == pytest.approx(math.expm1(theta * 0.5 * held.shortfall.allowance()))
+    slack, tally = held.shortfall.slack, held.shortfall
+    noise = 2.0 * tally.variance / slack
+    losses = np.maximum(output.scores[1] - np.array(output.scores) + doubts, 0.0) + noise
+    assert output.restraint.risks == pytest.approx((losses[0], 0.0, losses[2]), rel=1e-9)
+    wanted = 0.5 * tally.allowance() + max(slack - tally.reserve, 0.0) / 50.0
+    assert output.restraint.allowance == pytest.approx(wanted)
     unsure = output.scores[1] - np.array(output.scores)
-    assert all(output.restraint.risks[at] > np.expm1(theta * unsure[at] + spread) for at in (0, 2))
+    assert all(output.restraint.risks[at] > max(unsure[at], 0.0) + noise for at in (0, 2))
+
+
+def test_slack_above_the_reserve_is_spent():
+    """With more slack an arm without a known loss gets a larger share; the reserve grows with unlearned decisions."""
+    shares, reserves = [], []
+    for count in (40, 400, 4000):
+        policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * count)
+        shares.append(drawn(policy).facts["incumbent"]["share"])
+        reserves.append(policy.shortfall.reserve)
+    assert shares == sorted(shares)
+    assert shares[0] < 0.2 < shares[-1]
+    assert reserves == pytest.approx([4.0] * 3)
+    rarely = conservative()
+    for seq in range(1, 41):
+        rarely.learn(replace(row(INCUMBENT, 0.7, seq=seq), decided=4 * seq))
+    assert rarely.shortfall.reserve == pytest.approx(16.0)

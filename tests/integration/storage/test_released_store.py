@@ -17,6 +17,8 @@ from tests.support.tar_files import unpack
 STORE = Path(__file__).parents[2] / "data" / "store_1.0.0.tar.xz"
 #: ledger -> number of its decisions
 MADE = {"main": 33, "free": 28}
+#: ledger -> number of its decisions by a former revision of its policy (`conservative` 5), which cannot be made again
+OTHER_REVISION = {"main": 33, "free": 0}
 
 
 @pytest.fixture(params=MADE)
@@ -33,8 +35,10 @@ def test_a_released_store_verifies_and_learns_on(router):
     """Every draw and pmf of the store is computed again, its policy is its ledger's, and further rows are learned."""
     before = router.verify(deep=True)
     assert (before.ok, before.decisions) == (True, sum(MADE.values())), before.notes
-    assert (before.deep_decisions, before.not_checkable) == (MADE[router.store.label], 0)
-    assert before.live_sha256 == before.replay_sha256 != ""
+    label = router.store.label
+    assert (before.deep_decisions, before.not_checkable) == (MADE[label], OTHER_REVISION[label])
+    assert before.live_sha256 == before.replay_sha256
+    assert (before.replay_sha256 != "") == (OTHER_REVISION[label] == 0)
     router.learn()  # what the other ledger's decisions teach
     before = router.verify()
     decision = router.route("a question of today")
@@ -43,6 +47,7 @@ def test_a_released_store_verifies_and_learns_on(router):
     assert router.learn() == 1
     after = router.verify(deep=True)
     assert (after.ok, after.updates) == (True, before.updates + 1), after.notes
+    assert after.live_sha256 == after.replay_sha256 != ""
 
 
 def test_every_decision_of_a_released_store_is_explained(router):

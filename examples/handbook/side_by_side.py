@@ -1,6 +1,5 @@
 """Arms side by side: a sample with every kind of question alike, and the tables of what each arm made of it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
@@ -13,6 +12,7 @@ from rich.table import Table as Printed
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.routers.rows import mean_and_error
 from ragbandit.shared.types import Matrix
 
 #: what a question of the handbook needs, in words
@@ -77,14 +77,6 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
     return [
         {"strategy": name, **_row(shares, table=table, rewards=rewards, needs=needs)} for name, shares in chosen.items()
     ]
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns (mean, its standard error; None for one value)."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def _row(shares: Matrix, *, table: LabelledTable, rewards: Matrix, needs: Sequence[str]) -> Row:

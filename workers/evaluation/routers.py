@@ -3,8 +3,9 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +15,10 @@ from ragbandit.router.cli.store import parse_amounts, parse_policies, split_comm
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table, with_hops, with_measure
 from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import (
@@ -39,7 +42,7 @@ from ragbandit.shared.json_lines import parsed
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.evaluation.picks import ask_for_picks
+from ragbandit.workers.evaluation.picks import Picks, ask_for_picks
 from ragbandit.workers.evaluation.results import time_one
 from ragbandit.workers.setup.generators import make_generator
 
@@ -90,39 +93,26 @@ def evaluate_routers(
     if any("features" in policy.needs for policy in instances.values()):
         progress("loading the encoder", 0, 0)
         encoder = make_encoder(settings.encoder)
-    totals = totals_of(test, total=parse_amounts(options.total, field="total"))
-    one = time_one(test.arms, arms=settings.worker_arms)
-
-    def routing_table(table: LabelledTable) -> RoutingTable:
+    for table in (test, train):
         check_priced(table, reward=settings.reward)
-        features, encoder_hash = None, ""
-        if encoder is not None:
-            texts = [row.question for row in table.rows]
-            features, encoder_hash = embedded(texts, encoder=encoder, progress=progress), encoder.hash
-        rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
-        counts = totals if table is test else None
-        return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=counts, time_one=one)
-
-    known = routing_table(test)
+    make = partial(
+        _routing_table,
+        measure=measure,
+        made_rows=partial(rows_of, settings=settings),
+        encoder=encoder,
+        time_one=time_one(test.arms, arms=settings.worker_arms),
+        progress=progress,
+    )
+    known = make(test, totals=totals_of(test, total=parse_amounts(options.total, field="total")))
     setup = Setup(train=known, test=known, folds=folds, policy=settings.policy, policies=complete)
     if options.train is not None:
-        setup = replace(setup, train=routing_table(train))
+        setup = replace(setup, train=make(train))
     notes = list[str]()
     if any("pick" in policy.needs for policy in instances.values()):
-        file = None if options.answers is None else options.answers.with_suffix(".picks.jsonl")
-        texts = list(dict.fromkeys(row.question for row in test.rows))
-        with interruptible("stopped; --answers FILE keeps the picks so far: continue with --resume"):
-            picks = asyncio.run(
-                ask_for_picks(
-                    texts,
-                    arms=test.arms,
-                    descriptions=settings.arm_descriptions,
-                    limits=settings.policy.pick,
-                    generator=make_generator(settings.policy.pick.generator or settings.generator),
-                    file=file,
-                    progress=progress,
-                )
-            )
+        pick = settings.policy.pick
+        generator = make_generator(pick.generator or settings.generator)
+        described: dict[str, Any] = {"descriptions": settings.arm_descriptions, "limits": pick, "generator": generator}
+        picks = _picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
         notes.append(picks.note)
     here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
@@ -133,6 +123,42 @@ def evaluate_routers(
     at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
     rows += baselines(setup.test, at=at)
     return rows, setup.test, _notes(rows, setup=setup, options=options) + notes
+
+
+def _routing_table(
+    table: LabelledTable,
+    *,
+    measure: str,
+    made_rows: Callable[..., Sequence[Logged]],
+    encoder: Encoder | None,
+    time_one: ArmName | None,
+    progress: Progress,
+    totals: Mapping[str, float] | None = None,
+) -> RoutingTable:
+    """made_rows: `rows_of` with its settings. encoder: None if no policy needs features."""
+    features, encoder_hash = None, ""
+    if encoder is not None:
+        texts = [row.question for row in table.rows]
+        features, encoder_hash = embedded(texts, encoder=encoder, progress=progress), encoder.hash
+    rows = made_rows(table, features=features, encoder_hash=encoder_hash)
+    return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
+
+
+def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> Picks:
+    """Picks for the questions of the table. file: of the plays, beside which replies are kept. given: see
+    `ask_for_picks`.
+    """
+    texts = list(dict.fromkeys(row.question for row in table.rows))
+    kept = None if file is None else file.with_suffix(".picks.jsonl")
+    with interruptible(_stopped(file, what="picks")):
+        return asyncio.run(ask_for_picks(texts, arms=table.arms, file=kept, **given))
+
+
+def _stopped(file: Path | None, *, what: str) -> str:
+    """The message after Ctrl-C. file: where the plays or picks are kept."""
+    if file is None:
+        return "stopped; with --answers FILE the command could continue"
+    return f"stopped; {file} keeps the {what} so far: continue with --resume"
 
 
 def policies_of(names: Sequence[str]) -> list[str]:
@@ -195,8 +221,7 @@ def _plays(
         missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
         jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1
-        hint = "" if options.answers is None else f"; {options.answers} keeps the plays so far: continue with --resume"
-        with interruptible(f"stopped{hint}"):
+        with interruptible(_stopped(options.answers, what="plays")):
             for task, played in play_all(missing, setup=setup, here=here, jobs=jobs, progress=progress):
                 kept.add(task, played)
         by_seed: dict[str, dict[int, list[Played]]] = {}
@@ -215,6 +240,12 @@ class PlayFile:
         self._setup, self._stream = setup, None
         if file is None:
             return
+        #: hash of the questions, encoders and rewards of both tables
+        self._tables = _digest(
+            [row.decision.query.text, row.decision.encoder_hash, row.reward.value]
+            for table in (setup.train, setup.test)
+            for row in table.rows
+        )
         if file.exists() and file.stat().st_size and not resume:
             remedy = "add --resume to use its plays again, or name another file"
             raise InvalidInput(f"{file} has plays already", field="answers", remedy=remedy)
@@ -249,14 +280,9 @@ class PlayFile:
         setup = self._setup
         if task.policy not in setup.policies:
             return ""
-        known = [
-            [row.decision.query.text, row.decision.encoder_hash, row.reward.value]
-            for outcomes in (setup.train, setup.test)
-            for row in outcomes.rows
-        ]
         params: Mapping[str, Json] = setup.policies[task.policy]
         policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
-        text = json.dumps([_digest(known), setup.folds, task.policy, params, policy], sort_keys=True, default=str)
+        text = json.dumps([self._tables, setup.folds, task.policy, params, policy], sort_keys=True, default=str)
         return sha256(text.encode()).hexdigest()
 
 
@@ -282,6 +308,10 @@ def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -
         "a policy that learns online sees only outcomes of drawn arms; its row is its greedy choice after the pass",
         "above mixture: points of quality above the best random mixture of two arms that costs as much",
     ]
+    if options.train is not None:
+        both = {row.question for row in setup.train.table.rows} & {row.question for row in test.table.rows}
+        if both:
+            notes.append(f"{counted(len(both), 'question')} of {options.table} were learned too: results are too good")
     if test.totals is not None:
         left_out = sum(test.totals.values()) - len(test.table.rows)
         notes.append(f"qualities count {left_out:,.0f} questions that the table leaves out as wrong for every arm")

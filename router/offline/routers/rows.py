@@ -243,6 +243,14 @@ def _estimates(means: Sequence[Means]) -> dict[str, Estimate]:
     return {name: _estimate([one[name] for one in means]) for name in means[0]}
 
 
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns (mean, its standard error; None for one value)."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
 def _estimate(values: Sequence[float]) -> Estimate:
-    error = None if len(values) < 2 else float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Estimate(mean=math.fsum(values) / len(values), error=error)
+    mean, error = mean_and_error(values)
+    return Estimate(mean=mean, error=error)

@@ -108,6 +108,8 @@ def test_another_table_is_learned(world, tmp_path):
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows(60)[36:])))
     learned = routers(world("--policy", "linucb", "--train", "train.jsonl", "--seeds", "1", "--json"))
     assert sum(row["questions"] for row in learned["linucb"]["labels"].values()) == 36
+    same = world("--policy", "linucb", "--train", "table.jsonl", "--seeds", "1", "--json")
+    assert any("36 questions of table.jsonl were learned too" in note for note in json.loads(same.stdout)["notes"])
     words = params("adaptive_rag", **FITTING)
     train = ("--policy", "adaptive_rag", "--table", "train.jsonl", "--out", "trained", "--measure", "f1", *words)
     assert json.loads(command.run("policy", "train", *train, "--json", code=0).stdout)["measure"] == "f1"

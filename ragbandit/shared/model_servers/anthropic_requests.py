@@ -169,7 +169,12 @@ def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> d
 def _is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
     """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
     is_thought = isinstance(block, dict) and block.get("type") in THINKING
-    return is_thought and not (keep_signed and (block["type"] != "thinking" or block.get("signature")))
+    return is_thought and not (keep_signed and is_signed(block))
+
+
+def is_signed(block: Mapping[str, Any]) -> bool:
+    """Whether a block has thoughts that a model of Anthropic has signed. `chat_of` leaves it out."""
+    return block.get("type") == THINKING[1] or bool(block.get("type") == THINKING[0] and block.get("signature"))
 
 
 def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.items import as_chat
-from ragbandit.shared.model_servers.anthropic_requests import chat_of
+from ragbandit.shared.model_servers.anthropic_requests import chat_of, is_signed
 from ragbandit.shared.model_servers.message_parts import listed, object_in
 
 #: blocks of Anthropic's Messages that chat completions have in another form
@@ -14,20 +14,23 @@ _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "r
 _STORED: Final = ("previous_response_id", "conversation", "prompt", "background")
 
 
-def as_completion(body: object) -> object:
-    """The body of a chat completion; other values are returned unchanged. It may have the form of a response (`input`),
-    tools of Responses or of Messages, and blocks of Messages. Raises Unsupported, and InvalidInput for wrong items.
+def as_completion(body: object) -> tuple[object, list[str]]:
+    """Convert a body in the form of a response (`input`), with tools of Responses or Messages, or blocks of Messages.
+    Other values are returned unchanged, also blocks that no chat completion can express.
+
+    Returns (the body of a chat completion, names of what it lacks). Raises Unsupported, and InvalidInput for wrong
+    values of a response.
     """
     if not isinstance(body, dict):
-        return body
+        return body, []
     sent = body.get("input")
     if "messages" not in body and (isinstance(sent, str) or (isinstance(sent, list) and all(map(_is_object, sent)))):
         for name in _STORED:
             if body.get(name):
                 message = f"{name} belongs to responses, and this endpoint has chat completions"
                 raise Unsupported(message, field=name, remedy="POST /v1/responses")
-        return as_chat(body)[0]
-    changed = dict[str, Any]()
+        return as_chat(body)
+    changed, ignored = dict[str, Any](), list[str]()
     if isinstance(body.get("tools"), list):
         tools = list(map(_tool, body["tools"]))
         changed |= {"tools": tools} if tools != body["tools"] else {}
@@ -39,7 +42,8 @@ def as_completion(body: object) -> object:
     messages = body.get("messages")
     if isinstance(messages, list) and any(map(_has_blocks, messages)):
         changed["messages"] = [part for message in messages for part in _messages(message)]
-    return {**body, **changed} if changed else body
+        ignored = [f"messages.{kind}" for message in messages for kind in _left_out(message)]
+    return ({**body, **changed} if changed else body), ignored
 
 
 def _is_object(value: object) -> bool:
@@ -70,3 +74,10 @@ def _messages(message: Mapping[str, Any]) -> list[Any]:
         return [message]
     parts: list[Any] = chat_of({"messages": [message]})[0]["messages"]
     return parts
+
+
+def _left_out(message: Any) -> list[str]:
+    """The types of the blocks that `_messages` leaves out: thoughts that Anthropic has signed."""
+    if not _has_blocks(message) or message.get("role") != "assistant":
+        return []
+    return [str(block.get("type")) for block in listed(message["content"]) if is_signed(block)]

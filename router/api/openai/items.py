@@ -15,7 +15,8 @@ from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 def _is_text(content: object) -> bool:
     if not isinstance(content, list):
         return isinstance(content, str)
-    return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+    texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text")
+    return sum(isinstance(text, str) for text in texts) == len(content)
 
 
 _ITEM_ROLES: Final = ("user", "assistant", "system", "developer")
@@ -50,7 +51,7 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
         if isinstance(content, list):
             content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
             if role == "assistant" and _is_text(content):  # many model servers accept only text
-                content = "".join(str(part["text"]) for part in content)
+                content = "".join(part["text"] for part in content)
         if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
             messages[-1]["content"] = content  # a tool's results must follow the message with its call
         else:
@@ -230,6 +231,18 @@ _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_m
 #: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
 _EFFORT: Final = frozenset({"effort", "summary", "generate_summary"})
 
+#: parameter with a list -> (type of its values, how an error calls them)
+_LISTS: Final = {"tools": (dict, "objects"), "include": (str, "texts")}
+
+
+def _check_lists(body: Mapping[str, Any]) -> None:
+    for name, (kind, words) in _LISTS.items():
+        values = body.get(name)
+        if values is not None and not (isinstance(values, list) and all(isinstance(value, kind) for value in values)):
+            raise InvalidInput(
+                f'"{name}" must be a list of {words}', field=name, remedy=f"send a list, or leave {name} out"
+            )
+
 
 def as_chat(body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
     """Convert the body of a response to a chat completion. before: messages that come before the input.
@@ -237,6 +250,7 @@ def as_chat(body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()) -
     Returns (messages and parameters of that chat completion, names of ignored tools, items and parameters). Raises
     InvalidInput.
     """
+    _check_lists(body)
     messages, sent = list(before), body["input"]
     if body.get("instructions"):
         messages.insert(0, {"role": "system", "content": body["instructions"]})

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
@@ -23,7 +23,7 @@ from ragbandit.router.api.security.ownership import may_force, noted_prices, per
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs
+from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
@@ -177,10 +177,20 @@ class ChatBody(OpenAIBody):
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
-    @model_validator(mode="before")
+    _ignored: list[Json] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _of_other_forms(cls, body: object) -> object:
-        return as_completion(body)
+    def _of_other_forms(cls, body: object, made: ModelWrapValidatorHandler[Self]) -> Self:
+        completion, ignored = as_completion(body)
+        chat = made(completion)
+        chat._ignored = short_names(ignored)  # noqa: SLF001 - its own class
+        return chat
+
+    @property
+    def ignored(self) -> list[Json]:
+        """Names of what the body had in the form of another interface, and a chat completion lacks."""
+        return self._ignored
 
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
@@ -217,7 +227,7 @@ def completion_question(request: Request, body: ChatBody, *, key: str | None) ->
     chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.step(Needs).passing))
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
-    return chat_question(request, body, chat=chat, decision_id=decision_id)
+    return chat_question(request, body, chat=chat, decision_id=decision_id, facts={"ignored": body.ignored})
 
 
 def chat_question(

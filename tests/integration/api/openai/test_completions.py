@@ -164,6 +164,17 @@ MORE = {
 }
 
 
+def test_what_a_response_has_and_a_chat_lacks_is_named(http, service, answers):
+    """A response at the door of chat completions stores what was left out of it, as /v1/responses does."""
+    answers()
+    body = {"model": "auto", "input": QUESTION, "tools": [{"type": "web_search"}], "truncation": "auto"}
+    chat, response = (http.post(path, json=body).json() for path in ("/v1/chat/completions", "/v1/responses"))
+    keys = chat["id"].removeprefix("chatcmpl-"), response["id"]
+    stored = [service.router.decision(key).decision.query.request["ignored"] for key in keys]
+    assert stored == [["tools.web_search", "truncation"]] * 2
+    assert chat["ragbandit"]["ignored"] == stored[0]
+
+
 def test_further_fields_of_a_reply(http, answers, service):
     """They come in addition to the usual fields, whole and streamed; the facts name the fields that were left out."""
     answers(reply=MORE)

@@ -72,6 +72,20 @@ def test_what_is_refused(unmoved, sent, param):
     assert (reply.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [({"tools": wrong}, "tools") for wrong in ("x", 5, [1])] + [({"include": wrong}, "include") for wrong in (5, [1])],
+    ids=str,
+)
+def test_wrong_lists_of_a_response(unmoved, path, sent, param):
+    """A response with lists of another type is a 400 with the parameter's name at both doors."""
+    reply = unmoved.post(path, json={"model": "auto", "input": QUESTION} | sent)
+    error = error_of(reply)
+    assert (reply.status_code, error["type"]) == (400, "invalid_request_error")
+    assert error["param"].startswith(param)
+
+
 def test_paths_and_methods(unmoved):
     """What is not served is in OpenAI's shape; unknown query parameters are passed over; a limit is named."""
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"

@@ -1,10 +1,15 @@
 """Bodies of other interfaces at the door of chat completions."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.requests import ChatBody
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -27,7 +32,8 @@ def test_the_body_of_a_response():
         "user": "u",
         "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}],
     }
-    chat = as_completion(body)
+    chat, ignored = as_completion(body)
+    assert ignored == []
     assert chat["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
@@ -35,7 +41,7 @@ def test_the_body_of_a_response():
     assert (chat[OUTPUT_LIMIT], chat["verbosity"], chat["reasoning_effort"]) == (9, "low", "low")
     assert (chat["tools"], chat["stream"], chat["user"]) == ([FUNCTION], True, "u")
     assert not chat.keys() & {"input", "store", "include", "text", "reasoning", "instructions"}
-    assert as_completion({"model": "auto", "input": "Hi"})["messages"] == [USER]
+    assert as_completion({"model": "auto", "input": "Hi"})[0]["messages"] == [USER]
     assert ChatBody.model_validate(body).messages == chat["messages"]
     with pytest.raises(Unsupported, match="previous_response_id"):
         as_completion({"model": "auto", "input": "Hi", "previous_response_id": "resp_1"})
@@ -52,13 +58,11 @@ def test_the_body_of_a_response():
 def test_tools_of_other_interfaces(tool):
     """Tools of Responses and of Messages become functions, and a choice of one names its function."""
     for choice in ({"type": "function", "name": "weather"}, {"type": "tool", "name": "weather"}):
-        chat = as_completion({"messages": [USER], "tools": [tool], "tool_choice": choice})
+        chat, _ = as_completion({"messages": [USER], "tools": [tool], "tool_choice": choice})
         assert chat["tools"] == [FUNCTION]
         assert chat["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
-    assert (
-        as_completion({"messages": [USER], "tools": [tool], "tool_choice": {"type": "any"}})["tool_choice"]
-        == "required"
-    )
+    chat, _ = as_completion({"messages": [USER], "tools": [tool], "tool_choice": {"type": "any"}})
+    assert chat["tool_choice"] == "required"
 
 
 def test_blocks_of_messages():
@@ -72,7 +76,7 @@ def test_blocks_of_messages():
         },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "cold"}]},
     ]
-    asked, answer, result = as_completion({"messages": messages})["messages"]
+    asked, answer, result = as_completion({"messages": messages})[0]["messages"]
     assert asked["content"][1] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
     assert answer["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "cold"}
@@ -92,4 +96,108 @@ def test_blocks_of_messages():
 )
 def test_a_chat_completion_stays_as_it_is(body):
     """A body in the form of chat completions, and one of no known form, is the same object."""
-    assert as_completion(body) is body
+    assert as_completion(body)[0] is body
+
+
+def test_what_a_chat_lacks_is_named():
+    """What a response or a turn of Messages has, and no chat completion, is in the list of what is ignored."""
+    tools = [{"type": "web_search"}, {"type": "function", "name": "weather"}]
+    items = [USER, {"type": "web_search_call", "status": "completed"}]
+    _, ignored = as_completion({"input": items, "tools": tools, "truncation": "auto"})
+    assert ignored == ["tools.web_search", "input.web_search_call", "truncation"]
+    thoughts = [{"type": "thinking", "thinking": "so", "signature": "s"}, {"type": "thinking", "thinking": "read"}]
+    answer = {"role": "assistant", "content": [*thoughts, {"type": "redacted_thinking", "data": "x"}]}
+    chat, ignored = as_completion({"messages": [USER, answer, USER]})
+    assert ignored == ["messages.thinking", "messages.redacted_thinking"]
+    assert chat["messages"][1] == {"role": "assistant", "content": None, "reasoning_content": "read"}
+
+
+#: a body of each form, with everything that is read
+FORMS = {
+    "response": {
+        "model": "auto",
+        "instructions": "Be brief.",
+        "input": [
+            {"type": "reasoning", "encrypted_content": "{}", "summary": [{"type": "summary_text", "text": "so"}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"}, {"type": "text", "text": "Hi"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "Hi"}], "reasoning_details": [{"text": "a"}]},
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "low"}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "namespace": "n", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "cold"}]},
+            {"type": "custom_tool_call", "call_id": "c2", "name": "f", "input": "a"},
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": "a"},
+        ],
+        "tools": [
+            {"type": "function", "name": "f", "parameters": SCHEMA},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
+            {"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "lark", "definition": "a"}},
+            FUNCTION,
+        ],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}, "verbosity": "low"},
+        "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+        "max_output_tokens": 9,
+    },
+    "messages": {
+        "model": "auto",
+        "messages": [
+            {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "QUJD"}}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "so", "signature": "s"},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "cold"}]}
+                ],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}],
+        "tool_choice": {"type": "tool", "name": "f"},
+    },
+}
+WRONG = (None, 5, "x", True, [1], ["x"], [[]], [{}], {}, {"x": 1}, {"type": []})
+
+
+def with_one_wrong(value: Any) -> Iterator[Any]:
+    """Copies of a value in which one place, at any level, is wrong or is missing."""
+    yield from WRONG
+    if isinstance(value, dict):
+        for name, part in value.items():
+            rest = {key: one for key, one in value.items() if key != name}
+            yield rest
+            yield from ({**rest, name: wrong} for wrong in with_one_wrong(part))
+    if isinstance(value, list):
+        for at, part in enumerate(value):
+            yield from ([*value[:at], wrong, *value[at + 1 :]] for wrong in with_one_wrong(part))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_wrong_value_at_any_place_is_an_error_of_the_caller(form):
+    """A wrong value in a body of another form is accepted or refused as the caller's mistake, at every place."""
+    outcomes = {"accepted": 0, "refused": 0}
+    for body in with_one_wrong(FORMS[form]):
+        try:
+            ChatBody.model_validate(body)
+        except (InvalidInput, ValidationError):
+            outcomes["refused"] += 1
+        else:
+            outcomes["accepted"] += 1
+    assert min(outcomes.values()) > 50
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [({"tools": wrong}, "tools") for wrong in ("x", 5, [1], {})]
+    + [({"include": wrong}, "include") for wrong in (5, [1], "message.output_text.logprobs")],
+)
+def test_lists_of_a_response(sent, field):
+    """Tools and `include` of another type are refused with the field's name and a remedy."""
+    with pytest.raises(InvalidInput) as caught:
+        as_completion({"model": "auto", "input": "Hi", **sent})
+    assert (caught.value.field, caught.value.remedy) == (field, f"send a list, or leave {field} out")

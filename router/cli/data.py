@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -394,7 +395,9 @@ def questions(
     guess = ", ".join(f"{_COLUMNS[name]} {column!r}" for name, column in log.columns.items())
     result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
     told = facts or log.untold
-    steps = _next_steps(out, unlabelled=labelled < count, settings=settings) if facts else [_NO_TEXTS]
+    given = "" if config is None else f" --config {shlex.quote(str(config))}"
+    then = f"ragbandit advise {shlex.quote(str(out))} --budget 5{given}"
+    steps = _next_steps(then, unlabelled=labelled < count, settings=settings) if facts else [_NO_TEXTS]
     result |= {"file": str(out) if facts else None, "left out": left_out, "models": [*model_facts(told)]}
     show(result | {"what this log shows": [*sentences(told, prices=prices), *steps]}, as_json=as_json)
 
@@ -403,7 +406,8 @@ _COLUMNS: Final = {"question": "--question", "answer": "--answer", "scores": "--
 _NO_TEXTS: Final = "this log has no texts, so there is no question to ask: see what was left out"
 
 
-def _next_steps(out: Path, *, unlabelled: bool, settings: Settings) -> Iterator[str]:
+def _next_steps(command: str, *, unlabelled: bool, settings: Settings) -> Iterator[str]:
     if unlabelled and settings.judge.generator is None:
         yield f"questions without right answers need a judge: add this line to the configuration: {JUDGE_LINE}"
-    yield f"next: ragbandit advise {out} --budget 5{' (judge.generator scores the answers)' if unlabelled else ''}"
+    by_judge = " (judge.generator scores the answers)" if unlabelled else ""
+    yield f"next{by_judge}: {command}"

@@ -114,11 +114,16 @@ def _excerpt(text: str, *, most: int) -> str:
     return f"{words or text[:most]} [...]"
 
 
+#: columns whose cells stay on one line, and the most characters of such a cell
+_WHOLE: Final = frozenset({"arm", "model"})
+_MOST_WHOLE: Final = 40
+
+
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    table = Table(*columns, box=None, pad_edge=False)
-    for column in table.columns:
+    table, shown = Table(*columns, box=None, pad_edge=False), list(rows)
+    for index, column in enumerate(table.columns):
         column.overflow = "fold"  # wrap long names and ids, do not cut them
-        column.no_wrap = column.header == "arm"
-    for row in rows:
+        column.no_wrap = column.header in _WHOLE and all(len(row[index]) <= _MOST_WHOLE for row in shown)
+    for row in shown:
         table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table if table.rows else none)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import socket
@@ -179,6 +180,16 @@ def test_a_proxy_that_sends_a_large_body_gets_its_refusal(serve_on, version):
         reply = everything(connected(service, sent))
         assert reply.startswith(b"HTTP/1.1 413 ")
         assert b"server.max_chat_bytes" in reply
+
+
+def test_a_body_above_the_limit_gets_its_whole_refusal(serve_on):
+    """A client of a lasting connection that reads only after it has sent 4.3 MB gets every byte of its 413."""
+    link = connected(serve_on(), post("/v1/chat/completions", body=b" " * 4_300_000))
+    with link, http.client.HTTPResponse(link) as reply:  # a reset would raise
+        reply.begin()
+        body = reply.read()
+    assert (reply.status, len(body)) == (413, int(reply.headers["content-length"]))
+    assert b"server.max_chat_bytes" in body
 
 
 def test_a_refused_body_is_not_read_without_end(serve_on, monkeypatch):

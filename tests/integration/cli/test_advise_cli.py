@@ -3,6 +3,7 @@
 import html
 import json
 import random
+import shlex
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.evaluation.applying import with_policy
+from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -273,3 +275,24 @@ def test_the_incumbent_and_a_holdback_are_put_into_a_configuration(text):
 def test_a_file_without_a_safe_change_is_left_alone(text):
     """If another setting would change too, or the form is not known, there is no change."""
     assert with_policy(text, {"incumbent": "deep"}) is None
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_next_command_of_a_log_runs_as_printed(tmp_path, monkeypatch, labelled):
+    """The line that `data questions` prints is run word by word, with right answers and with a judge."""
+    monkeypatch.chdir(tmp_path)
+    scores = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
+    settings = {"judge": {"generator": {"name": "scripted", "script": {"": scores}}}}
+    settings["generator"] = {"name": "scripted", "script": {"": "So the answer is: Paris."}}
+    settings["arms"] = {"no_retrieval": {}, "model": {}}
+    Path("config.yaml").write_text(yaml.safe_dump(yaml.safe_load(CONFIG) | settings))
+    answers = {"expected": ["Paris"]} if labelled else {}
+    write_json(tmp_path / "log.jsonl", [{"question": f"capital {n}?", **answers} for n in range(20)])
+    out, config = "my questions.jsonl", "config.yaml"
+    shown = command.run("data", "questions", "log.jsonl", "-o", out, "-c", config, terminal_width=80, code=0).stdout
+    (printed,) = [line.partition(": ")[2] for line in shown.splitlines() if line.startswith("- next")]
+    program, *words = shlex.split(printed)
+    assert (program, words) == ("ragbandit", ["advise", out, "--budget", "5", "--config", "config.yaml"])
+    done = command.run(*words)
+    assert done.exit_code == 4, done.output  # the verdict that more questions are needed
+    assert "on 20 questions with the outcomes of every arm" in " ".join(done.output.split())

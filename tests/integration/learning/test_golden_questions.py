@@ -9,6 +9,7 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.workers.evaluation import golden
 from ragbandit.workers.evaluation.golden import LEASE_S, ask_golden
+from ragbandit.workers.evaluation.paired import PairedRun
 from tests.support.logs.log_rows import write_json
 
 SCRIPT = {"name": "scripted", "script": {"": "So the answer is: yes."}, "token_prices": {"input": 1.0, "output": 1.0}}
@@ -123,6 +124,30 @@ def test_an_interrupted_run_goes_on_at_another_host(asked, monkeypatch, tmp_path
     assert ask(1000.0)[0] == 12
     ask.world.settings = ask.world.settings.model_copy(update={"data_dir": str(tmp_path / "third")})
     assert ask(1050.0) == (12, [])
+
+
+def test_a_run_that_is_stopped_in_the_middle_goes_on(asked, monkeypatch):
+    """After five of twelve answers a second process asks the other seven within the period, and learns all twelve."""
+    ask, answered, calls = asked(), PairedRun._answer, []
+
+    async def stopping(run, row, work):
+        if len(calls) == 5:
+            raise SystemExit(0)
+        calls.append(work.key)
+        await answered(run, row, work)
+
+    async def counting(run, row, work):
+        calls.append(work.key)
+        await answered(run, row, work)
+
+    monkeypatch.setattr(PairedRun, "_answer", stopping)
+    with pytest.raises(SystemExit):
+        ask(1000.0)
+    assert (ask.world.ledger.last_seq(), lease(ask.world)) == (0, None)
+    monkeypatch.setattr(PairedRun, "_answer", counting)
+    seq, lines = ask(1090.0)
+    assert (seq, lines[1].answered, len(calls), len(set(calls))) == (12, 6, 12, 12)
+    assert ask(1095.0) == (12, [])
 
 
 def lease(world):

@@ -1,16 +1,18 @@
 """The job "answer" in a worker: counted, cancelled, given up, and questions that kill workers."""
 
 import asyncio
+import math
 import time
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.running import tasks
+from ragbandit.workers.running.housekeeping import keep_claims
 from tests.support.arms.answer_jobs import Held, answer_next, decision_for, outcome_in, set_tries, tries_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
@@ -127,13 +129,35 @@ def test_a_question_whose_run_ended_a_process_runs_alone(work, together, tries, 
     assert (generator.most, len(context.store.outcomes_by_id(keys))) == (most, 3)
 
 
-@pytest.mark.parametrize(("age_s", "first"), [(0.0, "fresh"), (60.0, "d1")])
-def test_a_question_whose_run_ended_a_process_waits_behind_others(work, age_s, first):
-    """It runs after the questions that have not run, unless it has waited for long."""
-    context = work()
+@pytest.mark.parametrize(("age_s", "place"), [(0.0, 2), (60.0, 0)])
+def test_a_question_whose_run_ended_a_process_waits_behind_others(work, age_s, place):
+    """It runs after all questions that have not run, unless it has waited for long."""
+    context, order, fresh = work(), [], ["fresh-1", "fresh-2"]
     set_tries(context, 1)
     with context.store.database.write() as connection:
         connection.execute(update(jobs).values(due_at=time.time() - age_s))
-    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("fresh"))])
-    answer_next(context)
-    assert list(context.store.outcomes_by_id(["d1", "fresh"])) == [first]
+    for key in fresh:
+        context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key))])
+    for _ in range(3):
+        context.looked_again_at = -math.inf
+        assert answer_next(context)
+        order += [key for key in context.store.outcomes_by_id(["d1", *fresh]) if key not in order]
+    assert (order.index("d1"), [key for key in order if key != "d1"]) == (place, fresh)
+
+
+def test_what_waits_to_begin_is_no_lost_claim(work):
+    """The claim of a decision that has not begun here is renewed after it expired, and the decision is not freed."""
+    context, key = work(), DecisionId("d1")
+    claimed = context.queue.claim()
+    context.active_runs.claim([claimed.decision_id], most=1)
+    with context.store.database.write() as connection:
+        connection.execute(update(jobs).values(claimed_until=0.0))
+    keep_claims(context)
+    with context.store.database.read() as connection:
+        holder, until_s = connection.execute(select(jobs.c.claimed_by, jobs.c.claimed_until)).one()
+    assert (holder, until_s > 0.0) == (context.queue.process.key, True)
+    context.active_runs.unclaim([key])
+    with context.store.database.write() as connection:
+        connection.execute(update(jobs).values(claimed_until=0.0))
+    keep_claims(context)
+    assert context.queue.claim().decision_id == key

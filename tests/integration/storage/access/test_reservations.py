@@ -106,6 +106,19 @@ def test_the_mean_of_newest_answers_is_reserved_if_it_is_larger(stores):
     assert sums(stores[0])[0] == (3.0, 3.0)
 
 
+def test_answers_above_their_estimates_are_the_only_excess(stores):
+    """What is spent passes a budget by at most one estimate plus what the answers that ran cost above theirs."""
+    admitted = [f"a{n}" for n in range(9) if stores[n % 2].add_decisions([question(f"a{n}")])[0] is not REFUSED]
+    stores[0].add_outcome(outcome_of(admitted[0], dollars=0.5))
+    admitted += [f"b{n}" for n in range(9) if stores[n % 2].add_decisions([question(f"b{n}")])[0] is not REFUSED]
+    for key in admitted[1:]:
+        stores[1].add_outcome(outcome_of(key, dollars=3.0))
+        assert stores[0].add_decisions([question(f"after-{key}")]) == [REFUSED]
+    (spent_dollars, reserved), above = sums(stores[0])[0], 2.0 * len(admitted[1:])
+    assert (len(admitted), reserved) == (6, 0.0)
+    assert 5.0 < spent_dollars == 15.5 <= 5.0 + 1.0 + above
+
+
 def test_the_estimate_of_a_process_that_died_is_charged(stores):
     """A run whose process ended is charged once by its estimate; the next run has its own reservation."""
     store = stores[0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.api.findings import of_ledger
-from ragbandit.router.cli.inspection import _facts
+from ragbandit.router.cli.inspection import _facts, _judge
 from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm
@@ -42,6 +42,13 @@ def test_counts_say_what_they_mean():
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
     assert list(of_ledger(WELL)) == []
     assert list(of_ledger(replace(WELL, judge=judged(a=(93, 7), b=(96, 4), few=(1, 9))))) == []
+
+
+def test_the_shares_of_withheld_answers_are_told_by_arm():
+    """Arms with answers that address the judge have their share of 7 days; without any the line has none."""
+    shown = _judge(replace(WELL, judge=judged(a=(88, 12), b=(97, 3), c=(50, 0))))
+    assert shown == "0 wait; suspicious in 7 days: a 12 %, b 3 %"
+    assert _judge(replace(WELL, judge=judged(a=(88, 0)))) == "0 wait"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def refused(files, info, *, encoder_hash=ENCODER):
     return caught.value
 
 
-@pytest.mark.parametrize("name", ["../outside", "/outside", "a/b", "..", "", "a\\b", "a\0b", "a\n", "x" * 201])
+@pytest.mark.parametrize(
+    "name", ["../outside", "../../etc/x", "/outside", "a/b", "..", "", "a\\b", "a\0b", "a\n", "x" * 201]
+)
 def test_a_name_that_is_not_plain_becomes_no_path(written, tmp_path, name):
     """A snapshot whose name in the database leads elsewhere is neither read, written nor deleted."""
     files, info = written

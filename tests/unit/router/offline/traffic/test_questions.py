@@ -174,7 +174,34 @@ def test_the_output_is_what_advise_reads(tmp_path):
     # 40 questions of 100 tokens at 1 dollar, and answers of 14 to 45 tokens at 10 dollars, per million
     assert would.startswith("big would have cost $0.00956 to $0.022 with answers of 14 to 45 tokens")
     assert "cannot show which model answers better" in no_comparison
-    assert then.startswith(f"next: ragbandit advise {out}")
+    assert then == f"next: ragbandit advise {out} --budget 5 --config {config}"
+
+
+def test_names_of_models_stay_whole_in_a_narrow_terminal(tmp_path, monkeypatch):
+    """At 80 columns a model's name is on one line; a very long one is folded and loses no character."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
+    usual, long = ("gpt-4o-mini", "gpt-4o-2024-08-06"), "provider/" + "a-very-long-name-" * 6 + "end"
+    for models in (usual, (long, "mini")):
+        rows = [
+            {
+                "id": n,
+                "prompt": f"question {n}?",
+                "model": models[n % 2],
+                "cost": 0.0012345,
+                "score": 1,
+                "prompt_tokens": 9,
+            }
+            for n in range(40)
+        ]
+        (tmp_path / "log.jsonl").write_text(lines(*rows))
+        shown = command.run("data", "questions", "log.jsonl", terminal_width=80, code=0).stdout
+        table = shown.partition("\nmodels\n")[2].partition("\n\n")[0].splitlines()
+        assert max(map(len, table)) <= 80
+        if models == usual:
+            assert all(any(name in line for line in table) for name in usual)
+        else:
+            assert long in "".join(line.split(" ")[0] for line in table)
 
 
 def test_a_log_without_questions_writes_nothing(tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Tracing, carrier_of, trace_id_of
@@ -300,8 +301,10 @@ class AnswerJob:
     async def _noting_unsupported(self, work: Awaitable[Outcome]) -> Outcome:
         """Await the run, and note the parameters that its server reported as not supported."""
         outcome, query = await work, self.decision.query
-        fields: Any = outcome.reply.get("unsupported") or ()
-        self.context.unsupported.note(self._generator, fields, caller=(query.tenant, query.api_key), now=time.time())
+        fields: Any = outcome.reply.get("unsupported")
+        if fields:
+            sign = query.tenant, query.api_key, query_hash(query, run_by=self.decision.run_by)
+            self.context.unsupported.note(self._generator, fields, sign=sign, now=time.time())
         return outcome
 
     def _keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:

@@ -1,7 +1,7 @@
 """Gone models: arms whose model's server no longer has the model.
 
 Status 410, the server's own code or the model's name in its words retires an arm at once. Other words about a model may
-repeat what a caller wrote: they retire the arm only if two callers received them (`_agree`). The arm is not offered
+repeat what a caller wrote: they retire the arm only if callers agree (`agree`). The arm is not offered
 until its settings change, or a change is declared. The audit log has the retirements.
 """
 
@@ -9,23 +9,22 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, select
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
+from ragbandit.router.serving.health.agreement import Sign, agree
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import audit_log, decisions
+from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json
 
 log = logging.getLogger("ragbandit.health")
 
 _ACTION: Final = "arm.gone"
-#: time in which other callers count as seen, seconds
-_RECENT_S: Final = 3600.0
 #: maximum number of remembered signs of an arm; the oldest is dropped first
 _MOST: Final = 100
 
@@ -43,8 +42,8 @@ class GoneModels:
                 self._known[ArmName(name)] = generator.model, body_hash(repr((dict(params), generator.model_dump())))
         #: retired arm -> {"model", "status", "settings": hash of the arm's settings}
         self.retired: dict[ArmName, Mapping[str, Any]] = {}
-        #: arm -> (tenant, API key, hash of the request) of each failure since its last success that is a sign
-        self._signs: dict[ArmName, dict[tuple[str, str | None, str], Failure]] = {}
+        #: arm -> the failures since its last success that are a sign
+        self._signs: dict[ArmName, dict[Sign, Failure]] = {}
         self._number, self._began = 0, float("inf")
 
     def read(self) -> None:
@@ -78,23 +77,8 @@ class GoneModels:
         for arm in sorted(changed & self._signs.keys()):
             signs = self._signs[arm]
             named = [failure for failure in signs.values() if failure.gone == "named"]
-            if named or self._agree(list(signs), now=now):
+            if named or agree(signs, database=self._database, now=now):
                 self._retire(arm, status=(named or list(signs.values()))[-1].status, now=now)
-
-    def _agree(self, signs: Sequence[tuple[str, str | None, str]], *, now: float) -> bool:
-        """Whether two tenants received a sign: two keys if no other tenant asked in the last hour, or two questions if
-        no other key did.
-        """
-        with self._database.read() as connection:
-            for column, values in zip(
-                (decisions.c.tenant, decisions.c.api_key), zip(*signs, strict=True), strict=False
-            ):
-                if len(set(values)) > 1:
-                    return True
-                is_other = and_(decisions.c.made_at > now - _RECENT_S, column.is_distinct_from(values[0]))
-                if connection.execute(select(decisions.c.id).where(is_other).limit(1)).first() is not None:
-                    return False
-        return len(signs) > 1
 
     def _retire(self, arm: ArmName, *, status: int | None, now: float) -> None:
         model, settings = self._known[arm]

@@ -1,8 +1,8 @@
 """Unsupported fields: parameters that a generator's server does not support, so that they are not sent again and again.
 
-A server's refusal counts if two callers received it within a day: a single caller could otherwise take a parameter from
-all others. Then the parameter is left out for a day, and `ragbandit.ignored` of each reply names it. The audit log has
-the entries, so that other processes read them.
+A server's refusal counts if callers agree (`agree`): a single caller could otherwise take a parameter from all others.
+Then the parameter is left out for a day, and `ragbandit.ignored` of each reply names it. The audit log has the entries,
+so that other processes read them.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Final
 from sqlalchemy import select
 
 from ragbandit.router.config.sections import GeneratorSettings
+from ragbandit.router.serving.health.agreement import Sign, agree
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
 from ragbandit.router.storage.sql.database import Database
@@ -20,16 +21,15 @@ from ragbandit.router.storage.sql.tables import audit_log
 
 log = logging.getLogger("ragbandit.health")
 
-#: time for which a parameter is left out, and in which two callers must have received the refusal, seconds
+#: time for which a parameter is left out, and for which a refusal is remembered, seconds
 REMEMBERED_S: Final = 86_400.0
 _ACTION: Final = "generator.unsupported"
 _KIND: Final = "generator:"
-#: maximum number of remembered parameters per generator, on average
-_MOST: Final = 64
+#: maximum number of parameters that are left out per generator, and of parameters with refusals per generator
+MOST: Final = 64
 _LONGEST: Final = 64  #: longest name of a parameter, characters
-
-#: (tenant, API key)
-Caller = tuple[str, str | None]
+#: maximum number of remembered refusals of a parameter; the oldest is dropped first
+_MOST_SIGNS: Final = 16
 
 
 class UnsupportedFields:
@@ -38,54 +38,57 @@ class UnsupportedFields:
     def __init__(self, database: Database, *, generators: Mapping[str, GeneratorSettings]) -> None:
         self._database, self._lock = database, threading.Lock()
         self._settings = {name: body_hash(repr(generator.model_dump())) for name, generator in generators.items()}
-        #: (generator, field) -> the time until which it is left out
-        self._until: dict[tuple[str, str], float] = {}
-        #: (generator, field) -> caller -> the last time at which the caller received the refusal
-        self._heard: dict[tuple[str, str], dict[Caller, float]] = {}
-        #: entries that are not written yet
-        self._unwritten: list[tuple[str, str]] = []
+        #: generator -> field -> the time until which it is left out
+        self._until: dict[str, dict[str, float]] = {name: {} for name in generators}
+        #: generator -> field -> who received a refusal -> the last time
+        self._signs: dict[str, dict[str, dict[Sign, float]]] = {name: {} for name in generators}
+        #: (generator, field) of each refusal since the last exchange
+        self._changed: dict[tuple[str, str], None] = {}
         self._number = 0
 
     def of(self, generator: str, *, now: float) -> frozenset[str]:
         """The parameters that this generator's requests leave out."""
-        known = self._until.items()
-        return frozenset(field for (name, field), until in list(known) if name == generator and until > now)
+        with self._lock:
+            return frozenset(field for field, until in self._until.get(generator, {}).items() if until > now)
 
-    def note(self, generator: str, fields: Iterable[str], *, caller: Caller, now: float) -> None:
-        """Note that a server does not support these parameters, according to its reply to this caller."""
-        for field in fields:
-            key = generator, field
-            if generator not in self._settings or not (field.isidentifier() and len(field) <= _LONGEST):
+    def note(self, generator: str, fields: Iterable[str], *, sign: Sign, now: float) -> None:
+        """Note that a server does not support these parameters, according to its reply to this caller. The next
+        `exchange` decides about them.
+        """
+        for field in fields if generator in self._settings else ():
+            if not (field.isidentifier() and len(field) <= _LONGEST):
                 continue
             with self._lock:
-                if key not in self._heard and len(self._heard) >= _MOST * len(self._settings):
-                    del self._heard[next(iter(self._heard))]
-                callers = self._heard.setdefault(key, {})
-                callers.pop(caller, None)
-                callers[caller] = now
-                recent = [one for one, at in callers.items() if at > now - REMEMBERED_S][-2:]
-                self._heard[key] = {one: callers[one] for one in recent}
-                if len(recent) > 1 and self._until.get(key, 0.0) <= now:
-                    self._until[key] = now + REMEMBERED_S
-                    self._unwritten.append(key)
+                known = self._signs[generator]
+                if field not in known and len(known) >= MOST:
+                    del known[next(iter(known))]
+                signs = {one: at for one, at in known.get(field, {}).items() if one != sign and at > now - REMEMBERED_S}
+                known[field] = dict([*signs.items(), (sign, now)][-_MOST_SIGNS:])
+                self._changed[generator, field] = None
 
     def exchange(self, *, now: float) -> None:
-        """Write new entries to the audit log, and read those of other processes. Raises StoreError."""
+        """Write to the audit log what callers agree about, and read what other processes wrote. Raises StoreError."""
         with self._lock:
-            unwritten, self._unwritten = self._unwritten, []
-        for position, (generator, field) in enumerate(unwritten):
-            facts = {"field": field, "settings": self._settings[generator], "until": self._until[generator, field]}
+            changed, self._changed = list(self._changed), {}
+        for position, (generator, field) in enumerate(changed):
             try:
-                with self._database.write() as connection:
-                    record(connection, actor="service", action=_ACTION, target=_KIND + generator, facts=facts, now=now)
+                self._decide(generator, field, now=now)
             except BaseException:
                 with self._lock:
-                    self._unwritten = [*unwritten[position:], *self._unwritten]
+                    self._changed = dict.fromkeys([*changed[position:], *self._changed])
                 raise
-            log.warning(
-                "a server does not support a parameter: it is left out", extra={"generator": generator, **facts}
-            )
         self.read(now=now)
+
+    def _decide(self, generator: str, field: str, *, now: float) -> None:
+        with self._lock:
+            signs = [one for one, at in self._signs[generator].get(field, {}).items() if at > now - REMEMBERED_S]
+        if not signs or field in self.of(generator, now=now) or not agree(signs, database=self._database, now=now):
+            return
+        facts = {"field": field, "settings": self._settings[generator], "until": now + REMEMBERED_S}
+        with self._database.write() as connection:
+            record(connection, actor="service", action=_ACTION, target=_KIND + generator, facts=facts, now=now)
+        self._leave_out(generator, field, until=now + REMEMBERED_S, now=now)
+        log.warning("a server does not support a parameter: it is left out", extra={"generator": generator, **facts})
 
     def read(self, *, now: float) -> dict[tuple[str, str], float]:
         """Read new entries. Returns (generator, parameter) -> time until which it is left out. Raises StoreError."""
@@ -98,5 +101,17 @@ class UnsupportedFields:
             field, until = facts.get("field"), facts.get("until")
             is_same = generator in self._settings and facts.get("settings") == self._settings[generator]
             if is_same and isinstance(field, str) and isinstance(until, int | float):
-                self._until[generator, field] = max(until, self._until.get((generator, field), 0.0))
-        return {key: until for key, until in self._until.items() if until > now}
+                self._leave_out(generator, field, until=until, now=now)
+        with self._lock:
+            left_out = ((name, field, until) for name, fields in self._until.items() for field, until in fields.items())
+            return {(name, field): until for name, field, until in left_out if until > now}
+
+    def _leave_out(self, generator: str, field: str, *, until: float, now: float) -> None:
+        """Leave a parameter out, for at most a day. Those whose time is over are forgotten; beyond MOST, those that end
+        first.
+        """
+        with self._lock:
+            ends = self._until[generator]
+            ends = ends | {field: max(min(until, now + REMEMBERED_S), ends.get(field, 0.0))}
+            newest = sorted(((end, name) for name, end in ends.items() if end > now), reverse=True)[:MOST]
+            self._until[generator] = {name: end for end, name in newest}

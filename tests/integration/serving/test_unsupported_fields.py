@@ -1,16 +1,23 @@
 """Parameters that a server does not support are left out for a day, if two callers received its refusal."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.health.unsupported_fields import REMEMBERED_S, UnsupportedFields
+from ragbandit.router.serving.health.unsupported_fields import MOST, REMEMBERED_S, UnsupportedFields
 from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import Query
+from ragbandit.workers.running import housekeeping
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
+from tests.support.waiting import until
 
-ONE, TWO = ("default", "k1"), ("other", None)
+#: tenant, key and question of a refused request
+ONE, TWO = ("default", "k1", "x"), ("other", None, "x")
 
 
 @pytest.fixture
@@ -23,28 +30,73 @@ def fields_of(world, **changed):
     return UnsupportedFields(world.database, generators={"default": generator})
 
 
+def exchanged(fields, names, *signs, now):
+    for sign in signs:
+        fields.note("default", names, sign=sign, now=now)
+    fields.exchange(now=now)
+    return fields.of("default", now=now)
+
+
 def test_two_callers_within_a_day_are_needed(world):
     """One caller, however often, and two callers on different days change nothing."""
+    fields, later = fields_of(world), world.now + REMEMBERED_S + 3.0
+    assert exchanged(fields, ["seed"], ONE, ONE, ONE, now=world.now) == frozenset()
+    assert exchanged(fields, ["seed", "top_p"], TWO, now=later) == frozenset()
+    assert exchanged(fields, ["seed", "not a name"], ONE, now=later + 1.0) == {"seed"}
+    assert fields.of("default", now=later + REMEMBERED_S + 2.0) == frozenset()
+    fields.note("unknown", ["seed"], sign=ONE, now=later)
+    assert fields.of("unknown", now=later) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"), [([], {"seed"}), ([{"tenant": "b"}], set()), ([{"api_key": "k"}], set())]
+)
+def test_one_caller_of_several_decides_nothing(world, others, expected):
+    """Two questions of one key are enough only if no other key asked in the last hour, as for models that are gone."""
+    for caller in others:
+        world.router.submit(Query(text="who?", **caller), run_by="worker").result(30)
+    one = [("default", None, question) for question in "xy"]
+    assert exchanged(fields_of(world), ["seed"], *one, now=world.now) == expected
+
+
+def test_entries_are_bounded_and_end(world):
+    """At most MOST parameters of a generator are left out, for a day at most, and former ones are forgotten."""
+    fields, other, now = fields_of(world), fields_of(world), world.now
+    names = [f"p{number}" for number in range(MOST)]
+    assert exchanged(fields, names, ONE, TWO, now=now) == frozenset(names)
+    assert exchanged(fields, ["new"], ONE, TWO, now=now + 1.0) >= {"new"}
+    assert len(fields.of("default", now=now + 1.0)) == MOST
+    other.exchange(now=now + 1.0)
+    assert len(other._until["default"]) == MOST
+    assert exchanged(other, ["next"], ONE, TWO, now=now + 2.0 * REMEMBERED_S) == {"next"}
+    assert list(other._until["default"]) == ["next"]
+    flooded = fields_of(world)
+    for number in range(1000):
+        flooded.note("default", [f"q{number}"], sign=("default", "k1", str(number)), now=now)
+        flooded.note("default", ["q"], sign=("default", "k1", str(number)), now=now)
+    assert len(flooded._signs["default"]) <= MOST
+    assert max(map(len, flooded._signs["default"].values())) < 20
+
+
+def test_a_failing_store_loses_no_refusal(world, monkeypatch):
+    """If the store fails, the refusals are decided at the next exchange."""
     fields = fields_of(world)
-    for now in (0.0, 1.0, 2.0):
-        fields.note("default", ["seed"], caller=ONE, now=now)
-    fields.note("default", ["seed"], caller=TWO, now=REMEMBERED_S + 3.0)
-    fields.note("default", ["top_p"], caller=TWO, now=REMEMBERED_S + 3.0)
-    assert fields.of("default", now=REMEMBERED_S + 3.0) == frozenset()
-    fields.note("default", ["seed", "not a name"], caller=ONE, now=REMEMBERED_S + 4.0)
-    assert fields.of("default", now=REMEMBERED_S + 4.0) == {"seed"}
-    assert fields.of("default", now=2.0 * REMEMBERED_S + 5.0) == frozenset()
-    fields.note("unknown", ["seed"], caller=ONE, now=0.0)
-    assert fields.of("unknown", now=0.0) == frozenset()
+    for sign in (ONE, TWO):
+        fields.note("default", ["seed"], sign=sign, now=world.now)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.database, "write", Mock(side_effect=StoreError("away")))
+        with pytest.raises(StoreError):
+            fields.exchange(now=world.now)
+    assert fields.of("default", now=world.now) == frozenset()
+    fields.exchange(now=world.now)
+    assert fields.of("default", now=world.now) == {"seed"}
 
 
 def test_other_processes_and_status_read_it_until_the_settings_change(world):
     """The audit log has one entry; `ragbandit status` shows it for a day, unless the generator changes."""
     fields, other, now = fields_of(world), fields_of(world), world.now
-    for caller in (ONE, TWO, ONE):
-        fields.note("default", ["seed"], caller=caller, now=now)
-    for _ in range(2):
-        fields.exchange(now=now)
+    for signs in ((ONE, TWO), (ONE,), ()):
+        exchanged(fields, ["seed"], *signs, now=now)
     other.exchange(now=now)
     assert other.of("default", now=now) == {"seed"}
     assert [entry.action for entry in entries(world.database)].count("generator.unsupported") == 1
@@ -57,8 +109,9 @@ def test_other_processes_and_status_read_it_until_the_settings_change(world):
     assert "generator default: its server does not support seed" in shown[0]
 
 
-def test_the_third_caller_pays_no_refused_request(tmp_path):
-    """Requests of two keys are repeated without the parameter; then no request has it. Each reply names it."""
+def test_the_third_caller_pays_no_refused_request(tmp_path, monkeypatch, caplog):
+    """Requests of two tenants are repeated without the parameter; then no request has it. Each reply names it."""
+    monkeypatch.setattr(housekeeping, "EXCHANGE_S", 0.05)
     refusal = {"error": {"message": "property 'seed' is unsupported", "type": "invalid_request_error"}}
     answer = {"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}], "usage": {}}
 
@@ -75,12 +128,14 @@ def test_the_third_caller_pays_no_refused_request(tmp_path):
         }
         keyed = Keyed(Service(Settings.model_validate(settings), inline=True))
         clients, sent = {tenant: keyed.client(tenant=tenant) for tenant in "abc"}, []
-        for tenant in ("a", "a", "b", "c"):
-            before = len(server.seen)
-            body = {"model": "auto", "seed": 7, "messages": [{"role": "user", "content": f"{tenant} {before}"}]}
+        for tenant in ("c", "a", "a", "b", "c"):
+            if len(sent) == 4:
+                until(lambda: "it is left out" in caplog.text)
+            before, seed = len(server.seen), {"seed": 7} if sent else {}
+            body = {"model": "auto", "messages": [{"role": "user", "content": f"{tenant} {before}"}], **seed}
             got = clients[tenant].post("/v1/chat/completions", json=body).json()
-            assert got["ragbandit"]["ignored"] == ["seed"]
+            assert got["ragbandit"].get("ignored", []) == list(seed)
             sent.append(len(server.seen) - before)
         keyed.close()
         keyed.service.close()
-    assert sent == [2, 2, 2, 1]
+    assert sent == [1, 2, 2, 2, 1]

@@ -114,6 +114,11 @@ class EventReader:
                     self._size = 0
                     yield from values
 
+    @property
+    def unread(self) -> int:
+        """The bytes that `end` would parse."""
+        return self._size
+
     def end(self) -> list[Any]:
         """The last values of the body. Raises BrokenReply without events and without a complete document."""
         values: list[Any] = []

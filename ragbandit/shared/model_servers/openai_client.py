@@ -211,11 +211,7 @@ async def reply_pieces(
             raise RefusedRequest(reply, await _error_body(chunks))
         async for data in chunks:
             work = reader.work(data)
-            arrived = _Arrived(reader.feed(data), read)
-            if work < LARGE:
-                arrived.take()
-            else:
-                await _read_apart(arrived, work=work)
+            arrived = await _taken(_Arrived(reader.feed(data), read), work=work)
             if arrived.values:
                 yield arrived.pieces
             if arrived.error is not None:
@@ -224,8 +220,7 @@ async def reply_pieces(
                 await _drain(chunks)
                 return
             unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
-        arrived = _Arrived(iter(reader.end()), read)
-        arrived.take()
+        arrived = await _taken(_Arrived(_last_of(reader), read), work=reader.unread)
         if arrived.values:
             yield arrived.pieces
         if arrived.error is not None:
@@ -259,11 +254,20 @@ class _Arrived(Generic[_Piece]):
             self.error = error
 
 
-async def _read_apart(arrived: _Arrived[Any], *, work: int) -> None:
+def _last_of(reader: EventReader) -> Iterator[Any]:
+    yield from reader.end()
+
+
+async def _taken(arrived: _Arrived[_Piece], *, work: int) -> _Arrived[_Piece]:
+    """Returns the same values after they were read, by the reading thread if this is much work."""
+    if work < LARGE:
+        arrived.take()
+        return arrived
     try:
         await READING.read(work, arrived.take)
     except UnendedReading as error:
         raise ReplyTooLarge(f"the reply was not read: {error}", is_cut=True) from error
+    return arrived
 
 
 async def _turn() -> int:

@@ -147,6 +147,31 @@ def test_large_and_many_values_are_read_by_the_reading_thread(part, thread):
     assert thread in asyncio.run(run())
 
 
+_LONG = b'{"choices": [{"delta": {"content": "' + b"a" * 40_000
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[b"data: " + _LONG + b'"}}]}'], [_LONG + b'"}}]}']],
+    ids=["an event without a line's end", "a document"],
+)
+def test_the_last_value_of_a_reply_is_read_by_the_reading_thread(parts):
+    """A large value that is complete only when the connection ends is not read on the event loop."""
+
+    async def run():
+        names = []
+        async with connected([HEAD + b"\r\n", 0.05, *parts]) as (model, _):
+            pieces = reply_pieces(
+                model, {}, read=lambda value: names.append(threading.current_thread().name) or [value]
+            )
+            async with aclosing(pieces) as groups:
+                values = [value async for group in groups for value in group]
+        assert len(str(values[0])) > 40_000
+        return names
+
+    assert set(asyncio.run(run())) == {"read_0"}
+
+
 #: parts of replies that are sent without an end, after a status line and the headers
 ENDLESS = {
     "events without content": (HEAD + b"\r\n", b'data: {"choices": [{"delta": {}}]}\n\n' * 2000),

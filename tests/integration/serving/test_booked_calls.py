@@ -17,6 +17,7 @@ REPLIES = {
     "silent": Reply(seconds=30.0),
     "writing": Reply(text="word " * 400, part_s=0.02),
     "used": Reply(text="word " * 60, part_s=0.01, changes=USED),
+    "slow": Reply(text="word", seconds=0.6),
     "half": Reply(body=b'{"choices": [{"message": {"content": "Par'),
     "": Reply(status=400),
 }
@@ -96,6 +97,30 @@ def test_a_stream_that_the_caller_leaves_is_booked(world, path):
         next(line for line in reply.iter_lines() if "word" in line)
     until(lambda: outcomes_of(service) > stopped, seconds=20)
     assert dollars(service.router.database) - before == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?wait_s=9", "/mcp"]
+)
+def test_a_whole_answer_that_the_caller_leaves_is_booked(world, path):
+    """A caller who hangs up before a whole answer, or before the reply to its tool's call, pays for it."""
+    service, server = world
+    said = {"model": "auto", "messages": [{"role": "user", "content": "slow"}], "max_tokens": 500}
+    tool = {"name": "answer", "arguments": {"question": "slow"}, "_meta": {"progressToken": 1}}
+    body = {
+        "/v1/responses": {"model": "auto", "input": "slow"},
+        "/v1/answer?wait_s=9": {"question": "slow"},
+        "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool},
+    }.get(path, said)
+    before, stopped, calls = dollars(service.router.database), outcomes_of(service), len(server.requests)
+    headers = {"accept": "application/json, text/event-stream"}
+    if path == "/mcp":  # its first request imports the package
+        service.http.post(path, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}, headers=headers)
+    with httpx.Client(base_url=service.url, timeout=0.3) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(path, json=body, headers=headers)
+    assert len(server.requests) == calls + 1
+    until(lambda: outcomes_of(service) > stopped, seconds=20)
+    assert dollars(service.router.database) - before >= 1.0
 
 
 def outcomes_of(service):

@@ -17,7 +17,7 @@ LEFT = {
     "router/queue": 2,
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
-    "workers/evaluation": 8,  # the body of `evaluate --policy`
+    "workers/evaluation": 9,  # the two bodies of `evaluate`
     "workers/running": 2,
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_lines
@@ -32,9 +34,13 @@ def evaluate(
     ] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="NAME[,NAME...] or all; may be repeated")] = None,
     index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
-    family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}")] = "ours",
+    family: Annotated[
+        str | None, typer.Option(help=f"how answers are judged: {', '.join(runs.FAMILY_NAMES)}; default: ours")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 an answer takes longer")] = 1,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="answers at a time; above 1 an answer takes longer; default: 1")
+    ] = None,
     answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="reuse stored answers, and run what is missing")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="as --resume, and repeat failures")] = False,
@@ -45,7 +51,7 @@ def evaluate(
     param: Annotated[list[str] | None, typer.Option(help="with --policy: NAME.KEY=VALUE; repeat it")] = None,
     train: Annotated[Path | None, typer.Option(help="with --policy: a table to learn instead of folds")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="with --policy: parts of --table; default: 5")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="with --policy: orders of the questions")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=1, help="with --policy: orders of the questions; default: 5")] = None,
     measure: MeasureOption = None,
     total: Annotated[
         str | None, typer.Option(help="with --policy: number of all questions, or DATASET=N[,...]")
@@ -66,53 +72,68 @@ def evaluate(
     settings = configuration.load(config).settings
     if report is not None:
         check_page(report)
+    of_routers: dict[str, Any] = {
+        "param": param,
+        "train": train,
+        "folds": folds,
+        "seeds": seeds,
+        "measure": measure,
+        "total": total,
+        "hops": hops,
+        "datasets": datasets,
+    }
+    of_runs = {"index": index, "limit": limit, "family": family, "concurrency": concurrency}
     _check_options(
         policy,
         table=table,
         needed={"questions": questions, "strategy": strategy},
-        of_runs={"index": index, "limit": limit},
-        of_routers={
-            "param": param,
-            "train": train,
-            "folds": folds,
-            "measure": measure,
-            "total": total,
-            "hops": hops,
-            "datasets": datasets,
-        },
+        of_runs=of_runs | {"retry-failed": retry_failed},
+        of_routers=of_routers,
     )
-    if policy and table:
-        options = RouterOptions(
-            table=table,
-            policies=policy,
-            params=param or (),
-            train=train,
-            folds=folds,
-            seeds=seeds,
-            measure=measure,
-            total=total,
-            hops=hops,
-            datasets=datasets,
-            answers=answers,
-            resume=resume,
-        )
+    kept: dict[str, Any] = {"table": table, "answers": answers, "resume": resume}
+    if policy:
+        options = RouterOptions(policies=policy, **of_routers, **kept)
         with bars(errors) as progress:
-            rows_of_routers, outcomes, notes = evaluate_routers(options, settings=settings, progress=progress)
-        print_routers(rows_of_routers, outcomes=outcomes, notes=notes, report=report, as_json=as_json)
+            rows, outcomes, notes = evaluate_routers(options, settings=settings, progress=progress)
+        print_routers(rows, outcomes=outcomes, notes=notes, report=report, as_json=as_json)
         return
-    assert questions is not None
-    rows = runs.read_questions(questions, family=family, limit=limit)
-    settings = with_choice(settings, index=index)
-    arms, lacking = runs.parse_arms(strategy or [], settings=settings)
+    given: dict[str, Any] = {name: value for name, value in of_runs.items() if value is not None} | kept
+    assert questions is not None, "_check_options has refused this"
+    assert strategy, "_check_options has refused this"
+    asked = StrategyOptions(questions=questions, strategy=strategy, retry_failed=retry_failed, **given)
+    _evaluate_strategies(asked, settings=settings, report=report, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrategyOptions:
+    """The options of `evaluate` for runs of strategies."""
+
+    questions: Path
+    strategy: Sequence[str]
+    index: str | None = None
+    family: str = "ours"
+    limit: int | None = None
+    concurrency: int = 1
+    table: Path | None = None
+    answers: Path | None = None
+    resume: bool = False
+    retry_failed: bool = False
+
+
+def _evaluate_strategies(options: StrategyOptions, *, settings: Settings, report: Path | None, as_json: bool) -> None:
+    family, table, concurrency = options.family, options.table, options.concurrency
+    rows = runs.read_questions(options.questions, family=family, limit=options.limit)
+    settings = with_choice(settings, index=options.index)
+    arms, lacking = runs.parse_arms(options.strategy, settings=settings)
     if len(arms) < 2 and table:
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
     if lacking:
         errors.say(runs.left_out(lacking))
-    file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+    file = options.answers or Path(settings.data_dir) / "evaluations" / f"{options.questions.stem}.jsonl"
     quizzes = Quizzes(settings.judge, replies=file.with_suffix(".judge.jsonl")) if family == runs.CRUD else None
-    with runs.Answers(file, resume=resume or retry_failed) as stored, bars(errors) as progress:
-        if retry_failed:
+    with runs.Answers(file, resume=options.resume or options.retry_failed) as stored, bars(errors) as progress:
+        if options.retry_failed:
             stored.forget_failed()
         progress("loading the models", 0, 0)
         loaded = ArmLoader(settings).load(arms)

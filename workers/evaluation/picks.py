@@ -1,6 +1,5 @@
 """Picks of a language model for the questions of a table, for the policy `llm`. Each question is asked once."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +50,6 @@ async def ask_for_picks(
         remedy="raise policy.pick.seconds or policy.pick.max_tokens",
     )
     found: dict[str, dict[str, Json]] = {}
-    spent = 0.0
 
     with KeptReplies(model, file=file) as replies:
 
@@ -59,13 +57,10 @@ async def ask_for_picks(
             return await replies.ask(Prompt(instructions=instructions, body=material))
 
         async def ask_one(question: str) -> None:
-            nonlocal spent
-            began = time.monotonic()
             try:
                 found[question] = await pick_of(question, arms=arms, descriptions=descriptions, ask=ask)
             except ArmFailed as error:
                 found[question] = {"failed": str(error)}
-            spent += time.monotonic() - began
             progress(f"arms picked ({model.dollars:.4g} dollars)", len(found), len(questions))
 
         try:
@@ -76,4 +71,4 @@ async def ask_for_picks(
     tokens = f"{model.prompt_tokens:,} prompt tokens, {model.completion_tokens:,} written tokens"
     cost = f"{counted(model.calls, 'call')}, {tokens}, {number(model.dollars)} dollars"
     note = f"llm: {model.generator.name} picked the arms: {cost}; no usable pick for {counted(failed, 'question')}"
-    return Picks(by_question=found, seconds=spent / max(1, len(questions)), note=note)
+    return Picks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note)

@@ -15,6 +15,7 @@ from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.gains import unit_of
+from ragbandit.router.offline.logs.tables import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
@@ -175,20 +176,6 @@ def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings
 
 
 MOST_NAMED = 20
-#: measure -> head of its column, as in the papers
-_HEADS = {
-    "exact_match": "EM",
-    "f1": "F1",
-    "accuracy": "Acc",
-    "str_em": "str-em",
-    "str_hit": "str-hit",
-    "answered": "Q-R",
-    "word_recall": "T-R",
-    "word_precision": "T-P",
-    "word_f1": "T-F1",
-    "character_f1": "char F1",
-    "bleu": "BLEU",
-}
 
 
 def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> list[Line]:
@@ -209,9 +196,25 @@ def assessment(
     if len(faults) > MOST_NAMED:
         notes.append(f"failed: {len(faults) - MOST_NAMED} more, see --json")
     notes += remarks
-    measures = [name for name in lines[0] if name in _HEADS]
-    heads = [*(f"{_HEADS[name]} %" for name in measures), "steps", "passages", "time ratio", "seconds", "prompt tokens"]
-    columns = ("strategy", "reward", "against the best other", *heads, "written tokens", "dollars", "failed")
+    measures = [name for name in lines[0] if name in MEASURES]
+    heads = [
+        *(f"{MEASURES[name]} %" for name in measures),
+        "steps",
+        "passages",
+        "time ratio",
+        "seconds",
+        "prompt tokens",
+    ]
+    columns = (
+        "strategy",
+        "reward",
+        "against the best other",
+        *heads,
+        "prompt tokens",
+        "written tokens",
+        "dollars",
+        "failed",
+    )
     rows = tuple(_row(line, measures=measures, comparison=comparisons.get(line["strategy"])) for line in lines)
     return Assessment(
         title="Which strategy is best?",

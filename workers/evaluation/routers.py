@@ -1,12 +1,9 @@
 """`ragbandit evaluate --table TABLE --policy ...`: rows of routers on a table with the outcome of every arm."""
 
 import asyncio
-import dataclasses
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,27 +25,30 @@ from ragbandit.router.offline.routers.play import (
     check_folds,
     check_policies,
     play_all,
-    played_of,
     tasks_of,
 )
 from ragbandit.router.offline.routers.report import assessment
 from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, totals_of
 from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baselines, rows_of_policy
 from ragbandit.router.policies import with_settings
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.finetuned.params import RIGHT
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import append_private
-from ragbandit.shared.json_lines import parsed
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
-from ragbandit.shared.types import ArmName, Json
+from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation.picks import Picks, ask_for_picks
+from ragbandit.workers.evaluation.play_file import PlayFile
 from ragbandit.workers.evaluation.results import time_one
 from ragbandit.workers.setup.generators import make_generator
 
 #: names after --policy of baselines, which are printed always
 _BASELINES: Final = (ORACLE, UNIFORM, MIXTURE)
 _FIXED: Final = "fixed:"
+#: defaults of --folds and --seeds
+FOLDS: Final = 5
+SEEDS: Final = 5
 #: number of decisions from which on more processes are faster, since each takes seconds to start
 WORTH_PROCESSES: Final = 5000
 
@@ -59,10 +59,10 @@ class RouterOptions:
 
     table: Path
     policies: Sequence[str]
-    params: Sequence[str] = ()
+    param: Sequence[str] | None = None
     train: Path | None = None
     folds: int | None = None
-    seeds: int = 5
+    seeds: int | None = None
     measure: str | None = None
     total: str | None = None
     hops: str | None = None
@@ -77,11 +77,11 @@ def evaluate_routers(
 ) -> tuple[list[RouterRow], RoutingTable, list[str]]:
     """Play the policies on the table. Returns (rows, outcomes that were predicted, notes)."""
     names = policies_of(options.policies)
-    policies = parse_policies(names, params=options.params, settings=settings)
+    policies = parse_policies(names, params=options.param or (), settings=settings)
     test, measure = _table(options.table, options=options)
     train = test if options.train is None else _train_table(options, arms=test, measure=measure)
     _check_named(options.policies, arms=test.arms)
-    folds = 1 if options.train is not None else options.folds or 5
+    folds = 1 if options.train is not None else options.folds or FOLDS
     if options.train is None:
         check_folds(folds, rows=len(test.rows))
     complete = {
@@ -115,10 +115,8 @@ def evaluate_routers(
         picks = _picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
         notes.append(picks.note)
-    here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
-    tasks = tasks_of(setup, policies=instances, seeds=options.seeds)
-    picked = frozenset(name for name, policy in instances.items() if "pick" in policy.needs)
-    plays = _plays(tasks, setup=setup, options=options, here=here, again=picked, progress=progress)
+    tasks = tasks_of(setup, policies=instances, seeds=options.seeds or SEEDS)
+    plays = _plays(tasks, setup=setup, instances=instances, options=options, progress=progress)
     rows = [row for name in names for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)]
     at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
     rows += baselines(setup.test, at=at)
@@ -145,7 +143,7 @@ def _routing_table(
 
 
 def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> Picks:
-    """Picks for the questions of the table. file: of the plays, beside which replies are kept. given: see
+    """Picks for the questions of the table. file: of the plays, next to which the replies are kept. given: see
     `ask_for_picks`.
     """
     texts = list(dict.fromkeys(row.question for row in table.rows))
@@ -210,19 +208,21 @@ def _plays(
     tasks: Sequence[Task],
     *,
     setup: Setup,
+    instances: Mapping[str, Policy],
     options: RouterOptions,
-    here: frozenset[str],
-    again: frozenset[str],
     progress: Progress,
 ) -> dict[str, dict[int, list[Played]]]:
-    """Policy -> seed -> play of each fold. Plays that the file of answers has are not repeated, except of `again`."""
-    kept = PlayFile(options.answers, resume=options.resume, setup=setup)
+    """Policy -> seed -> play of each fold. Plays of the file are not repeated, except of policies that need picks."""
+    here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
+    again = {name for name, policy in instances.items() if "pick" in policy.needs}
+    facts = {name: policy.state()[1] for name, policy in instances.items()}
+    kept = PlayFile(options.answers, resume=options.resume, setup=setup, facts=facts)
     try:
         missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
         jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1
         with interruptible(_stopped(options.answers, what="plays")):
-            for task, played in play_all(missing, setup=setup, here=here, jobs=jobs, progress=progress):
+            for task, played in play_all(missing, setup=setup, here=frozenset(here), jobs=jobs, progress=progress):
                 kept.add(task, played)
         by_seed: dict[str, dict[int, list[Played]]] = {}
         for task in tasks:
@@ -230,67 +230,6 @@ def _plays(
         return by_seed
     finally:
         kept.close()
-
-
-class PlayFile:
-    """Plays in memory, and in a JSONL file if one is named. A play is read again if all that defines it is equal."""
-
-    def __init__(self, file: Path | None, *, resume: bool, setup: Setup) -> None:
-        self.plays: dict[Task, Played] = {}
-        self._setup, self._stream = setup, None
-        if file is None:
-            return
-        #: hash of the questions, encoders and rewards of both tables
-        self._tables = _digest(
-            [row.decision.query.text, row.decision.encoder_hash, row.reward.value]
-            for table in (setup.train, setup.test)
-            for row in table.rows
-        )
-        if file.exists() and file.stat().st_size and not resume:
-            remedy = "add --resume to use its plays again, or name another file"
-            raise InvalidInput(f"{file} has plays already", field="answers", remedy=remedy)
-        if file.exists():
-            for line in file.read_bytes().splitlines():
-                self._read(line)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = append_private(file)
-
-    def _read(self, line: bytes) -> None:
-        try:
-            values = parsed(line)
-            task = Task(**values["task"])
-            if values["key"] == self._key(task):
-                self.plays[task] = played_of(values["played"])
-        except (InvalidInput, KeyError, TypeError, ValueError):  # a line that Ctrl-C cut, or of another kind
-            return
-
-    def add(self, task: Task, played: Played) -> None:
-        self.plays[task] = played
-        if self._stream is not None:
-            values = {"key": self._key(task), "task": dataclasses.asdict(task), "played": played.as_json()}
-            self._stream.write(json.dumps(values).encode() + b"\n")
-            self._stream.flush()
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-
-    def _key(self, task: Task) -> str:
-        """A hash of the tables, the rewards, the encoder, the policy and the params that a play depends on."""
-        setup = self._setup
-        if task.policy not in setup.policies:
-            return ""
-        params: Mapping[str, Json] = setup.policies[task.policy]
-        policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
-        text = json.dumps([self._tables, setup.folds, task.policy, params, policy], sort_keys=True, default=str)
-        return sha256(text.encode()).hexdigest()
-
-
-def _digest(values: Iterable[Any]) -> str:
-    digest = sha256()
-    for value in values:
-        digest.update(json.dumps(value, default=str).encode())
-    return digest.hexdigest()
 
 
 def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -> list[str]:
@@ -302,9 +241,9 @@ def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -
     )
     reward = f"rewards are {test.measure} - {test.rows[0].reward.weight:g} x cost"
     notes = [
-        f"{counted(len(test.table.rows), 'question')}, {counted(options.seeds, 'seed')}; {how}",
+        f"{counted(len(test.table.rows), 'question')}, {counted(options.seeds or SEEDS, 'seed')}; {how}",
         "± is a standard error over seeds, which change the order of the questions and the draws",
-        f"an answer is right if {test.measure} is 0.5 or more; {reward}",
+        f"an answer is right if {test.measure} is {RIGHT:g} or more; {reward}",
         "a policy that learns online sees only outcomes of drawn arms; its row is its greedy choice after the pass",
         "above mixture: points of quality above the best random mixture of two arms that costs as much",
     ]

@@ -1,7 +1,6 @@
 """Runs of an evaluation. Every answer is appended to a JSONL file at once, so that an interrupted run can continue."""
 
 import asyncio
-import fcntl
 import json
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -16,12 +15,11 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import append_private
-from ragbandit.shared.json_lines import parsed
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import is_form, known_arms, make_arms
+from ragbandit.workers.evaluation.kept_lines import KeptLines
 from ragbandit.workers.judge.quiz import Quiz
 from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
 
@@ -30,7 +28,6 @@ Piece = TypeVar("Piece")
 FAMILY_NAMES = tuple(sorted(FAMILIES))
 #: the family whose answers `evaluate` judges by a quiz too, see ragbandit.workers.judge.quiz
 CRUD = "crud"
-_OTHER_FILE = "name another file with --answers"
 _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
 
 
@@ -127,24 +124,18 @@ class Answers:
         self.file = file
         #: key -> dollars of all its answers, also of those that failed and were asked again
         self.dollars = defaultdict[str, float](float)
+        self._lines = KeptLines(file)
         try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = append_private(self.file)
-        except OSError as error:
-            message = f"the file cannot be opened: {error.strerror}"
-            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
-        try:
-            self._lock()
             self.found = self._read(resume=resume)
         except BaseException:
-            self._stream.close()
+            self._lines.close()
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stream.close()
+        self._lines.close()
 
     def forget_failed(self) -> None:
         """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
@@ -153,12 +144,7 @@ class Answers:
     def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
         names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
         stored = StoredAnswer(**asdict(work), score=score, **{name: getattr(outcome, name) for name in names})
-        try:
-            self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
-            self._stream.flush()
-        except OSError as error:
-            message = f"the file cannot be written: {error.strerror}"
-            raise InvalidInput(message, field=str(self.file), remedy=_OTHER_FILE) from error
+        self._lines.add(asdict(stored))
         self._enter(self.found, stored)
 
     def _enter(self, answers: dict[str, StoredAnswer], stored: StoredAnswer) -> None:
@@ -166,32 +152,17 @@ class Answers:
         if stored.score is None:  # a score comes with a second line of the same answer
             self.dollars[stored.key] += stored.cost.dollars
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            message = "another evaluation writes its answers to this file"
-            raise ConfigError(message, field=str(self.file), remedy=f"wait for it, or {_OTHER_FILE}") from error
-
     def _read(self, *, resume: bool) -> dict[str, StoredAnswer]:
         answers: dict[str, StoredAnswer] = {}
-        length = 0
-        self._stream.seek(0)
-        for number, line in enumerate(self._stream, start=1):
-            if not line.endswith(b"\n"):  # an incomplete last line, which a killed process may leave
-                break
-            length += len(line)
+        for number, entry in self._lines.read():
             try:
-                entry: dict[str, Any] = parsed(line)
                 stored = StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
-            except (InvalidInput, KeyError, TypeError) as error:
-                message, where = "this line is not an answer of an evaluation", f"{self.file}:{number}"
-                raise InvalidInput(message, field=where, remedy=f"take the line out, or {_OTHER_FILE}") from error
+            except (KeyError, TypeError) as error:
+                raise self._lines.foreign(number, what="an answer of an evaluation") from error
             self._enter(answers, stored)
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)
-        self._stream.truncate(length)
         return answers
 
 

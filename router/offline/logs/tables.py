@@ -145,8 +145,21 @@ class _Line(BaseModel):
 
 #: keys with amounts by arm besides `steps`. "seconds" must come after the longer names, see `nested`
 _COSTS: Final = ("cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
-#: keys with other measures of quality by arm, as `ragbandit.router.learning.reward.judged` names them
-MEASURES: Final = ("exact_match", "f1", "accuracy", "str_em", "str_hit")
+#: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
+#: papers' tables
+MEASURES: Final = {
+    "exact_match": "EM",
+    "f1": "F1",
+    "accuracy": "Acc",
+    "str_em": "str-em",
+    "str_hit": "str-hit",
+    "answered": "Q-R",
+    "word_recall": "T-R",
+    "word_precision": "T-P",
+    "word_f1": "T-F1",
+    "character_f1": "char F1",
+    "bleu": "BLEU",
+}
 _OBJECTS: Final = ("correct", "steps", *_COSTS, *MEASURES)
 
 
@@ -161,7 +174,7 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
     if isinstance(cells.unpacked(entry.get("correct")), int | float | str):
         remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
         raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
-    line = checked(_Line, {**entry, "costs": _objects(entry, _COSTS), "measures": _objects(entry, MEASURES)})
+    line = checked(_Line, {**entry, "costs": _objects(entry, _COSTS), "measures": _objects(entry, tuple(MEASURES))})
     return TableRow(
         id=labelled.id,
         question=labelled.question,

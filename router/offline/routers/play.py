@@ -104,8 +104,8 @@ def check_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence
 
 
 def is_fitted_here(policy: Policy) -> bool:
-    """Whether the policy is trained on the training questions; a policy with the param `trained` is judged as it is."""
-    return isinstance(policy, TableTrained) and policy.params.get("trained") is None
+    """Whether the policy is trained on the training questions; one that was trained before is judged as it is."""
+    return isinstance(policy, TableTrained) and not policy.trained_arms
 
 
 def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[Task]:

@@ -4,18 +4,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, Plane
+from ragbandit.router.offline.logs.tables import MEASURES
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal
+from ragbandit.shared.types import ArmName
 
 #: mean -> (head of its column as in the papers, factor, digits)
 HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
     "correct": ("right %", 100.0, 1),
-    "exact_match": ("EM %", 100.0, 1),
-    "f1": ("F1 %", 100.0, 1),
-    "accuracy": ("Acc %", 100.0, 1),
-    "str_em": ("str-em %", 100.0, 1),
-    "str_hit": ("str-hit %", 100.0, 1),
+    **{name: (f"{head} %", 100.0, 1) for name, head in MEASURES.items()},
     "steps": ("Step", 1.0, 2),
     "time": ("Time", 1.0, 2),
     "seconds": ("seconds", 1.0, 2),
@@ -40,7 +38,7 @@ def assessment(rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequ
         number=f"{gain:+.3f}",
         about=f"reward a question, {best.name} minus the best fixed arm",
         frontier=tuple(_point(row, quality=measure, cost="cost") for row in shown),
-        planes=tuple(_planes(shown)),
+        planes=tuple(_planes(shown, time_one=outcomes.time_one)),
         tables=tuple(_tables(rows, outcomes=outcomes, full=full)),
         notes=tuple(notes),
         cost_unit=unit,
@@ -61,11 +59,11 @@ def _point(row: RouterRow, *, quality: str, cost: str) -> FrontierPoint:
     return FrontierPoint(name=row.name, quality=row.all[quality].mean, cost=row.all[cost].mean, kind=kind)
 
 
-def _planes(rows: Sequence[RouterRow]) -> Iterator[Plane]:
+def _planes(rows: Sequence[RouterRow], *, time_one: ArmName | None) -> Iterator[Plane]:
     """Yield F1 against time, the figure of Adaptive-RAG, if the table has both."""
     if all({"f1", "time"} <= row.all.keys() for row in rows):
         points = tuple(_point(row, quality="f1", cost="time") for row in rows)
-        yield Plane(title="F1 against time per question", quality="F1", cost="Time, 1 is single_step", points=points)
+        yield Plane(title="F1 against time per question", quality="F1", cost=f"Time, 1 is {time_one}", points=points)
 
 
 def _tables(rows: Sequence[RouterRow], *, outcomes: RoutingTable, full: bool) -> Iterator[NumberTable]:

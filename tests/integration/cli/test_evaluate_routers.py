@@ -128,6 +128,23 @@ def test_plays_are_kept_and_used_again(world, tmp_path):
     assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 4
     world(*options, "--resume", *params("linucb", ridge=3.0))
     assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 8
+    world(*options, "--resume", "--hops", "nq=1")
+    assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 12
+
+
+def test_a_file_of_plays_that_was_cut_or_is_another_file(world, tmp_path):
+    """A play whose line was cut is repeated, and whole lines stay; a file of another kind is refused."""
+    options = ("--policy", "linucb", "--folds", "2", "--seeds", "2", "--answers", "plays.jsonl", "--json")
+    first, file = world(*options), tmp_path / "plays.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    before, after = (routers(done)["linucb"] for done in (first, world(*options, "--resume")))
+    same = ("exact_match", "f1", "steps", "arms", "labels")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert len([json.loads(line) for line in file.read_text().splitlines()]) == 4
+    file.write_text('{"key": "an answer"}\n')
+    assert "plays.jsonl:1" in world(*options, "--resume", code=2).output
+    (tmp_path / "folder").mkdir()
+    assert "answers" in world(*options[:-2], "folder", code=2).output
 
 
 def test_a_language_model_picks_the_arms(world, tmp_path):
@@ -155,6 +172,9 @@ def test_a_language_model_picks_the_arms(world, tmp_path):
     [
         (("--policy", "linucb", "--questions", "q.jsonl"), "questions"),
         (("--policy", "linucb", "--folds", "99"), "folds"),
+        (("--policy", "linucb", "--family", "ours"), "family"),
+        (("--policy", "linucb", "--concurrency", "2"), "concurrency"),
+        (("--policy", "linucb", "--retry-failed"), "retry-failed"),
         (("--policy", "linucb", "--train", "table.jsonl", "--folds", "3"), "folds"),
         (("--policy", "linucb", "--measure", "accuracy"), "measure"),
         (("--policy", "linucb", "--datasets", "trivia"), "datasets"),
@@ -164,6 +184,7 @@ def test_a_language_model_picks_the_arms(world, tmp_path):
         (("--policy", "linucb", "--param", "linucb.nothing=1"), "policy.params.nothing"),
         (("--strategy", "single_step"), "questions"),
         (("--questions", "q.jsonl", "--strategy", "single_step", "--total", "9"), "total"),
+        (("--questions", "q.jsonl", "--strategy", "single_step", "--seeds", "2"), "seeds"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(world, words, field):

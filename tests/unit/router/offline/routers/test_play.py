@@ -34,7 +34,6 @@ class Fitted(Watching):
     """Is trained on tables, and then takes the second arm."""
 
     trained_arms = ()
-    params = {}  # noqa: RUF012 # a test sets it
 
     def save(self, folder):
         return ""
@@ -136,7 +135,7 @@ def test_each_policy_is_played_for_every_seed_and_fold(setup):
     """A policy that learns is played once per seed and fold; one that was trained before, once per fold."""
     world, _ = setup
     trained = Fitted()
-    trained.params = {"trained": "folder"}
+    trained.trained_arms = ARMS
     tasks = tasks_of(replace(world, folds=2), policies={"watching": Watching(), "fitted": trained}, seeds=2)
     found = [(task.policy, task.seed, task.fold) for task in tasks]
     assert found == [

@@ -1,0 +1,73 @@
+"""Plays of policies in memory, and in a JSONL file if one is named."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from ragbandit.router.offline.routers.play import Played, Setup, Task, played_of
+from ragbandit.router.offline.routers.routing_table import RoutingTable
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Json
+from ragbandit.workers.evaluation.kept_lines import KeptLines
+
+
+class PlayFile:
+    """A play of the file counts if all that defines it is equal: tables, rewards, encoder, policy, params, folds.
+
+    file: None to keep plays in memory only. facts: policy -> state before it learns, which has the hashes of its model,
+    its trained folder and its counts. Raises InvalidInput for a file with plays unless `resume` is set, and for a
+    file of another kind.
+    """
+
+    def __init__(self, file: Path | None, *, resume: bool, setup: Setup, facts: Mapping[str, Json]) -> None:
+        self.plays: dict[Task, Played] = {}
+        self._setup, self._facts = setup, facts
+        self._lines = None if file is None else KeptLines(file)
+        if self._lines is None:
+            return
+        self._tables = [digest(setup.train), digest(setup.test)]
+        try:
+            count = sum(self._read(number, entry) for number, entry in self._lines.read())
+            if count and not resume:
+                remedy = "give --resume to use them again, or another file with --answers"
+                raise InvalidInput(f"the file already has {count} plays", field=str(file), remedy=remedy)
+        except BaseException:
+            self._lines.close()
+            raise
+
+    def _read(self, number: int, entry: dict[str, object]) -> int:
+        assert self._lines is not None
+        try:
+            task, key, values = Task(**entry["task"]), entry["key"], entry["played"]  # type: ignore[arg-type]
+            if task.policy in self._setup.policies and key == self._key(task):
+                self.plays[task] = played_of(values)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._lines.foreign(number, what="a play of a policy") from error
+        return 1
+
+    def add(self, task: Task, played: Played) -> None:
+        self.plays[task] = played
+        if self._lines is not None:
+            self._lines.add({"key": self._key(task), "task": dataclasses.asdict(task), "played": played.as_json()})
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def _key(self, task: Task) -> str:
+        setup = self._setup
+        policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
+        values = [self._tables, setup.folds, task.policy, setup.policies[task.policy], self._facts[task.policy], policy]
+        return sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def digest(table: RoutingTable) -> str:
+    """A hash of all that a policy may learn from the table."""
+    hashed = sha256(json.dumps([table.measure, table.arms]).encode())
+    for row in table.table.rows:
+        hashed.update(json.dumps(dataclasses.asdict(row), sort_keys=True, default=str).encode("utf-8", "replace"))
+    for one in table.rows:
+        hashed.update(json.dumps([one.decision.arm, one.decision.encoder_hash, one.reward.value]).encode())
+    return hashed.hexdigest()

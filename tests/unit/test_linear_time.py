@@ -236,7 +236,7 @@ def _read(text, size=65_536):
     with suppress(BrokenReply):
         for start in range(0, len(body), size):
             list(reader.feed(body[start : start + size]))
-        reader.end()
+        list(reader.end())
 
 
 def _take(text):

@@ -19,6 +19,8 @@ DONE: Final = "[DONE]"
 _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
 _DOCUMENT: Final = (b"{", b"[", b"<")
+#: bytes at the end of a document among which its last character is searched before the connection ends
+_TAIL: Final = 80
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
 
 
@@ -84,8 +86,13 @@ class EventReader:
         """The bytes that `feed` would parse with this data, and _STEP for each line; 0 if it would only keep them."""
         lines = data.count(b"\n") + data.count(b"\r")
         begin = self._begin or data.lstrip()
-        is_end = data[-_BEGIN:].rstrip().endswith((b"}", b"]")) if begin.startswith(_DOCUMENT) else lines > 0
+        is_end = _may_end(self._buffer[-_TAIL:] + data) if begin.startswith(_DOCUMENT) else lines > 0
         return self._size + len(data) + _STEP * lines if is_end else 0
+
+    @property
+    def unread(self) -> int:
+        """The bytes that `end` would parse at most."""
+        return 0 if self._is_read and self._begin.startswith(_DOCUMENT) else self._size
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """Yield the values that end in these bytes. Raises BrokenReply, after the values before the broken one."""
@@ -114,29 +121,22 @@ class EventReader:
                     self._size = 0
                     yield from values
 
-    @property
-    def unread(self) -> int:
-        """The bytes that `end` would parse."""
-        return self._size
-
-    def end(self) -> list[Any]:
-        """The last values of the body. Raises BrokenReply without events and without a complete document."""
-        values: list[Any] = []
+    def end(self) -> Iterator[Any]:
+        """Yield the last values of the body. Raises BrokenReply without events and without a complete document."""
         if self._begin.startswith(_DOCUMENT):
-            values = self._document(is_whole=True)
+            yield from self._document(is_whole=True)
         else:
             with suppress(BrokenReply):  # a truncated event: the caller notices the missing end of the reply
-                values += self._read_line(bytes(self._buffer))
-                values += self._read_line(b"")
+                values = self._read_line(bytes(self._buffer)) + self._read_line(b"")
+                yield from values
         if self._begin and not self._is_read:
             message = f"expected a completion, got {text_of(self._begin)!r}"
             raise BrokenReply(message, remedy=_ADDRESS_REMEDY, is_cut=self._begin.startswith(_DOCUMENT[:2]))
-        return values
 
     def _document(self, *, is_whole: bool) -> list[Any]:
         """The document, or each item of a list, and DONE. It need not wait for the end of the connection."""
         may_be_whole = is_whole or self._parsed <= _ATTEMPTS + len(self._buffer)
-        if may_be_whole and not self._is_read and self._buffer[-80:].rstrip().endswith((b"}", b"]")):
+        if may_be_whole and not self._is_read and _may_end(self._buffer if is_whole else self._buffer[-_TAIL:]):
             self._parsed += len(self._buffer)
             try:
                 value = self._value_of(bytes(self._buffer))
@@ -191,3 +191,8 @@ class EventReader:
         except (ValueError, RecursionError) as error:
             begin = text_of(data[:_BEGIN])
             raise BrokenReply(f"the reply is not JSON: {begin!r}: {error}", remedy=_ADDRESS_REMEDY) from error
+
+
+def _may_end(tail: bytes | bytearray) -> bool:
+    """Whether a document may end with these bytes."""
+    return tail.rstrip().endswith((b"}", b"]"))

@@ -211,7 +211,7 @@ async def reply_pieces(
             raise RefusedRequest(reply, await _error_body(chunks))
         async for data in chunks:
             work = reader.work(data)
-            arrived = await _taken(_Arrived(reader.feed(data), read), work=work)
+            arrived = await _arrived(reader.feed(data), read, work=work)
             if arrived.values:
                 yield arrived.pieces
             if arrived.error is not None:
@@ -220,7 +220,7 @@ async def reply_pieces(
                 await _drain(chunks)
                 return
             unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
-        arrived = await _taken(_Arrived(_last_of(reader), read), work=reader.unread)
+        arrived = await _arrived(reader.end(), read, work=reader.unread)
         if arrived.values:
             yield arrived.pieces
         if arrived.error is not None:
@@ -254,12 +254,9 @@ class _Arrived(Generic[_Piece]):
             self.error = error
 
 
-def _last_of(reader: EventReader) -> Iterator[Any]:
-    yield from reader.end()
-
-
-async def _taken(arrived: _Arrived[_Piece], *, work: int) -> _Arrived[_Piece]:
-    """Returns the same values after they were read, by the reading thread if this is much work."""
+async def _arrived(unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]], *, work: int) -> _Arrived[_Piece]:
+    """Read values, in the reading thread if they take much work. Raises ReplyTooLarge if that does not end."""
+    arrived = _Arrived(unread, read)
     if work < LARGE:
         arrived.take()
         return arrived

@@ -152,8 +152,8 @@ _LONG = b'{"choices": [{"delta": {"content": "' + b"a" * 40_000
 
 @pytest.mark.parametrize(
     "parts",
-    [[b"data: " + _LONG + b'"}}]}'], [_LONG + b'"}}]}']],
-    ids=["an event without a line's end", "a document"],
+    [[b"data: " + _LONG + b'"}}]}'], [_LONG + b'"}}]}'], [_LONG + b'"}}]}' + b" " * 200]],
+    ids=["an event without a line's end", "a document", "a document and blanks"],
 )
 def test_the_last_value_of_a_reply_is_read_by_the_reading_thread(parts):
     """A large value that is complete only when the connection ends is not read on the event loop."""

@@ -13,7 +13,7 @@ def values(body, *, size=None):
     size = size or max(1, len(body))
     for start in range(0, len(body), size):
         found += reader.feed(body[start : start + size])
-    return found + reader.end()
+    return [*found, *reader.end()]
 
 
 A, B = {"a": "Zürich"}, {"b": [1, 2]}
@@ -45,6 +45,7 @@ BODIES = {
     "an error in words": (b"event: error\ndata: too busy\n\n", [{"error": "too busy"}]),
     "a named error": (b'event: error\ndata: {"message": "too busy"}\n\n', [{"error": {"message": "too busy"}}]),
     "a document": (b'\xef\xbb\xbf\r\n {"b":\n\n[1, 2]}\n', [B, DONE]),
+    "a document and a blank end": (b'{"b": [1, 2]}' + b" " * 200, [B, DONE]),
     "a list": (b'[\n{"a": "Z\xc3\xbcrich"},\n{"b": [1, 2]}\n]\n', [A, B, DONE]),
     "nothing": (b"", []),
 }
@@ -63,7 +64,16 @@ def test_a_document_is_read_before_its_connection_ends():
     reader = EventReader()
     assert list(reader.feed(b'{"b": ')) == []
     assert list(reader.feed(b"[1, 2]}\n")) == [B, DONE]
-    assert reader.end() == []
+    assert (list(reader.end()), reader.unread) == ([], 0)
+
+
+def test_blank_bytes_behind_an_object_are_work_too():
+    """Blank bytes behind what may be the end of a document let it be parsed whole, so `work` counts it."""
+    reader, part = EventReader(), b'[{"a": "' + b"x" * 1000 + b'"}'
+    assert list(reader.feed(part)) == []
+    assert reader.work(b" ") > len(part)
+    assert reader.work(b'"') == 0
+    assert reader.unread == len(part)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of,
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, fewer_fields
-from ragbandit.shared.model_servers.fitting.chats import fit_chat, is_large
+from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
 from ragbandit.shared.model_servers.message_parts import thoughts_first
@@ -201,10 +201,11 @@ class OpenAiGenerator(Generator):
 
     async def _fitted(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
         """`_fields`, in the reading thread if the chat is large."""
-        if request.chat is None or not is_large(request.chat):
+        size = fitting_size(request.chat or {})
+        if size < LARGE:
             return self._fields(request)
         try:
-            return await READING.read(LARGE, self._fields, request)
+            return await READING.read(size, self._fields, request)
         except UnendedReading as error:
             raise ArmFailed(
                 f"{self.name} was not asked: the request could not be fitted to its server: {error}"

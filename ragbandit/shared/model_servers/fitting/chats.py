@@ -17,8 +17,12 @@ from ragbandit.shared.model_servers.message_parts import listed, object_in, word
 #: roles of messages, and parameters, that come with tools
 _OF_TOOLS: Final = ("tool", "function")
 _TOOLS: Final = ("tools", "tool_choice", "functions", "function_call")
-#: number of values of a body that are fitted within some milliseconds
-_MOST_VALUES: Final = 4_000
+#: bytes of work of a value, and characters of text for a byte of work: most texts are passed on as they are, but the
+#: arguments of calls may be parsed
+_VALUE: Final = 8
+_TEXT: Final = 8
+#: number of values of a body that are counted one by one
+_MOST_VALUES: Final = 8_000
 
 
 def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
@@ -46,19 +50,21 @@ def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], 
     return whole, fitted
 
 
-def is_large(body: Mapping[str, Any]) -> bool:
-    """Whether a body has more values than an event loop should fit: then it is fitted in the reading thread."""
-    count, waiting = 0, [iter(body.values())]
-    while waiting:
-        for value in waiting.pop():
-            count += 1
-            if isinstance(value, dict):
-                waiting.append(iter(value.values()))
-            elif isinstance(value, list):
-                waiting.append(iter(value))
-        if count + len(waiting) > _MOST_VALUES:
-            return True
-    return False
+def fitting_size(body: Mapping[str, Any]) -> int:
+    """The work of fitting a body, in bytes that take as long to parse: its values and their texts, up to the first list
+    or object with which more than _MOST_VALUES are counted.
+    """
+    count = characters = 0
+    waiting: list[Any] = [body]
+    while waiting and count <= _MOST_VALUES:
+        parts = waiting.pop()
+        count += len(parts)
+        for value in (parts.values() if isinstance(parts, Mapping) else parts) if count <= _MOST_VALUES else ():
+            if isinstance(value, str):
+                characters += len(value)
+            elif isinstance(value, dict | list):
+                waiting.append(value)
+    return _VALUE * (count + len(waiting)) + characters // _TEXT
 
 
 def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:

@@ -1,17 +1,21 @@
 """The largest request that a body may be, in each worst shape, is fitted in linear time."""
 
 import asyncio
+import json
 import threading
 import time
+from unittest.mock import Mock
 
 import pytest
 
-from ragbandit.shared.model_servers.fitting.chats import fit_chat, is_large
+from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import TABLE
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators import openai_generator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from tests.unit.shared.fitting.requests import answer, called, result, system, user
 
@@ -68,12 +72,32 @@ def test_a_worst_shape_takes_linear_time(shape):
 
 
 def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
-    """A chat of many values is fitted in the reading thread, and an ordinary one on the event loop."""
-    options = OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")
-    generator, threads = OpenAiGenerator("m", options=options), list[str]()
-    monkeypatch.setattr(generator, "_fields", lambda _request: threads.append(threading.current_thread().name))
-    for messages in (SHAPES["users"], [user()]):
+    """A chat of many values or of long arguments is fitted in the reading thread by its size, others on the loop."""
+    options, seen = OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY"), list[tuple[str, int]]()
+    generator, sizes, read = OpenAiGenerator("m", options=options), [0], READING.read
+
+    async def sized(size, *given):
+        sizes.append(size)
+        return await read(size, *given)
+
+    monkeypatch.setattr(openai_generator, "READING", Mock(read=sized))
+    monkeypatch.setattr(generator, "_fields", lambda _: seen.append((threading.current_thread().name, sizes[-1])))
+    long = called("x")
+    long["tool_calls"][0]["function"]["arguments"] = json.dumps({"a": "x" * 4_000_000})
+    for messages in ([user()], SHAPES["users"], [user(), long, result("x")]):
         request = Request(prompt=Prompt(instructions="", body="Hi"), max_tokens=1, chat={"messages": messages})
         asyncio.run(generator._fitted(request))
-    assert is_large({"a": [[[1]] * 5_000]})
-    assert (threads[0].startswith("read"), threads[1]) == (True, threading.main_thread().name)
+    assert seen[0] == (threading.main_thread().name, 0)
+    assert [name.partition("_")[0] for name, _ in seen[1:]] == ["read", "read"]
+    (_, users), (_, arguments) = seen[1:]
+    assert LARGE < users < arguments
+
+
+@pytest.mark.parametrize("value", [[[1]] * 5_000, [[[1]] * 5_000], {"b": [[[[1] * 5_000]]]}, [["x" * 100] * 3_000]])
+def test_values_at_any_level_and_their_texts_count(value):
+    """What is nested counts like what is not, and the count itself takes little time."""
+    assert fitting_size({"a": value}) >= LARGE
+    assert fitting_size({"a": [value] * 40}) >= fitting_size({"a": value})
+    began = time.process_time()
+    fitting_size({"a": [value] * 1_000})
+    assert time.process_time() - began < 0.1

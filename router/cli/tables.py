@@ -12,7 +12,7 @@ from ragbandit.shared.texts.formats import moment, printable
 #: longest text that is printed uncut, characters
 _LONGEST: Final = 1000
 #: names of mappings whose keys are users' names, such as arms; `_title` does not change these keys
-_BY_NAME: Final = frozenset({"pmf", "scores"})
+_BY_NAME: Final = frozenset({"accuracy_by_label", "labels", "pmf", "scores"})
 #: keys whose values are seconds since 1970 and are printed as times
 _TIMES: Final = frozenset(
     {"created_at", "expires_at", "last_used_at", "made_at", "received_at", "revoked_at", "since", "until"}

@@ -11,8 +11,11 @@ from ragbandit.router.cli.options import HopsOption, JsonOption, MeasureOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
+from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import read_questions, read_table, train, with_hops, with_measure
+from ragbandit.router.offline.logs.tables import read_questions, read_table, with_hops, with_measure
+from ragbandit.router.offline.routers.training import train
+from ragbandit.shared.texts.formats import percent
 
 
 def train_verb(
@@ -28,7 +31,10 @@ def train_verb(
     hops: HopsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a policy on a full-information table, and write a folder for the policy's param `trained`."""
+    """Train a policy on a full-information table, and write a folder for the policy's param `trained`.
+
+    Prints the accuracy of each label and the confusion matrix on the held-out rows; without any, on the training rows.
+    """
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
     mapped = with_hops(read_table(table), {name: int(n) for name, n in parse_amounts(hops, field="hops").items()})
     measured, by = with_measure(mapped, measure)
@@ -36,7 +42,14 @@ def train_verb(
     if questions is not None:
         rows += read_questions(questions, known=rows)
     with bars(errors) as progress:
-        report = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
-    show({"measure": by, **report}, as_json=as_json)
-    if not as_json:
-        console.say(f"set policy.params.trained to {report['folder']}")
+        trained = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
+    if as_json:
+        show({"measure": by, **trained.as_json()}, as_json=True)
+        return
+    accuracies = {**trained.confusion.accuracies, "all": trained.confusion.accuracy}
+    by_label = {name: percent(share) for name, share in accuracies.items()}
+    judged = {"judged_on": trained.judged_rows, "accuracy_by_label": by_label}
+    show({"measure": by, **trained.report, **judged}, as_json=False)
+    console.print()
+    print_table(trained.table(), console=console)
+    console.say(f"set policy.params.trained to {trained.report['folder']}")

@@ -21,6 +21,7 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.report import comparisons
+from ragbandit.router.offline.routers.labels import Confusion, confusion_of, labels_of
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -48,6 +49,8 @@ class Gains:
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
+    #: routing's choices by label, with the outcomes of every arm; None without these
+    confusion: Confusion | None = None
 
 
 def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[Logged]]:
@@ -99,7 +102,12 @@ def on_outcomes(
         theirs = {part: matrix[asked, column] for part, matrix in outcomes.values.items()}
         gains.append(paired(ROUTING, f"{ALWAYS}{arm}", ours=ours, theirs=theirs, **common))
     queries = outcomes.queries
+    confusion = None
+    if outcomes.rows[0].reward.has_parts:  # else no quality is known, and so no right answer
+        labels = labels_of(outcomes.values["quality"][:, columns], cost=outcomes.values["cost"][:, columns])
+        confusion = confusion_of(chosen, labels=labels, arms=complete)
     return Gains(
+        confusion=confusion,
         questions=len(queries),
         on=f"on {counted(len(queries), 'question')} with the outcomes of every arm",
         shares=dict(zip(complete, map(float, chosen.mean(axis=0)), strict=True)),

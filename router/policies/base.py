@@ -149,6 +149,12 @@ def serves_prices(policy: Policy) -> bool:
     return bool(getattr(policy, "serves_prices", False))
 
 
+def held_out_rows(policy: TableTrained) -> Sequence[TableRow]:
+    """The rows of the last `fit` that the policy did not learn (attribute `held_out`); () if it learned all."""
+    rows: Sequence[TableRow] = getattr(policy, "held_out", ())
+    return rows
+
+
 def own_weight(query: Query) -> float | None:
     """The question's own cost weight; None if it has none, or only the name of a weight that is not resolved yet."""
     return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None

@@ -46,6 +46,15 @@ def table(*, first, count=18, right=True):
     return rows
 
 
+def mentions():
+    """Entity -> its mentions. The number in a question is an entity: a popular one in training if memory is enough, and
+    in the test if it is even.
+    """
+    popular = {row["id"]: row["correct"][ARMS[0]] for row in table(first=0)}
+    popular |= {f"q{number}": number % 2 == 0 for number in range(100, 118)}
+    return {"dracula": 9, **{name.removeprefix("q"): 9 if known else 1 for name, known in popular.items()}}
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """The output of each command, in the order of the page: (words, JSON, plays)."""
@@ -55,6 +64,7 @@ def done(tmp_path_factory):
     for name in ("test", "routing/flan_t5_xl_dev", "routing/llama31_8b_dev"):
         write_json(world / f"{name}.jsonl", table(first=100))
     write_json(world / "zeros.jsonl", table(first=0, right=False))
+    (world / "counts.json").write_text(json.dumps({"format": 1, "mentions": mentions()}))
     script = {'"question": "who': ARMS[0], "": ARMS[1]}
     tree = {"data_dir": "data", "encoder": {"model": "hashing"}, "generator": {"name": "scripted", "script": script}}
     (world / "config.yaml").write_text(yaml.safe_dump(tree | {"arms": {arm: {} for arm in ARMS}}, sort_keys=False))
@@ -98,10 +108,12 @@ def option(words, name):
 
 
 def test_every_command_for_routers_ran(done):
-    """The page has commands for both papers on routing, the choice by a language model, and all routers together."""
+    """The page has commands for both papers on routing, the choice by a language model, Adaptive Retrieval, and all
+    routers together.
+    """
     policies = {name for words, _, _ in done for name in option(words, "--policy").split(",")}
-    assert policies == {"mba_paper", "mba", "adaptive_rag", "multi_label", "linucb", "vw", "llm"}
-    assert len(done) == 9
+    assert policies == {"mba_paper", "mba", "adaptive_rag", "multi_label", "linucb", "vw", "llm", "popularity"}
+    assert len(done) == 10
 
 
 def test_the_numbers_are_those_of_an_independent_computation(done):
@@ -135,6 +147,13 @@ def test_the_numbers_are_those_of_an_independent_computation(done):
         for name, shares in chosen.items():
             accuracy = np.mean([shares[place, label[place]] for place in known])
             assert printed[name]["label_accuracy"] == pytest.approx(accuracy)
+
+
+def test_popularity_answers_popular_questions_without_retrieval(done):
+    """The threshold is learned from the training table, and the counts choose the arm of each test question."""
+    ((_, _, plays),) = [one for one in done if option(one[0], "--policy") == "popularity"]
+    chosen = [ARMS[shares.index(1.0)] for shares in plays[0]["played"]["shares"]]
+    assert chosen == [ARMS[number % 2] for number in range(100, 118)]
 
 
 def test_policies_had_no_fault(done):

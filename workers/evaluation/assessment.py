@@ -9,6 +9,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import ALWAYS, CONFIDENCE, ROUTING
+from ragbandit.router.offline.routers.labels import confusion_table
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
 from ragbandit.shared.types import ArmName
 
@@ -35,7 +36,7 @@ def assessment(
         comparisons=advice.comparisons,
         frontier=advice.frontier,
         kinds=advice.kinds,
-        tables=(_table(advice, unit=unit),),
+        tables=tuple(_tables(advice, unit=unit)),
         notes=(*_method(advice), price_words(reward) or FREE, *notes),
         cost_unit=best.unit,
         facts=dict(_cards(advice, details)),
@@ -72,7 +73,13 @@ def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, st
         yield "learned", f"{counted(details['added'], 'row')}, {details['known']:,} known before"
 
 
-def _table(advice: Advice, *, unit: str) -> NumberTable:
+def _tables(advice: Advice, *, unit: str) -> Iterator[NumberTable]:
+    yield _means(advice, unit=unit)
+    if advice.confusion is not None:
+        yield confusion_table({"": advice.confusion.labels}, arms=list(advice.shares), chosen="routing chose")
+
+
+def _means(advice: Advice, *, unit: str) -> NumberTable:
     best = advice.comparisons[0]
     rows = [(ROUTING, decimal(best.reward.first), decimal(best.quality.first), number(best.cost.first), "", "")]
     for one in advice.comparisons:
@@ -87,4 +94,7 @@ def _method(advice: Advice) -> Iterator[str]:
     best, folds = advice.comparisons[0], advice.ask.folds
     shared = "" if best.confidence == CONFIDENCE else ", so that all looks of the run share an error of 5 %"
     yield f"intervals of {percent(round(best.confidence, 4))}{shared}; {best.design}"
+    if advice.confusion is not None and advice.confusion.accuracy is not None:
+        share = percent(round(advice.confusion.accuracy, 2))
+        yield f"the label of a question is its cheapest right arm; routing chose it for {share} of those that have one"
     yield f"each question was decided by a policy that had learned the other {folds - 1} of {folds} parts of them"

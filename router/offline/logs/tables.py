@@ -31,14 +31,11 @@ from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, cells, checked
 from ragbandit.router.offline.logs.question_forms import question_records
 from ragbandit.router.offline.logs.records import nested
-from ragbandit.router.policies import built_in_policies, make_policy
-from ragbandit.router.policies.base import TableTrained
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import free_folder
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import naming, rereadable
 from ragbandit.shared.types import (
     IMPORTED,
@@ -48,7 +45,6 @@ from ragbandit.shared.types import (
     Decision,
     DecisionId,
     Features,
-    Json,
     Matrix,
     PolicyLabel,
     Query,
@@ -379,40 +375,6 @@ def arm_rows(
 def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
     body = canonical([query.text, dict(query.context), arm, occurrence])
     return DecisionId(f"labelled-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}")
-
-
-def trainable() -> list[str]:
-    return [name for name, kind in built_in_policies().items() if hasattr(kind, "fit")]
-
-
-def train(
-    policy: str,
-    *,
-    params: Mapping[str, Json],
-    rows: Sequence[TableRow],
-    out: str | Path,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> dict[str, Json]:
-    """Train a policy on these rows and write its folder. Returns the report of the fit, with "folder" and "sha256".
-
-    params: params of the policy. Those that serving needs must be configured too.
-    progress: receives (number of batches done, total).
-    Raises ConfigError before the training; InvalidInput if no row has a label.
-    """
-    names = trainable()
-    if policy not in names:
-        remedy = f"use one of {', '.join(names)}"
-        raise ConfigError(f"{policy!r} is not trained on tables", field="policy", remedy=remedy)
-    if params.get("trained") is not None:
-        message = "the trained folder is the output of this command"
-        raise ConfigError(message, field="policy.params.trained", remedy="leave this param out")
-    if any(row.correct and not row.steps for row in rows):
-        raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
-    target = free_folder(out)
-    classifier = make_policy(policy, params=params)
-    assert isinstance(classifier, TableTrained)
-    report = classifier.fit(rows, progress=progress)
-    return {**report, "folder": str(target), "sha256": classifier.save(target)}
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, Plane
 from ragbandit.router.offline.logs.tables import MEASURES
+from ragbandit.router.offline.routers.labels import confusion_table
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal
@@ -79,7 +80,8 @@ def _tables(rows: Sequence[RouterRow], *, outcomes: RoutingTable, full: bool) ->
     yield _label_table(known, arms=[str(arm) for arm in outcomes.arms])
     if full:
         yield _chosen_table(rows)
-        yield _confusion_table(known)
+        labels = {row.name: row.confusion.labels for row in known if row.kind == "policy"}
+        yield confusion_table(labels, arms=outcomes.arms)
 
 
 def _means_table(
@@ -112,12 +114,12 @@ def _dataset_table(rows: Sequence[RouterRow], *, name: str, datasets: Sequence[s
 
 def _label_table(rows: Sequence[RouterRow], *, arms: Sequence[str]) -> NumberTable:
     """Accuracy: share of the questions with a label for which the label was chosen."""
-    heads = [f"{arm} ({rows[0].labels[arm].questions})" for arm in arms]
+    heads = [f"{arm} ({rows[0].confusion.labels[arm].questions})" for arm in arms]
     lines = []
     for row in rows:
-        chosen = [{str(name): share for name, share in row.labels[arm].chosen.items()} for arm in arms]
+        chosen = [{str(name): share for name, share in row.confusion.labels[arm].chosen.items()} for arm in arms]
         cells = [_percent(shares.get(arm)) for arm, shares in zip(arms, chosen, strict=True)]
-        lines.append((row.name, *cells, _percent(row.label_accuracy)))
+        lines.append((row.name, *cells, _percent(row.confusion.accuracy)))
     title = "Accuracy by label in %: the label of a question is its cheapest right arm"
     return NumberTable(title=title, columns=("router", *heads, "all"), rows=tuple(lines))
 
@@ -132,18 +134,6 @@ def _chosen_table(rows: Sequence[RouterRow]) -> NumberTable:
         lines.append((row.name, *cells))
     title = "Share of the questions that each arm gets in %, and their mean seconds"
     return NumberTable(title=title, columns=("router", *map(str, rows[0].arms)), rows=tuple(lines))
-
-
-def _confusion_table(rows: Sequence[RouterRow]) -> NumberTable:
-    lines = [
-        (f"{row.name}: {label} ({group.questions})", *(_percent(share) for share in group.chosen.values()))
-        for row in rows
-        if row.kind == "policy"
-        for label, group in row.labels.items()
-        if group.questions
-    ]
-    title = "Confusion matrix in %: for each label (rows), the arms that were chosen"
-    return NumberTable(title=title, columns=("router: label", *map(str, rows[0].arms)), rows=tuple(lines))
 
 
 def _percent(share: float | None) -> str:

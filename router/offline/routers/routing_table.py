@@ -9,8 +9,8 @@ import numpy as np
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs
+from ragbandit.router.offline.routers.labels import labels_of
 from ragbandit.router.offline.routers.passes import Places
-from ragbandit.router.policies.finetuned.params import RIGHT
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 
@@ -55,9 +55,7 @@ class RoutingTable:
     @cached_property
     def labels(self) -> Places:
         """The label of each question: its cheapest right arm, and -1 if no arm is right."""
-        right = self.table.correct >= RIGHT
-        cheapest = np.where(right, self.cost, np.inf).argmin(axis=1)
-        return np.asarray(np.where(right.any(axis=1), cheapest, -1), dtype=np.intp)
+        return labels_of(self.table.correct, cost=self.cost)
 
     @cached_property
     def qualities(self) -> Mapping[str, Matrix]:

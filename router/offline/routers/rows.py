@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from ragbandit.router.offline.routers.labels import Confusion, confusion_of
 from ragbandit.router.offline.routers.passes import Places
 from ragbandit.router.offline.routers.play import Played
 from ragbandit.router.offline.routers.routing_table import RoutingTable, mixture_shares
@@ -17,8 +18,6 @@ from ragbandit.shared.types import ArmName, Matrix
 
 #: name of a mean -> its value. Qualities in [0, 1]; "time" is seconds / seconds of the arm `RoutingTable.time_one`
 Means = Mapping[str, float]
-#: key of a group of questions for which no arm is right
-NONE_RIGHT: Final = "none right"
 #: name of the oracle, which takes the cheapest right arm of each question
 ORACLE: Final = "oracle"
 UNIFORM, MIXTURE = "uniform", "mixture"
@@ -31,14 +30,6 @@ class Estimate:
 
     mean: float
     error: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LabelRow:
-    """The questions with one label: how many, and the share of each arm among the chosen arms."""
-
-    questions: int
-    chosen: Mapping[ArmName, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +47,7 @@ class RouterRow:
     above_mixture: Estimate
     #: `above_mixture` / that of the oracle; None if the oracle is not above the mixture
     oracle_share: float | None
-    #: label (cheapest right arm, or NONE_RIGHT) -> what was chosen
-    labels: Mapping[str, LabelRow]
-    #: share of the questions with a label for which the label was chosen
-    label_accuracy: float | None
+    confusion: Confusion
     #: arm -> share of all questions, and seconds of these
     arms: Mapping[ArmName, float]
     arm_seconds: Mapping[ArmName, float | None]
@@ -70,7 +58,6 @@ class RouterRow:
             values = {name: one.mean for name, one in means.items()}
             return values | {f"{name}_se": one.error for name, one in means.items() if one.error is not None}
 
-        labels = {name: {"questions": row.questions, "chosen": dict(row.chosen)} for name, row in self.labels.items()}
         return {
             "name": self.name,
             "kind": self.kind,
@@ -81,8 +68,7 @@ class RouterRow:
             "above_mixture": self.above_mixture.mean,
             "above_mixture_se": self.above_mixture.error,
             "oracle_share": self.oracle_share,
-            "label_accuracy": self.label_accuracy,
-            "labels": labels,
+            **self.confusion.as_json(),
             "arms": dict(self.arms),
             "arm_seconds": dict(self.arm_seconds),
             "fault": self.fault,
@@ -164,7 +150,6 @@ def row_of(
     pooled = Shares(
         places=np.concatenate([one.places for one in seeds]), shares=np.concatenate([one.shares for one in seeds])
     )
-    labels, accuracy = _labels(pooled, outcomes=outcomes)
     return RouterRow(
         name=name,
         kind=kind,
@@ -174,8 +159,7 @@ def row_of(
         by_dataset={dataset: _estimates(values) for dataset, values in by_dataset.items()},
         above_mixture=_estimate(above),
         oracle_share=math.fsum(above) / len(above) / possible if possible > 1e-9 else None,
-        labels=labels,
-        label_accuracy=accuracy,
+        confusion=confusion_of(pooled.shares, labels=outcomes.labels, arms=outcomes.arms, places=pooled.places),
         arms=dict(zip(outcomes.arms, pooled.shares.mean(axis=0).tolist(), strict=True)),
         arm_seconds=_arm_seconds(pooled, outcomes=outcomes),
         fault=fault,
@@ -211,21 +195,6 @@ def _above(chosen: Shares, *, outcomes: RoutingTable) -> float:
     costs, qualities = cost[places].mean(axis=0), right[places].mean(axis=0)
     mixed = float(mixture_shares(spent, costs=costs, qualities=qualities) @ qualities)
     return outcomes.answerable() * (quality - mixed)
-
-
-def _labels(chosen: Shares, *, outcomes: RoutingTable) -> tuple[dict[str, LabelRow], float | None]:
-    """Returns (label -> what was chosen, share of the questions with a label whose label was chosen)."""
-    of_rows = outcomes.labels[chosen.places]
-    rows = {}
-    for place, name in [*enumerate(outcomes.arms), (-1, NONE_RIGHT)]:
-        mine = chosen.shares[of_rows == place]
-        shares = mine.mean(axis=0).tolist() if len(mine) else [0.0] * len(outcomes.arms)
-        count = int((outcomes.labels == place).sum())
-        rows[str(name)] = LabelRow(questions=count, chosen=dict(zip(outcomes.arms, shares, strict=True)))
-    with_label = of_rows >= 0
-    if not with_label.any():
-        return rows, None
-    return rows, float(chosen.shares[with_label, of_rows[with_label]].mean())
 
 
 def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, float | None]:

@@ -23,9 +23,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 from safetensors.numpy import load_file, save
 
@@ -92,6 +93,8 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.fitting = fitting
         #: arms of the training table, the only arms that can be chosen; () if untrained
         self.trained_arms: tuple[ArmName, ...] = ()
+        #: rows of the last `fit` that chose the epoch, and were not learned
+        self.held_out: tuple[TableRow, ...] = ()
         self.report: Mapping[str, Json] | None = None
         #: mean number of steps of each trained arm in the training rows
         self._costs: tuple[float, ...] = ()
@@ -152,7 +155,11 @@ class TableClassifier(PerQuestionPolicy, ABC):
         network, texts = load_reader(self.fitting).network(seed=self.fitting.seed), [r.question for r, _ in examples]
         targets = np.array([target for _, target in examples], dtype=np.float32)  # (n, K)
         tensor = network.reader.tensor(targets)
-        epochs, best = self._train(network, texts, targets=tensor, arms=arms, held_out=held_out, progress=progress)
+        random = np.random.default_rng([self.fitting.seed, 2])
+        order = random.permutation(len(texts))
+        unseen, learned = order[:held_out], order[held_out:]
+        common: dict[str, Any] = {"targets": tensor, "arms": arms, "random": random, "progress": progress}
+        epochs, best = self._train(network, texts, unseen=unseen, rows=learned, **common)
         report: dict[str, Json] = {
             "rows": len(rows),
             "used": len(examples),
@@ -165,6 +172,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         }
         self._network, self._identity = network, None
         self.trained_arms, self.report = arms, report
+        self.held_out = tuple(examples[place][0] for place in unseen)
         costs = []
         for arm in arms:
             steps = [row.steps[arm] for row in rows if arm in row.steps]
@@ -179,13 +187,15 @@ class TableClassifier(PerQuestionPolicy, ABC):
         *,
         targets: "Tensor",
         arms: Sequence[ArmName],
-        held_out: int,
+        unseen: npt.NDArray[np.intp],
+        rows: npt.NDArray[np.intp],
+        random: np.random.Generator,
         progress: BatchProgress,
     ) -> tuple[list[dict[str, Json]], int]:
-        """Returns (measures of each epoch, number of the best epoch)."""
-        fitting, random = self.fitting, np.random.default_rng([self.fitting.seed, 2])
-        order = random.permutation(len(texts))
-        unseen, rows, step = order[:held_out], order[held_out:], 0
+        """Returns (measures of each epoch, number of the best epoch). unseen, rows: places of the questions that are
+        held out, and of those that are learned.
+        """
+        fitting, step = self.fitting, 0
         total = math.ceil(len(rows) / fitting.batch) * fitting.epochs
         best: tuple[tuple[float, ...], int, Arrays] | None = None
         epochs: list[dict[str, Json]] = []
@@ -201,7 +211,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 progress(step, total)
             line: dict[str, Json] = {"loss": math.fsum(losses) / len(rows)}
             merit: tuple[float, ...] = (number,)
-            if held_out:
+            if len(unseen):
                 outputs = network.outputs([texts[index] for index in unseen], arms=arms).to(targets)
                 unseen_loss, accuracy = map(float, self._measures(outputs, targets[unseen]))
                 line |= {"validation_loss": unseen_loss, "accuracy": accuracy}

@@ -129,6 +129,29 @@ def test_the_verdict_is_printed_and_written(learned):
     assert "ragbandit advise" not in learned.text
 
 
+def test_the_confusion_matrix_of_routing(learned):
+    """The labels are the table's cheapest right arms; rows add up to routing's shares; screen and page have them."""
+    confusion, rows = learned.facts["confusion"], list(made_rows(60))
+    labels = [next((arm for arm in ARMS if row["correct"][arm]), "none right") for row in rows]  # by rising steps
+    known = confusion["labels"]
+    assert {label: row["questions"] for label, row in known.items()} == {
+        label: labels.count(label) for label in (*ARMS, "none right")
+    }
+    for arm in ARMS:
+        share = sum(row["questions"] * row["chosen"][arm] for row in known.values()) / 60
+        assert share == pytest.approx(learned.facts["shares"][arm])
+    right = sum(known[arm]["questions"] * known[arm]["chosen"][arm] for arm in ARMS)
+    assert confusion["accuracy"] == pytest.approx(right / (60 - labels.count("none right")))
+    title = "Confusion matrix in %: for each label (rows), the arms that routing chose"
+    assert title in (learned.folder / "page.html").read_text()
+    cell = f"single_step ({labels.count('single_step')})"
+    shown = advise("--table", "t.jsonl", "--all")
+    assert cell in shown
+    assert cell in (learned.folder / "page.html").read_text()
+    share = f"{100 * known['single_step']['chosen']['single_step']:.1f}"
+    assert share in next(line for line in shown.splitlines() if cell in line)
+
+
 def test_twice_adds_nothing_and_a_longer_table_the_rest(learned):
     """The same table again is known; with ten more questions, these are added, also with an incumbent."""
     again = warm("--table", "t.jsonl", "--json")

@@ -1,12 +1,15 @@
 """`ragbandit policy train` from table to folder to service, and the fine-tuned policies in the live loop."""
 
 import json
+from collections import Counter
 
+import numpy as np
 import pytest
 import yaml
 
-from ragbandit.router.offline.logs.tables import read_table, trainable
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
+from ragbandit.router.offline.routers.training import trainable
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
@@ -66,6 +69,79 @@ def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
     for word, arm in (("who", 0), ("when", 2)):
         pmf = pmf_of_one(policy, Query(text=f"{word} born city ?"), features=None, arms=ARMS).pmf
         assert pmf[arm] == 1.0
+
+
+def counts_of(rows, *, chosen):
+    """Independent counts: (cheapest right arm, or "none right"; chosen arm) -> number of rows."""
+    counts = Counter()
+    for row in rows:
+        right = sorted((row.steps[arm], ARMS.index(arm), arm) for arm in ARMS if row.correct[arm] >= 0.5)
+        counts[right[0][2] if right else "none right", chosen(row)] += 1
+    return counts
+
+
+def counts_in(confusion):
+    """The same numbers, from a printed confusion matrix."""
+    shares = {
+        (label, arm): row["questions"] * share
+        for label, row in confusion["labels"].items()
+        for arm, share in row["chosen"].items()
+    }
+    return {pair: pytest.approx(count) for pair, count in shares.items() if count}
+
+
+@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
+def test_train_prints_the_confusion_matrix_of_the_held_out_rows(run, table, tmp_path, name):
+    """The matrix counts the choices of the saved folder on the rows that the training did not learn."""
+    lines = [json.loads(line) for line in table.read_text().splitlines()]
+    for line in lines[::4]:
+        line["correct"] = dict.fromkeys(ARMS, 0)
+        line["hops"] = 2
+    table.write_text("\n".join(map(json.dumps, lines)))
+    out = tmp_path / "out"
+    choice = {"choice": "cheapest"} if name == "multi_label" else {}
+    fast = FAST | {"epochs": 2, "validation": 0.5} | choice
+    done = run("--policy", name, "--table", table, "--out", out, *fitting(name, **fast), "--json")
+    assert done.exit_code == 0, done.output
+    confusion = json.loads(done.stdout)["confusion"]
+    rows = read_table(table).rows
+    held_out = [rows[place] for place in np.random.default_rng([0, 2]).permutation(24)[:12]]
+    policy = make_policy(name, params=READING | {"trained": str(out)} | choice)
+
+    def chosen(row):
+        pmf = pmf_of_one(policy, Query(text=row.question), features=None, arms=ARMS).pmf
+        return ARMS[pmf.index(max(pmf))]
+
+    counts = counts_of(held_out, chosen=chosen)
+    assert (confusion["judged_on"], confusion["questions"]) == ("held-out", 12)
+    assert counts_in(confusion) == counts
+    with_label = {label: sum(n for (own, _), n in counts.items() if own == label) for label in ARMS}
+    right = {label: counts[label, label] for label in ARMS}
+    assert confusion["label_accuracy"] == pytest.approx(sum(right.values()) / sum(with_label.values()))
+    assert confusion["accuracy_by_label"] == {
+        label: pytest.approx(right[label] / count) if count else None for label, count in with_label.items()
+    }
+
+
+def test_popularity_is_judged_on_its_training_rows(run, table, tmp_path):
+    """`popularity` holds nothing out: its matrix counts the choices on all rows, and the screen names them."""
+    mentions = {"dracula": 9, "born": 5, "city": 1}
+    counts = tmp_path / "counts.json"
+    counts.write_text(json.dumps({"format": 1, "mentions": mentions}))
+    words = ("--policy", "popularity", "--table", table, "--param", f"popularity.counts={counts}")
+    report = json.loads(run(*words, "--out", "first", "--json").stdout)
+
+    def chosen(row):
+        return ARMS[0] if mentions[row.question.split()[1]] >= report["threshold"] else ARMS[1]
+
+    confusion = report["confusion"]
+    assert (confusion["judged_on"], confusion["questions"]) == ("training", 24)
+    assert counts_in(confusion) == counts_of(read_table(table).rows, chosen=chosen)
+    shown = run(*words, "--out", "second").output
+    assert "judged on" in shown
+    assert "24 training rows" in shown
+    assert "Confusion matrix in %" in shown
+    assert "multi_step (12)" in shown
 
 
 def test_questions_add_inductive_labels(run, table, tmp_path):

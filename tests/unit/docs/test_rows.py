@@ -19,7 +19,7 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| row |")
 ]
 #: A new row raises this number. It never falls, since no row leaves.
-FEWEST = 75
+FEWEST = 76
 _TEST = re.compile(r"`((?:unit|integration|acceptance|clients)/[\w/-]+\.py)::(\w+)`")
 
 

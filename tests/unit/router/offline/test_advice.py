@@ -4,13 +4,14 @@ import random
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
-from ragbandit.router.offline.gains import unit_of
+from ragbandit.router.offline.gains import log_of, on_outcomes, paired_outcomes, unit_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
 from tests.support import two_pipelines as world
@@ -79,6 +80,29 @@ def test_outcomes_of_every_arm_are_compared_question_by_question():
     assert advice.sentence.startswith("route: learned routing is better than always deep: +0.")
     assert "reward a question; quality as good" in advice.sentence
     assert advice.sentence.endswith("; on 240 questions with the outcomes of every arm")
+
+
+def test_the_confusion_matrix_counts_routings_choices():
+    """Four questions by label: shares of arms are means of routing's probabilities. A raw reward has no matrix."""
+    right = [[1.0, 1.0], [0.4, 1.0], [0.0, 0.5], [0.0, 0.4]]  # labels: fast, deep, deep, none
+    rows = rows_of(made_table(right, [[1.0, 4.0]] * 4, arms=ARMS))
+    pmf = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.7, 0.3]])
+    common = {"reward": SETTINGS.reward, "schema": {}, "confidence": 0.95}
+
+    def confusion(logged):
+        known, _ = paired_outcomes(logged)
+        return on_outcomes(known, log=log_of(logged, source="table"), pmf=pmf.repeat(2, axis=0), **common).confusion
+
+    matrix = confusion(rows)
+    assert {label: row.questions for label, row in matrix.labels.items()} == {"fast": 1, "deep": 2, "none right": 1}
+    chosen = {label: [row.chosen[arm] for arm in ARMS] for label, row in matrix.labels.items()}
+    assert chosen == {
+        "fast": pytest.approx([0.9, 0.1]),
+        "deep": pytest.approx([0.4, 0.6]),
+        "none right": pytest.approx([0.7, 0.3]),
+    }
+    assert matrix.accuracy == pytest.approx((0.9 + 0.8 + 0.4) / 3)
+    assert confusion([replace(row, reward=replace(row.reward, preset="reward")) for row in rows]) is None
 
 
 def test_more_data_never_weakens_the_verdict():

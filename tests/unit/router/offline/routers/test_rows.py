@@ -7,10 +7,11 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
+from ragbandit.router.offline.routers.labels import NONE_RIGHT
 from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import Played
 from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, mixture_shares, totals_of
-from ragbandit.router.offline.routers.rows import NONE_RIGHT, Shares, baselines, row_of, rows_of_policy
+from ragbandit.router.offline.routers.rows import Shares, baselines, row_of, rows_of_policy
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 
@@ -151,10 +152,12 @@ def test_distance_to_mixture_and_oracle():
 def test_labels_and_confusion_matrix():
     """The label is the cheapest right arm; accuracy counts questions with a label, and the others are apart."""
     row = row_of("router", [chosen("none", "many", "many", "one", "none")], outcomes=outcomes(), kind="policy")
-    assert {name: one.questions for name, one in row.labels.items()} == {"none": 1, "one": 2, "many": 1, NONE_RIGHT: 1}
-    assert row.labels["one"].chosen == {"none": 0.5, "one": 0.0, "many": 0.5}
-    assert row.labels[NONE_RIGHT].chosen == {"none": 0.0, "one": 1.0, "many": 0.0}
-    assert row.label_accuracy == pytest.approx(2 / 4)
+    labels = row.confusion.labels
+    assert {name: one.questions for name, one in labels.items()} == {"none": 1, "one": 2, "many": 1, NONE_RIGHT: 1}
+    assert labels["one"].chosen == {"none": 0.5, "one": 0.0, "many": 0.5}
+    assert labels[NONE_RIGHT].chosen == {"none": 0.0, "one": 1.0, "many": 0.0}
+    assert row.confusion.accuracy == pytest.approx(2 / 4)
+    assert row.confusion.accuracies == {"none": 1.0, "one": 0.0, "many": 1.0}
     assert row.arms == {"none": 0.4, "one": 0.2, "many": 0.4}
     assert row.arm_seconds == {"none": 1.0, "one": 3.0, "many": 8.5}
 

@@ -182,9 +182,10 @@ def test_a_proxy_that_sends_a_large_body_gets_its_refusal(serve_on, version):
         assert b"server.max_chat_bytes" in reply
 
 
-def test_a_body_above_the_limit_gets_its_whole_refusal(serve_on):
-    """A client of a lasting connection that reads only after it has sent 4.3 MB gets every byte of its 413."""
-    link = connected(serve_on(), post("/v1/chat/completions", body=b" " * 4_300_000))
+@pytest.mark.parametrize("headers", ["", "connection: close\r\n"], ids=["lasting", "closing"])
+def test_a_body_above_the_limit_gets_its_whole_refusal(serve_on, headers):
+    """A client that reads only after it has sent 4.3 MB gets every byte of its 413, and no reset."""
+    link = connected(serve_on(), post("/v1/chat/completions", body=b" " * 4_300_000, headers=headers))
     with link, http.client.HTTPResponse(link) as reply:  # a reset would raise
         reply.begin()
         body = reply.read()

@@ -217,9 +217,12 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
 
 
 def test_a_stopped_up_beside_a_library(settings):
-    """If `ragbandit up` ran here once, its absence is a warning that excepts programs that decide by themselves."""
+    """A library without a service has no finding. If `ragbandit up` ran here once, its absence is a warning that
+    excepts programs that decide by themselves.
+    """
     stopped = settings()
     Path(stopped.data_dir).mkdir(exist_ok=True)
+    assert of_processes(stopped) == []
     Path(stopped.data_dir, "redis.log").touch()
     (line,) = told(of_processes(stopped), "processes")
     assert line.startswith("warning processes: `ragbandit up` does not run here")

@@ -23,15 +23,14 @@ from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.model_replies import ModelReply
 from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.outbound import retry_pause
-from ragbandit.shared.model_servers.token_usage import Tokens, tokens_of
+from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Json, Query
 
 log = logging.getLogger("ragbandit.asked")
 
 #: maximum number of calls of one model at a time
 MOST_UNDER_WAY: Final = 64
-#: characters per token, to estimate the tokens of a call that did not end
-_TOKEN: Final = 4
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
@@ -110,8 +109,7 @@ class AskedModel:
         if has_turn:
             self._note_health(failed)
         facts: dict[str, Json] = {"seconds": round(time.monotonic() - began, 4)}
-        read = sum(len(message["content"]) for message in messages) // _TOKEN
-        calls = [_tokens(reply, read=read) for reply in replies]
+        calls = [_tokens(reply, messages=messages) for reply in replies]
         if any(tokens.read + tokens.written for tokens in calls):
             prompt, completion = sum(tokens.read for tokens in calls), sum(tokens.written for tokens in calls)
             self.tokens.update(prompt=prompt, completion=completion)
@@ -131,8 +129,7 @@ class AskedModel:
         options = self._options
         if self._server is None:
             key = os.environ.get(options.api_key_env)
-            path = "/completions" if options.api == "completions" else "/chat/completions"
-            self._server = connect(base_url=options.base_url, key=key, headers=options.headers, path=path)
+            self._server = connect(base_url=options.base_url, key=key, headers=options.headers, path=options.path)
         for attempt in (1, 2):
             reply = ModelReply()
             replies.append(reply)
@@ -188,10 +185,13 @@ class AskedModel:
                 log.warning("the cost of a %s is not counted in the budgets", self._purpose, extra=fields)
 
 
-def _tokens(reply: ModelReply, *, read: int) -> Tokens:
-    """The reported tokens, else an estimate. read: estimated tokens of the prompt."""
-    written = len(reply.text) // _TOKEN
-    return tokens_of(reply.usage, read=read, written=written) or Tokens(read=read, written=written, estimated=True)
+def _tokens(reply: ModelReply, *, messages: Sequence[Mapping[str, str]]) -> Tokens:
+    """Tokens of a call with these messages."""
+
+    def estimates() -> tuple[int, int]:
+        return sum(estimated_tokens(message["content"]) for message in messages), estimated_tokens(reply.text)
+
+    return used_tokens(reply.usage, estimates=estimates)
 
 
 _lock = threading.Lock()

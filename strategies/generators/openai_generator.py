@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
@@ -30,7 +31,7 @@ from ragbandit.shared.model_servers.token_usage import (
     CHARACTERS,
     TOKEN_LIMITS,
     Tokens,
-    tokens_of,
+    used_tokens,
 )
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.redaction import shown_variable
@@ -45,8 +46,6 @@ log = logging.getLogger("ragbandit.arms")
 #: longest random pause before the second attempt, seconds. Before every further attempt the longest pause doubles
 _PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
-#: setting `api` -> path of the requests
-_PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 #: pieces after which other tasks of the event loop run
 _TURN: Final = 64
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
@@ -233,7 +232,7 @@ class OpenAiGenerator(Generator):
                 headers=options.headers,
                 connect_s=min(5.0, options.read_s),
                 read_s=options.read_s,
-                path=_PATHS[options.api],
+                path=options.path,
             )
         return self._server
 
@@ -254,11 +253,7 @@ class OpenAiGenerator(Generator):
         """Tokens of the call; estimated if the server did not report them, 0 if no request was sent."""
         if not reply.was_sent:
             return Tokens(read=0, written=0)
-        read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
-        beyond_text = math.ceil((reply.size - len(reply.text)) / CHARACTERS)
-        written = max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
-        reported = tokens_of(reply.usage, read=read, written=written)
-        return reported or Tokens(read=read, written=written, estimated=True)
+        return used_tokens(reply.usage, estimates=partial(_estimates, reply))
 
     def _completion(self, reply: "PartialReply", *, is_late: bool) -> Completion:
         used = self._usage(reply)
@@ -371,6 +366,13 @@ async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece], *, feed: Text
             await sink(delta)
         if number % _TURN == 0:
             await asyncio.sleep(0)
+
+
+def _estimates(reply: "PartialReply") -> tuple[int, int]:
+    """Estimated tokens of the prompt, and of what came."""
+    read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
+    beyond_text = math.ceil((reply.size - len(reply.text)) / CHARACTERS)
+    return read, max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
 
 
 def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ragbandit.shared.model_servers.anthropic_replies import THINKING, call_of, content_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.message_parts import listed, object_in, reasoning_in, words_of
+from ragbandit.shared.model_servers.message_parts import MARK, listed, object_in, reasoning_in, words_of
 
 #: key of a chat in the form of Messages; its value: headers of the client for a server of Messages
 MESSAGES: Final = "anthropic_headers"
@@ -15,7 +15,7 @@ MESSAGES: Final = "anthropic_headers"
 _BILLING: Final = "x-anthropic-billing-header:"
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
 #: parameters of Anthropic that a chat completion may have for a server of Messages
-_NATIVE: Final = ("thinking", "output_config", "mcp_servers", "container", "context_management", "cache_control")
+_NATIVE: Final = ("thinking", "output_config", "mcp_servers", "container", "context_management", MARK)
 #: parameters that `chat_of` and `messages_of` convert
 _READ: Final = {*_SAME, "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config"}
 CONVERTED: Final = {"messages", "max_completion_tokens", "stop", "tools", "tool_choice", "parallel_tool_calls"} | {
@@ -26,7 +26,6 @@ _MODES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
 #: message of a server that refuses thoughts of another model
 _REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
-_MARK: Final = "cache_control"
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
@@ -201,12 +200,12 @@ def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
     for message in chat["messages"]:
         role = message.get("role")
         if role in ("system", "developer"):
-            system += _marked(_content(message), mark=message.get(_MARK))
+            system += _marked(_content(message), mark=message.get(MARK))
             continue
         content = _content(message)
         if role in ("tool", "function"):
             content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
-        content = _marked(content, mark=message.get(_MARK))
+        content = _marked(content, mark=message.get(MARK))
         role = "assistant" if role == "assistant" else "user"
         if content and messages and messages[-1]["role"] == role:
             messages[-1]["content"] += content  # the results of parallel calls must be in one message
@@ -259,7 +258,7 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
         block |= {"title": file["filename"]} if file.get("filename") else {}
     elif kind not in ("text", "refusal", None):
         return part
-    return block | ({_MARK: part[_MARK]} if part.get(_MARK) else {})
+    return block | ({MARK: part[MARK]} if part.get(MARK) else {})
 
 
 def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
@@ -267,7 +266,7 @@ def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
     at = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at].get("type") not in THINKING), None)
     if not mark or at is None:
         return blocks
-    return [*blocks[:at], {_MARK: mark, **blocks[at]}, *blocks[at + 1 :]]
+    return [*blocks[:at], {MARK: mark, **blocks[at]}, *blocks[at + 1 :]]
 
 
 def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,8 +275,8 @@ def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
         function = object_in(tool, "function")
         fields = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
         schema = function.get("parameters") or _NO_PARAMETERS
-        mark = tool.get(_MARK) or function.get(_MARK)
-        fields |= {"input_schema": schema, **({_MARK: mark} if mark else {})}
+        mark = tool.get(MARK) or function.get(MARK)
+        fields |= {"input_schema": schema, **({MARK: mark} if mark else {})}
         tools.append(fields if function else tool)  # else one that the server runs
     if isinstance(choice, dict):
         mode = {"type": "tool", "name": object_in(choice, "function").get("name")}

@@ -13,6 +13,8 @@ MEDIA: Final = ("images", "image", "audio", "video", "videos")
 #: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` of
 #: a block: the number of characters of text before it. The block "citations" belongs to the text that ends there
 BLOCKS: Final = "thinking_blocks"
+#: field that marks the end of what a provider's cache should keep
+MARK: Final = "cache_control"
 #: fields that may be larger than texts, with a limit of their own
 LARGE: Final = (*MEDIA, BLOCKS)
 #: fields of an object with its text

@@ -91,6 +91,11 @@ class OpenAiOptions:
     #: fits English text, but may count too few tokens
     bytes_per_token: Annotated[float, Field(strict=True, ge=1)] = 1.0
 
+    @property
+    def path(self) -> str:
+        """Path of the requests, behind the address of the server."""
+        return "/completions" if self.api == "completions" else "/chat/completions"
+
 
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
 @dataclass(frozen=True, kw_only=True, slots=True)

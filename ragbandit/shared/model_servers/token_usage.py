@@ -1,6 +1,6 @@
 """Token counts of a call, read under the names that different servers use, and their price."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -156,3 +156,15 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
         reasoning=None if thoughts is None else min(thoughts, tokens_written),
         estimated=estimated,
     )
+
+
+def used_tokens(counts: Mapping[str, int], *, estimates: Callable[[], tuple[int, int]]) -> Tokens:
+    """The reported tokens, with estimates of what was not reported.
+
+    estimates: called only if a count is missing; returns (prompt tokens, completion tokens)
+    """
+    reported = tokens_of(counts)
+    if reported is not None:
+        return reported
+    read, written = estimates()
+    return tokens_of(counts, read=read, written=written) or Tokens(read=read, written=written, estimated=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.items import as_chat
 from ragbandit.shared.model_servers.anthropic_requests import chat_of, is_signed
-from ragbandit.shared.model_servers.message_parts import listed, object_in
+from ragbandit.shared.model_servers.message_parts import MARK, listed, object_in
 
 #: blocks of Anthropic's Messages that chat completions have in another form
 _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
@@ -56,10 +56,10 @@ def _tool(tool: Any) -> Any:
         return tool
     if tool.get("type", "function") != "function" and not (tool.get("type") == "custom" and "input_schema" in tool):
         return tool
-    function = {name: value for name, value in tool.items() if name not in ("type", "input_schema", "cache_control")}
+    function = {name: value for name, value in tool.items() if name not in ("type", "input_schema", MARK)}
     if "input_schema" in tool:
         function["parameters"] = tool["input_schema"]
-    mark = {"cache_control": tool["cache_control"]} if "cache_control" in tool else {}
+    mark = {MARK: tool[MARK]} if MARK in tool else {}
     return {"type": "function", "function": function, **mark}
 
 

@@ -11,6 +11,7 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import DecisionId, Message, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 
@@ -83,6 +84,19 @@ def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_book
         day = spent(connection, [SPENDER], now=time.time())[SPENDER].day
     assert day == pytest.approx(facts.get("dollars", 0.0), abs=1e-9)
     assert dict(world.router.conversations.rewriter.results) == {failed: 1}
+
+
+def test_tokens_of_a_rewrite_that_did_not_end_are_estimated_by_script(make_world):
+    """The prompt of a call without usage counts as everywhere else: a Chinese character is about a token."""
+    talk = (*TALK[:3], Message(role="user", text="他是什么时候出生的" * 40))
+    with ScriptedServer([Reply(text=ALONE, seconds=20.0)]) as server:
+        world = make_world(conversation=rewritten_by(server, seconds=2.0))
+        query = world.router.query_of_messages(talk, query=Query(text=""))
+        (request,) = server.requests
+    facts = query.request["rewrite"]
+    assert facts["failed"] == "timeout"
+    assert facts["prompt_tokens"] == sum(estimated_tokens(message["content"]) for message in request.body["messages"])
+    assert facts["prompt_tokens"] > 400
 
 
 def test_a_server_that_is_gone_is_left_alone_for_a_while(make_world):

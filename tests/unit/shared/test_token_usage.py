@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.sections import TokenPrices
-from ragbandit.shared.model_servers.token_usage import MAX_TOKENS, Tokens, add_usage, dollars_of, tokens_of
+from ragbandit.shared.model_servers.token_usage import MAX_TOKENS, Tokens, add_usage, dollars_of, tokens_of, used_tokens
 
 
 def counted(*chunks, **estimates):
@@ -161,3 +161,21 @@ def test_a_missing_price_is_that_of_input_or_output():
 def test_prices_that_a_server_reports(usage, dollars):
     """A plausible price above 0 counts; anything else is as no price."""
     assert dollars_of(usage) == dollars
+
+
+@pytest.mark.parametrize(
+    ("usage", "read", "written", "calls"),
+    [
+        ({"read": 1000, "written": 100}, 1000, 100, 0),
+        ({"read": 1000, "written": 0}, 1000, 0, 0),
+        ({"read": 0, "written": 100}, 7, 100, 1),
+        ({"read": 1000}, 1000, 3, 1),
+        ({}, 7, 3, 1),
+    ],
+)
+def test_tokens_are_estimated_only_if_the_server_reports_too_little(usage, read, written, calls):
+    """Estimates are made only for a count that is missing, and then `estimated` is true."""
+    made = []
+    tokens = used_tokens(usage, estimates=lambda: made.append(1) or (7, 3))
+    assert tokens == Tokens(read=read, written=written, estimated=bool(calls))
+    assert len(made) == calls

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import object_in, words_of
+from ragbandit.shared.model_servers.message_parts import MARK, object_in, words_of
 
-MARK: Final = "cache_control"
 #: a text where a server refuses a blank one
 BLANK: Final = "(empty)"
 #: beginning of the base64 of a file -> its type

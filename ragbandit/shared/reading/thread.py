@@ -37,6 +37,8 @@ class _Work:
     done: "Future[Any]" = field(compare=False, default_factory=Future)
     #: time.monotonic() when it began; None before
     began: float | None = field(compare=False, default=None)
+    #: whether the works behind it have got another thread
+    is_left: bool = field(compare=False, default=False)
 
     @property
     def is_stuck(self) -> bool:
@@ -71,7 +73,7 @@ class ReadingThread:
         try:
             await self._ended(work)
         except asyncio.CancelledError:
-            while not (work.done.cancel() or work.done.done() or work.is_stuck):
+            while not (work.done.cancel() or work.done.done() or self._leave(work)):
                 with suppress(asyncio.CancelledError, UnendedReading):
                     await self._ended(work)
             raise
@@ -98,19 +100,21 @@ class ReadingThread:
         while not waiting.done():
             left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
             await asyncio.wait([waiting], timeout=max(0.0, left_s))
-            if work.is_stuck and not work.done.done():
-                self._leave()
+            if not work.done.done() and self._leave(work):
                 raise UnendedReading(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
             waiting.exception()  # otherwise asyncio logs it
 
-    def _leave(self) -> None:
-        """Give the waiting works to a new thread, since the present one does not end its work."""
+    def _leave(self, work: _Work) -> bool:
+        """Whether a work is stuck. Then the waiting works have got a new thread, since its own does not end it."""
         with self._lock:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = _executor()
-            for _ in self._waiting:
-                self._executor.submit(self._run_next)
+            if work.is_stuck and not work.is_left:
+                work.is_left = True
+                self._executor.shutdown(wait=False, cancel_futures=True)
+                self._executor = _executor()
+                for _ in self._waiting:
+                    self._executor.submit(self._run_next)
+            return work.is_left
 
 
 def _executor() -> ThreadPoolExecutor:

@@ -25,11 +25,17 @@ def test_small_texts_pass_large_ones_until_these_have_waited():
             await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(first, *reads)
-        later = [thread.read(400, order.append, "large"), *(thread.read(100, order.append, n) for n in range(2))]
-        await asyncio.gather(*later)
+        gate.clear()
+        held = asyncio.ensure_future(thread.read(50, gate.wait, 10))
+        await asyncio.sleep(0.05)
+        later = [asyncio.ensure_future(thread.read(size, order.append, size)) for size in (400, 100, 100)]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(held, *later)
 
     asyncio.run(run())
     assert order[:6] == [(100, 1), (100, 2), (100, 3), (100, 4), (100, 5), (400, 0)]
+    assert order[6:] == [100, 100, 400]
 
 
 def test_a_text_of_one_size_keeps_its_turn():
@@ -115,6 +121,32 @@ def test_a_reader_that_does_not_end_holds_nobody(monkeypatch):
         with pytest.raises(UnendedReading):
             await stuck
         assert await following == 7
+        release.set()
+        assert await thread.read(1, int, "8") == 8
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_a_caller_who_leaves_a_stuck_reader_holds_nobody(monkeypatch, cancels):
+    """If a caller is cancelled when its reader is stuck already, the texts that wait get another thread too."""
+    monkeypatch.setattr(reading_thread, "GUARD_S", 0.2)
+    release = threading.Event()
+
+    async def run():
+        thread = ReadingThread()
+        stuck = asyncio.ensure_future(thread.read(1, release.wait, 20))
+        await asyncio.sleep(0.05)
+        following = asyncio.ensure_future(thread.read(2, int, "7"))
+        await asyncio.sleep(0)
+        if cancels == 2:  # the second one comes while the first waits for the reader
+            stuck.cancel()
+            await asyncio.sleep(0.01)
+        time.sleep(0.3)  # the reader becomes stuck while the event loop is busy
+        stuck.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stuck
+        assert await asyncio.wait_for(following, 5) == 7
         release.set()
         assert await thread.read(1, int, "8") == 8
 

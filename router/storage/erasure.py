@@ -1,9 +1,9 @@
 """Erasure: blanks texts of decisions, and keeps everything that was learned.
 
-It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, ids of
-other systems, texts in the policy's facts, and on request the features. A waiting decision is closed, so it is neither
-learned nor answered. To complete an interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts,
-so that `verify` can distinguish it from a damaged one.
+It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, answers
+of paired comparisons, ids of other systems, texts in the policy's facts, and on request the features. A waiting
+decision is closed, so it is neither learned nor answered. To complete an interrupted erasure, repeat it. An erased
+decision has `types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
+from ragbandit.router.storage.paired_answers import erase_answers
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -168,6 +169,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
     judged = connection.execute(select(feedback).where(feedback.c.decision_id.in_(ids))).mappings()
     _overwrite(connection, feedback, {row["id"]: erased_feedback(row) for row in judged})
+    erase_answers(connection, ids)
     reasons = closures.update().where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 

@@ -1,8 +1,9 @@
 """Retention: deletes decisions that are too old, while traffic goes on.
 
-A decision is deleted with its outcome, feedback, updates and closures if no ledger waits for it, the hourly totals
-include it, and every policy that learned it has a later snapshot. The newest update of a ledger stays. Deleted rows are
-counted (`counters.GONE`), so counts of all time stay exact, and `verify` can check that no other row is missing.
+A decision is deleted with its outcome, feedback, paired answers, updates and closures if no ledger waits for it, the
+hourly totals include it, and every policy that learned it has a later snapshot. The newest update of a ledger stays.
+Deleted rows are counted (`counters.GONE`), so counts of all time stay exact, and `verify` can check that no other row
+is missing.
 """
 
 import math
@@ -115,7 +116,7 @@ class Retention:
         removed.closures(_delete(connection, tables.closures, "policy", "state", ids=ids, labels=labels))
         for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
-        for table in (outcomes, tables.cancellations):
+        for table in (outcomes, tables.cancellations, tables.paired_answers):
             _delete(connection, table, "decision_id", ids=ids)
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         removed.write(connection, shard=0)

@@ -11,7 +11,8 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.shared.types import Decision, DecisionId, Query, TableRow
+from ragbandit.router.storage.paired_answers import PairedAnswer
+from ragbandit.shared.types import ArmName, Cost, Decision, DecisionId, Query, TableRow
 
 
 class CountingEncoder(HashingEncoder):
@@ -57,6 +58,15 @@ def made_decision(key: str | None = None, *, question: str = "Who wrote Dracula?
         made_at=1_700_000_000.0,
     )
     return replace(decision, **changes)
+
+
+def made_paired_answer(decision: Decision, *, arm: str, **changes: Any) -> PairedAnswer:
+    """An answer of this arm for a paired comparison."""
+    values: dict[str, Any] = {"version": "v", "judge": "j", "rater": "judge m", "is_stored": False}
+    values |= {"status": "answered", "answer": "Paris", "stop_reason": "answered", "error": None}
+    values |= {"cost": Cost(dollars=0.01), "steps": 1.0, "quality": 1.0, "unjudged": None}
+    values |= {"dollars": 0.012, "actor": "cli:ann@host", "made_at": 9.0}
+    return PairedAnswer(decision_id=decision.id, arm=ArmName(arm), **values | changes)
 
 
 def made_table(

@@ -1,4 +1,4 @@
-"""The part of a deep audit that compares stored rows with each other: outcomes, feedback, rewards and dollars.
+"""The part of a deep audit that compares stored rows with each other: outcomes, feedback, paired answers, dollars.
 
 An outcome and feedback must have the hash with which they were stored. Each learned row must have its outcome and its
 feedback, and its cost and quality must follow from them. The dollars of a tenant or key on a day must contain those of
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, Table, func, select
+from sqlalchemy import RowMapping, Table, func, select, tuple_
 
 from ragbandit.router.learning.audit.checks import PAGE, Verdict
 from ragbandit.router.learning.reward import MEASURES, cost_of_terms, quality_of
@@ -27,9 +27,9 @@ from ragbandit.router.storage.access.spending import (
 )
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value, json_object
-from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_hashes, outcome_value, own_cost
+from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_hashes, outcome_value, own_cost
 from ragbandit.router.storage.sql.counters import day_of
-from ragbandit.router.storage.sql.tables import counters, decisions, feedback, outcomes, updates
+from ragbandit.router.storage.sql.tables import counters, decisions, feedback, outcomes, paired_answers, updates
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ERASED, IMPORTED, Feedback, Outcome
 
@@ -49,12 +49,14 @@ class RowCheck:
         with self.ledger.database.read() as connection:
             self._corrections = corrections_of(connection)
         of_ledger = updates.c.policy == self.ledger.label
-        for rows in self._pages(updates, updates.c.seq, of_ledger):
+        for rows in self._pages(updates, updates.c.seq, where=of_ledger):
             self._check_updates(rows)
         for rows in self._pages(outcomes, outcomes.c.decision_id):
             self._check_outcomes(rows)
         for rows in self._pages(feedback, feedback.c.id):
             self._check_feedback(rows)
+        for rows in self._pages(paired_answers, *paired_answers.primary_key):
+            self._check_paired(rows)
         self._check_spending()
         if self.without_hash:
             what = (
@@ -62,16 +64,19 @@ class RowCheck:
             )
             self.verdict.note(f"{what}: texts were erased or not stored, or later turns were added")
 
-    def _pages(self, table: Table, key: Any, *where: Any) -> Iterator[Sequence[RowMapping]]:
-        last = None
+    def _pages(self, table: Table, *key: Any, where: Any = None) -> Iterator[Sequence[RowMapping]]:
+        """All rows, in the order of their key."""
+        query = select(table).order_by(*key).limit(PAGE)
+        query = query if where is None else query.where(where)
+        last = list[Any]()
         while True:
-            query = select(table).where(*where).order_by(key).limit(PAGE)
+            later = query.where(tuple_(*key) > tuple_(*last)) if last else query
             with self.ledger.database.read() as connection:
-                rows = connection.execute(query if last is None else query.where(key > last)).mappings().all()
+                rows = connection.execute(later).mappings().all()
             if not rows:
                 return
             yield rows
-            last = rows[-1][key.name]
+            last = [rows[-1][column.name] for column in key]
 
     def _rows(self, table: Table, key: Any, ids: Sequence[str], *columns: str) -> dict[str, RowMapping]:
         chosen = select(*(table.c[name] for name in columns)) if columns else select(table)
@@ -124,6 +129,22 @@ class RowCheck:
             with self._readable(f"the feedback {row['id']}"):
                 if row["body_hash"] != feedback_body_hash(feedback_value(row)):
                     self._fail(f"the feedback {row['id']} of decision {row['decision_id']} is not what was stored")
+
+    def _check_paired(self, rows: Sequence[RowMapping]) -> None:
+        decided = self._rows(decisions, decisions.c.id, [row["decision_id"] for row in rows], "id", "arm", "arms")
+        for row in rows:
+            decision = decided.get(row["decision_id"])
+            if decision is None:
+                continue
+            what = f"the paired answer of {row['arm']} to decision {row['decision_id']}"
+            with self._readable(what):
+                cost_value(row["cost"])
+                if row["quality"] is not None and not 0.0 <= row["quality"] <= 1.0:
+                    self._fail(f"{what} has the quality {row['quality']:g}, outside of 0 to 1")
+                if row["arm"] not in json.loads(decision["arms"]):
+                    self._fail(f"{what}: the arm was not offered")
+                if row["is_stored"] and row["arm"] != decision["arm"]:
+                    self._fail(f"{what} is called stored, but the decision drew {decision['arm']}")
 
     def _check_updates(self, rows: Sequence[RowMapping]) -> None:
         decided = self._decisions([row["decision_id"] for row in rows])

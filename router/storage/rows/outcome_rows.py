@@ -110,6 +110,10 @@ def cost_value(text: str) -> Cost:
     return of_known(Cost, json_object(text))
 
 
+def cost_json(cost: Cost) -> str:
+    return canonical(_nonzero(cost))
+
+
 def own_cost(text: str) -> Cost:
     """The cost without the part of later turns of the tool loop, which have their own outcomes."""
     whole, later = cost_value(text), json_object(text).get(LATER)
@@ -179,7 +183,7 @@ _OUTCOME: Final = TableRows(
     answer=Form(write=storable),
     error=Form(write=storable),
     stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
-    cost=Form(write=lambda cost: canonical(_nonzero(cost)), read=cost_value),
+    cost=Form(write=cost_json, read=cost_value),
     made_by=JSON_OBJECT,
     sources=Form(
         write=_sources_json, read=lambda text: tuple(of_known(Source, item) for item in json.loads(text or "[]"))

@@ -30,10 +30,10 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1002"
+SCHEMA_REVISION = "1003"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "1002"
+OLDEST_REVISION = "1003"
 
 metadata = MetaData()
 
@@ -366,6 +366,29 @@ feedback = _table(
     Index("feedback_rater", "rater", "received_at"),
     Index("feedback_labels", "received_at", sqlite_where=IS_LABEL, postgresql_where=IS_LABEL),
     comment="labels, ratings, rewards and events, as they came in",
+)
+
+paired_answers = _table(
+    "paired_answers",
+    Column("decision_id", ID, primary_key=True),
+    Column("arm", String(64), primary_key=True, comment="the arm that answered"),
+    Column("version", String(43), primary_key=True, comment="sha256 of the arm's definition and of the asked question"),
+    Column("judge", String(43), primary_key=True, comment="sha256 of the judge's definition"),
+    Column("rater", String(64), nullable=False, comment="name of the judge, or path of the check"),
+    Column("is_stored", Boolean, nullable=False, comment="whether it is the outcome's answer, not asked again"),
+    Column("status", String(16), nullable=False, comment="as in outcomes"),
+    Column("answer", Text, comment="NULL: no answer, or the outcome has it"),
+    Column("cost", Text, nullable=False, comment="JSON object; a missing key means 0"),
+    Column("steps", Double, nullable=False, comment="as in outcomes"),
+    Column("stop_reason", String(64), nullable=False),
+    Column("error", Text, comment="the message of the failure"),
+    Column("quality", Double, comment="in [0, 1]; NULL: the judge gave no score"),
+    Column("unjudged", Text, comment="why the judge gave no score; NULL: it gave one, or was not asked yet"),
+    Column("dollars", Double, nullable=False, comment="what it cost to ask and to judge"),
+    Column("actor", String(128), nullable=False, comment="who asked for it, and was charged"),
+    Column("made_at", Double, nullable=False),
+    comment="answers of both ways to the same questions, for `report --decide`: judged by one judge, and never learned",
+    info={"since": "1003"},
 )
 
 counters = _table(

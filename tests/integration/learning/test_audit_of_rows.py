@@ -7,7 +7,9 @@ from contextlib import closing
 import pytest
 from sqlalchemy import text
 
+from ragbandit.router.storage.paired_answers import keep_answer
 from tests.conftest import World, made_settings
+from tests.support.examples import made_paired_answer
 
 #: sums of dollars are kept for 400 days
 NOW = time.time()
@@ -22,6 +24,7 @@ def learned(tmp_path_factory, sqlite_template):
             decision = world.route()
             world.outcome(decision, cost={"dollars": 0.5, "llm_calls": 1})
             world.feedback(decision, **({"label": ["Paris"]} if number % 2 else {"rating": 0.75}))
+            assert keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, is_stored=True))
         assert world.learn() == 6
     return folder
 
@@ -48,8 +51,13 @@ ANY = "decision_id = (SELECT decision_id FROM updates WHERE seq = 3)"
         ("UPDATE updates SET feedback_ids = '[\"x\"]' WHERE seq = 3", "update 3"),
         ("DELETE FROM counters WHERE label LIKE 'spent:%'", "0 dollars are counted"),
         ("UPDATE updates SET quality = 0.5, value = 0.5 - weight * cost WHERE seq = 3", "the quality 0.5"),
+        ("UPDATE paired_answers SET quality = 1.5", "has the quality 1.5"),
+        ("UPDATE paired_answers SET arm = 'other'", "the arm was not offered"),
     ],
-    ids=["outcomes", "outcome", "ratings", "broken", "answer", "dollars", "steps", "ids", "spent", "quality"],
+    ids=[
+        *("outcomes", "outcome", "ratings", "broken", "answer", "dollars", "steps", "ids", "spent", "quality"),
+        *("score", "paired arm"),
+    ],
 )
 def test_rows_that_were_changed(world, statement, words):
     """A deep audit sees changed outcomes, feedback, rewards and dollars; a store that nobody touched has none."""

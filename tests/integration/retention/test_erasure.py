@@ -11,14 +11,16 @@ from ragbandit.router.serving.failover import next_decision, other_arms
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
+from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, CallFailed, Cost, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
+from tests.support.examples import made_paired_answer
 
 SECRET = "Zygmunt-Przybylski"
-TABLES = (decisions, outcomes, feedback, closures)
+TABLES = (decisions, outcomes, feedback, closures, paired_answers)
 
 
 @pytest.fixture
@@ -42,7 +44,14 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
         said = {"kind": "rating", "value": 0.5, "source": "judge", "rater": SECRET, "received_at": world.now}
         facts = {"reason": SECRET, "scores": {"right": 0.5}}
         world.store.add_feedback([Feedback(id=f"j{decision.id}", decision_id=decision.id, facts=facts, **said)])
+        pair(world, decision)
     return decision
+
+
+def pair(world, decision, **more) -> bool:
+    """Store an answer of a paired comparison, with the secret in every text of it."""
+    values = {"answer": SECRET, "error": SECRET, "unjudged": SECRET, "quality": 0.25} | more
+    return keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, **values))
 
 
 def texts(world) -> str:
@@ -77,6 +86,10 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     assert record.decision.features is not None
     assert [dict(row) for row in world.updates()] == before
     assert SECRET in world.router.decision(stays.id).decision.query.text
+    assert pair(world, gone, quality=0.75)  # a run of `report --decide` that began before the erasure ends after it
+    with world.database.read() as connection:
+        (paired,) = answers_to(connection, [gone.id])
+    assert (paired.answer, paired.error, paired.unjudged, paired.quality) == (None, ERASED, ERASED, 0.75)
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.erased, verdict.replay_sha256) == (True, 1, verdict.live_sha256)
     assert_counters(world)

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import delete, event, func, insert, select
 
 from ragbandit.router.storage import retention
+from ragbandit.router.storage.paired_answers import keep_answer
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.counters import GONE, Moves, counted, kept, recount
 from ragbandit.router.storage.sql.tables import (
@@ -15,15 +16,17 @@ from ragbandit.router.storage.sql.tables import (
     feedback,
     jobs,
     outcomes,
+    paired_answers,
     snapshots,
     updates,
     waiting,
 )
 from ragbandit.router.storage.totals import Extender, totals_ever
 from ragbandit.shared.errors import NotFound
+from tests.support.examples import made_paired_answer
 
 DAY = 86_400.0
-TABLES = (decisions, outcomes, feedback, updates, closures, waiting, jobs)
+TABLES = (decisions, outcomes, feedback, paired_answers, updates, closures, waiting, jobs)
 
 
 @pytest.fixture
@@ -39,6 +42,7 @@ def lived(world, *, days=10):
         for decision in (rated, silent):
             world.outcome(decision, cost={"dollars": 0.25, "seconds_total": 0.5})
         world.feedback(rated, rating=day % 2)
+        assert keep_answer(world.database, made_paired_answer(rated, arm=rated.arm))
         made += [rated, silent, lost]
         world.learn()
         world.now += DAY

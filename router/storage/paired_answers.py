@@ -1,0 +1,102 @@
+"""Rows of `paired_answers`: answers of two arms to the same stored questions, judged by one judge, and never learned.
+
+A pair has one row for each arm. Rows are found by the sha256 of the arm's definition and of the judge's, so a changed
+arm is asked again, and another judge judges again.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sqlalchemy import Connection, case, select
+
+from ragbandit.router.storage.rows.conversion import Form, TableRows, object_or_empty
+from ragbandit.router.storage.rows.outcome_rows import cost_json, cost_value, storable
+from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, paired_answers
+from ragbandit.shared.types import ERASED, ArmName, Cost, DecisionId, OutcomeStatus
+
+#: ids per statement
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedAnswer:
+    """The answer of one arm to a stored question, with its score."""
+
+    decision_id: DecisionId
+    arm: ArmName
+    #: sha256 of the arm's definition and of the asked question, 43 digits
+    version: str
+    #: sha256 of the judge's definition, 43 digits
+    judge: str
+    #: name of the judge, or path of the check
+    rater: str
+    #: whether it is the answer of the decision's outcome, which was not asked again
+    is_stored: bool
+    status: OutcomeStatus
+    #: None without an answer, and if `is_stored`
+    answer: str | None
+    cost: Cost
+    steps: float
+    stop_reason: str
+    error: str | None
+    #: in [0, 1]; None if the judge gave no score, or was not asked yet
+    quality: float | None
+    #: why the judge gave no score
+    unjudged: str | None
+    #: what it cost to ask and to judge
+    dollars: float
+    #: who asked for it, and was charged
+    actor: str
+    made_at: float
+
+
+_ROWS: Final = TableRows(
+    paired_answers,
+    PairedAnswer,
+    answer=Form(write=storable),
+    error=Form(write=storable),
+    unjudged=Form(write=storable),
+    cost=Form(write=cost_json, read=cost_value),
+)
+_KEY: Final = [column.name for column in paired_answers.primary_key]
+
+
+def keep_answer(database: Database, answer: PairedAnswer) -> bool:
+    """Store an answer, or its score if it is stored. Returns False if the decision has left the store.
+
+    An answer to a question that was erased meanwhile is stored without its texts. Raises StoreError.
+    """
+    # The lock lets a concurrent erasure wait, so that it finds this row.
+    facts = select(decisions.c.facts).where(decisions.c.id == answer.decision_id).with_for_update(read=True)
+    with database.write() as connection:
+        found = connection.execute(facts).scalar()
+        if found is None:
+            return False
+        row = _ROWS.row(answer if ERASED not in object_or_empty(found) else _blank(answer))
+        statement = insert_into(connection, paired_answers).values(row)
+        changes = {name: statement.excluded[name] for name in row if name not in _KEY}
+        connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=changes))
+    return True
+
+
+def _blank(answer: PairedAnswer) -> PairedAnswer:
+    error, unjudged = (None if text is None else ERASED for text in (answer.error, answer.unjudged))
+    return replace(answer, answer=None, error=error, unjudged=unjudged)
+
+
+def answers_to(connection: Connection, ids: Sequence[DecisionId]) -> Iterator[PairedAnswer]:
+    """The answers to the questions of these decisions, the oldest first within a batch of decisions."""
+    for start in range(0, len(ids), _BATCH):
+        chosen = paired_answers.c.decision_id.in_(ids[start : start + _BATCH])
+        query = select(paired_answers).where(chosen).order_by(paired_answers.c.made_at)
+        yield from map(_ROWS.value, connection.execute(query).mappings())
+
+
+def erase_answers(connection: Connection, ids: Collection[str]) -> None:
+    """Blank the texts of the answers to these questions. Costs and scores stay."""
+    table = paired_answers
+    blanks = {name: case((table.c[name].is_not(None), ERASED)) for name in ("error", "unjudged")}
+    connection.execute(table.update().where(table.c.decision_id.in_(ids)).values(answer=None, **blanks))

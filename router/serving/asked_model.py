@@ -18,9 +18,9 @@ from typing import Any, Final
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.model_replies import ModelReply
 from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens

@@ -1,15 +1,15 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
-from ragbandit.shared.model_servers.anthropic_requests import CONVERTED, MESSAGES, messages_of, without_thoughts
+from ragbandit.shared.dialects.messages.replies import ChatChunks
+from ragbandit.shared.dialects.messages.requests import CONVERTED, MESSAGES, messages_of, without_thoughts
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
-from ragbandit.shared.model_servers.message_parts import object_in
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
+from ragbandit.shared.reading.fields import object_in
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.openai_generator import (
     OpenAiGenerator,

@@ -7,17 +7,17 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
+from ragbandit.shared.dialects.chat.message_parts import thoughts_first
+from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
+from ragbandit.shared.dialects.messages.requests import MESSAGES, chat_of, refused_thoughts, unread
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code, names_object
-from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of, refused_thoughts, unread
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
 from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, fewer_fields
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
-from ragbandit.shared.model_servers.message_parts import thoughts_first
-from ragbandit.shared.model_servers.model_replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.model_servers.openai_client import (
     ModelServer,
     cause_of,

@@ -20,10 +20,10 @@ import pytest
 
 import ragbandit
 from ragbandit import checks
+from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import outbound
 from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
-from ragbandit.shared.model_servers.model_replies import ModelReply
 from ragbandit.shared.texts import redaction, text_forms
 from ragbandit.strategies.prompting import passages
 from ragbandit.workers.judge import rubric
@@ -39,7 +39,7 @@ CAPS = {
     "redaction._NAME_ALONE": 1000,
     "redaction._QUERY_NAME": 1000,
     "failures.server_message": 1_000_000,
-    "model_replies._FINISH": 100,
+    "replies._FINISH": 100,
     "event_reader": 2_000_000,
     "event_reader, pieces": 500_000,
     "advise.re": 5000,  # a configuration of the operator
@@ -55,7 +55,7 @@ READERS = (
         "shared.model_servers.failures",
         "shared.model_servers.refusals",
         "shared.model_servers.outbound",
-        "shared.model_servers.model_replies",
+        "shared.dialects.chat.replies",
     ),
     *("shared.texts.redaction", "shared.texts.text_forms", "shared.texts.formats"),
     *("router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
@@ -206,7 +206,7 @@ def _readers():
     yield "outbound.unpacked", lambda text: outbound.unpacked(text.encode(), encoding="gzip", most=1000)
     yield "event_reader", _read
     yield "event_reader, pieces", partial(_read, size=100)
-    yield "model_replies", _take
+    yield "chat replies", _take
 
 
 SOURCE = {"id": "1", "title": "", "text": "a b c d e f g h i", "url": "http://x"}

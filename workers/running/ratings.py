@@ -27,8 +27,8 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.model_servers.message_parts import listed, words_of
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
+from ragbandit.shared.reading.fields import listed, words_of
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.rating_lists import RatingList
 

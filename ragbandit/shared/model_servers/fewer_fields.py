@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.message_parts import object_in
 from ragbandit.shared.model_servers.refusals import named_field, read_refusal, says_unsupported
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+from ragbandit.shared.reading.fields import object_in
 
 #: maximum number of times that a request is sent again, each time because of another parameter
 MOST_REPEATS: Final = 3

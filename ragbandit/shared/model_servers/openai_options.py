@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, with_config
 
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.model_servers.fitting.kinds import Kind
-from ragbandit.shared.model_servers.model_replies import MAX_MEDIA
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.plugins import check_values
+from ragbandit.shared.reading.budget import REPLY
 from ragbandit.shared.texts.redaction import shown_variable
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.
@@ -64,7 +64,7 @@ class OpenAiOptions:
     #: tokens; null: all fields except the service's own
     passed: Sequence[str] | None = None
     #: longest images, audio and video of a chat's reply, characters of base64. A larger reply fails
-    media_chars: Annotated[int, Field(strict=True, ge=0, le=MAX_MEDIA)] = MAX_MEDIA
+    media_chars: Annotated[int, Field(strict=True, ge=0, le=REPLY["media"].most)] = REPLY["media"].most
     #: whether the server returns log-probabilities
     logprobs: _Flag = False
     #: longest silence within a reply, seconds

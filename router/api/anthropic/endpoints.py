@@ -20,7 +20,7 @@ from ragbandit.router.api.security.rules import CHAT, Rule, roles
 from ragbandit.router.serving.checks.questions import MAX_SESSION
 from ragbandit.router.serving.deciding.steps.needs import ANTHROPIC, NEEDS, TOKENS, Needs
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.shared.model_servers.anthropic_requests import MESSAGES, chat_of
+from ragbandit.shared.dialects.messages.requests import MESSAGES, chat_of
 from ragbandit.shared.types import Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)

@@ -12,7 +12,7 @@ from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.telemetry.tracing import SCOPE_ID
-from ragbandit.shared.model_servers.anthropic_replies import STATUSES
+from ragbandit.shared.dialects.messages.replies import STATUSES
 
 #: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
 _PATHS: Final = re.compile(

@@ -9,9 +9,10 @@ from ragbandit.router.api.anthropic.errors import error_event
 from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.schemas.requests import MESSAGE_PREFIX
-from ragbandit.shared.model_servers.anthropic_replies import DETAILS, call_block, content_of, stop_of, whole_blocks
-from ragbandit.shared.model_servers.message_parts import listed, thoughts_of, words_of
+from ragbandit.shared.dialects.chat.message_parts import thoughts_of
+from ragbandit.shared.dialects.messages.replies import DETAILS, call_block, content_of, stop_of, whole_blocks
 from ragbandit.shared.model_servers.token_usage import count_of
+from ragbandit.shared.reading.fields import listed, words_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 #: text of a block -> type of the events with its pieces

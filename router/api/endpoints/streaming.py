@@ -16,9 +16,9 @@ from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, 
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
+from ragbandit.shared.dialects.chat.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.model_servers.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome

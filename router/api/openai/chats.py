@@ -14,8 +14,8 @@ from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.shared.dialects.messages.requests import MESSAGES
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Json, Message

@@ -23,10 +23,10 @@ from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.storage.access.spending import Reserved, settle
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import NotFound, RagBanditError, StoreError, TooManyRequests
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.model_replies import raise_error
 from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of

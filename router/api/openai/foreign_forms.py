@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.items import as_chat
-from ragbandit.shared.model_servers.anthropic_requests import chat_of, is_signed
-from ragbandit.shared.model_servers.message_parts import MARK, listed, object_in
+from ragbandit.shared.dialects.messages.requests import chat_of, is_signed
+from ragbandit.shared.model_servers.fitting.kinds import MARK
+from ragbandit.shared.reading.fields import listed, object_in
 
 #: blocks of Anthropic's Messages that chat completions have in another form
 _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
 from ragbandit.router.api.openai.errors import Unsupported
+from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.message_parts import listed, object_in, reasoning_in, words_of
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 
 def _is_text(content: object) -> bool:

@@ -7,7 +7,7 @@ from ragbandit.router.api.openai import replies, responses
 from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.shared.model_servers.message_parts import CALL_TEXTS, reasoning_in, thoughts_of
+from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, reasoning_in, thoughts_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 

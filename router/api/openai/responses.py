@@ -10,7 +10,8 @@ from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, as_cha
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
-from ragbandit.shared.model_servers.message_parts import LOGPROBS, listed, reasoning_in, thoughts_of
+from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
+from ragbandit.shared.reading.fields import listed
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]

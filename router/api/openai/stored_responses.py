@@ -22,9 +22,9 @@ from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
+from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of
-from ragbandit.shared.model_servers.message_parts import reasoning_in
 from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
 
 #: largest number of references to items in a request; each is read from the store

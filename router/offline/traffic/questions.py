@@ -24,7 +24,7 @@ from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_
 from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.message_parts import clean, listed, words_of
+from ragbandit.shared.reading.fields import clean, listed, words_of
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 

@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.offline.traffic.turns import answer_of
-from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.reading.fields import listed, words_of
 
 Record = Mapping[str, Any]
 #: name of a numbered attribute, such as gen_ai.prompt.0.content: name of the list, number, rest

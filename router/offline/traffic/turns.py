@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.message_parts import listed, words_of
+from ragbandit.shared.reading.fields import listed, words_of
 
 #: fields with the time of a message, as plain names
 _TIMES: Final = frozenset(FORMS["message_times"].split())

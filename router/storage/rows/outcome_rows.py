@@ -19,7 +19,7 @@ from ragbandit.router.storage.rows.conversion import (
     of_known,
 )
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.shared.model_servers.message_parts import LARGE
+from ragbandit.shared.dialects.chat.message_parts import LARGE
 from ragbandit.shared.types import (
     Branch,
     CallFailed,

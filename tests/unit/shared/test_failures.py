@@ -8,6 +8,7 @@ import aiohttp
 import httpx
 import pytest
 
+from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import (
     Failure,
@@ -16,7 +17,6 @@ from ragbandit.shared.model_servers.failures import (
     failure_of_status,
     server_message,
 )
-from ragbandit.shared.model_servers.model_replies import raise_error
 
 
 @pytest.mark.parametrize(

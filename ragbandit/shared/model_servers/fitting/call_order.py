@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.contents import joined, text_of
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.message_parts import words_of
+from ragbandit.shared.reading.fields import words_of
 
 #: result of a call without one
 NO_RESULT: Final = "(no result)"

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.fitting.naming import fit_names
 from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
 from ragbandit.shared.model_servers.fitting.schemas import fit_schemas
-from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 #: roles of messages, and parameters, that come with tools
 _OF_TOOLS: Final = ("tool", "function")

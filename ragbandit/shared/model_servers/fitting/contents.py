@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import MARK, object_in, words_of
+from ragbandit.shared.model_servers.fitting.kinds import MARK, Takes
+from ragbandit.shared.reading.fields import object_in, words_of
 
 #: a text where a server refuses a blank one
 BLANK: Final = "(empty)"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ragbandit.shared.model_servers.message_parts import listed, object_in, written
+from ragbandit.shared.reading.fields import listed, object_in, written
 
 
 @dataclass(kw_only=True, slots=True)

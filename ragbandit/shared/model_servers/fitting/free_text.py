@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 #: name of the function's parameter
 INPUT: Final = "input"

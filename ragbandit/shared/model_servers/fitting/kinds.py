@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 #: anthropic: Messages. template: a server that fills a model's chat template (vLLM, llama.cpp, SGLang, Ollama).
 #: unknown: any other, for example a proxy in front of several vendors
 Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
+#: field that marks the end of what a provider's cache should keep
+MARK: Final = "cache_control"
 
 
 @dataclass(frozen=True, slots=True)

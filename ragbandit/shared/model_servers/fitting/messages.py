@@ -10,7 +10,7 @@ from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.model_servers.fitting.naming import fit_block_names
 from ragbandit.shared.model_servers.fitting.roles import BEGINNING
 from ragbandit.shared.model_servers.fitting.schemas import fit_block_schemas
-from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 _RESULT: Final = "tool_result"
 #: (position of a message, id of a call) of results that stand in another turn now

@@ -5,7 +5,7 @@ from typing import Any
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import listed, object_in, words_of
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 Rename = Callable[[str], str]
 

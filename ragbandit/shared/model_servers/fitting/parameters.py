@@ -7,7 +7,7 @@ from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.contents import with_texts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.message_parts import object_in
+from ragbandit.shared.reading.fields import object_in
 
 
 def fit_parameters(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:

@@ -16,8 +16,8 @@ from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.shared.dialects.messages.requests import MESSAGES
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.anthropic_requests import MESSAGES
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
 from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query

@@ -2,7 +2,7 @@
 
 import copy
 
-from ragbandit.shared.model_servers.anthropic_requests import messages_of
+from ragbandit.shared.dialects.messages.requests import messages_of
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages, fit_chat
 from ragbandit.shared.model_servers.fitting.kinds import takes_of
 from ragbandit.shared.model_servers.fitting.messages import fit_messages

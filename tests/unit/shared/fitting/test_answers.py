@@ -2,10 +2,10 @@
 
 import json
 
+from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import takes_of
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
-from ragbandit.shared.model_servers.message_parts import MessageParts
 from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import called, chat, fitted_for, result, user
 

@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared.model_servers.anthropic_requests import chat_of, messages_of
+from ragbandit.shared.dialects.messages.requests import chat_of, messages_of
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages, fit_chat
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import TABLE, takes_of

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_servers.anthropic_requests import messages_of
+from ragbandit.shared.dialects.messages.requests import messages_of
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import takes_of
 from ragbandit.shared.model_servers.fitting.messages import fit_messages

@@ -4,9 +4,9 @@ from itertools import chain
 
 import pytest
 
-from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
+from ragbandit.shared.dialects.chat.replies import MAX_PARTS
+from ragbandit.shared.dialects.messages.replies import ChatChunks
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.model_replies import MAX_PARTS
 
 
 @pytest.mark.parametrize("kind", ["whole", "open"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
-from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
+from ragbandit.shared.dialects.chat.message_parts import thoughts_first
+from ragbandit.shared.dialects.chat.replies import ModelReply
+from ragbandit.shared.dialects.messages.replies import ChatChunks
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
-from ragbandit.shared.model_servers.message_parts import thoughts_first
-from ragbandit.shared.model_servers.model_replies import ModelReply
 from ragbandit.shared.types import Cost, DeltaPiece, Outcome, TextPiece
 from tests.support.anthropic_events import events_of, joined
 

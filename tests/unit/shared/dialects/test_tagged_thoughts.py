@@ -5,8 +5,8 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.model_servers.tagged_thoughts import TaggedThoughts
-from tests.unit.shared.replies import chunk, read
+from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
+from tests.unit.shared.dialects.replies import chunk, read
 
 TEXTS = {
     "<think>Perhaps Lyon?</think>\n\nParis.": ("Perhaps Lyon?", "Paris."),

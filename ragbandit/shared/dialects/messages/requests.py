@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.anthropic_replies import THINKING, call_of, content_of
+from ragbandit.shared.dialects.chat.message_parts import reasoning_in
+from ragbandit.shared.dialects.messages.replies import THINKING, call_of, content_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.message_parts import MARK, listed, object_in, reasoning_in, words_of
+from ragbandit.shared.model_servers.fitting.kinds import MARK
+from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 #: key of a chat in the form of Messages; its value: headers of the client for a server of Messages
 MESSAGES: Final = "anthropic_headers"

@@ -1,6 +1,6 @@
 """Messages in pieces: what deltas make together, and what is missing to a whole."""
 
-from ragbandit.shared.model_servers.message_parts import MessageParts
+from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.model_servers.openai_client import connect
 
 WHOLE = {

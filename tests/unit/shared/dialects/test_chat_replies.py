@@ -6,11 +6,11 @@ import json
 import pytest
 from hypothesis import example, given, strategies as st
 
+from ragbandit.shared.dialects.chat.message_parts import GrowingText, MessageParts
+from ragbandit.shared.dialects.chat.replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.message_parts import GrowingText, MessageParts
-from ragbandit.shared.model_servers.model_replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
 from ragbandit.shared.types import MAX_TEXT
-from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
+from tests.unit.shared.dialects.replies import calls_of, chunk, piece, read, whole
 
 _FIELDS = (
     *("content", "tool_calls", "function_call", "function", "name", "arguments", "index", "finish_reason", "logprobs"),

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
 from ragbandit.shared.model_servers.event_reader import reply_budget
-from ragbandit.shared.model_servers.message_parts import BLOCKS, clean, listed, object_in, thoughts_of, words_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.budget import ReadBudget
+from ragbandit.shared.reading.fields import clean, listed, object_in, words_of
 
 #: type of an error -> HTTP status
 STATUSES: Final = {

@@ -12,26 +12,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
+from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, plain_parts
+from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
-from ragbandit.shared.model_servers.message_parts import (
-    CALL_TEXTS,
-    LARGE,
-    LOGPROBS,
-    TEXTS,
-    MessageParts,
-    clean,
-    is_json,
-    is_token,
-    listed,
-    whole_characters,
-    words_of,
-    written,
-)
-from ragbandit.shared.model_servers.plain_chunks import PlainParts, plain_parts
-from ragbandit.shared.model_servers.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.reading.budget import REPLY
+from ragbandit.shared.reading.fields import TEXTS, clean, is_json, listed, whole_characters, words_of, written
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_servers.model_replies import ModelReply
-from tests.unit.shared.replies import calls_of, chunk, piece, read, whole
+from ragbandit.shared.dialects.chat.replies import ModelReply
+from tests.unit.shared.dialects.replies import calls_of, chunk, piece, read, whole
 
 NAMED = {"name": "f", "id": "a"}
 FIRST = {"index": 0, **NAMED}

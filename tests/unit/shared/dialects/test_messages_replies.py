@@ -2,8 +2,8 @@
 
 import pytest
 
-from ragbandit.shared.model_servers.anthropic_replies import ChatChunks
-from tests.unit.shared.replies import calls_of, read
+from ragbandit.shared.dialects.messages.replies import ChatChunks
+from tests.unit.shared.dialects.replies import calls_of, read
 
 PIECE = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"x": 1}'}}
 STOP = {"type": "content_block_stop", "index": 0}

@@ -1,9 +1,10 @@
-"""Cleans the values of a message, joins its deltas, and computes the delta that is missing to a whole message."""
+"""Joins the deltas of a message, and computes the delta that is missing to a whole message."""
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final
+
+from ragbandit.shared.reading.fields import words_of
 
 #: type of a tool call -> field of the call with the text that the model wrote
 CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
@@ -13,56 +14,10 @@ MEDIA: Final = ("images", "image", "audio", "video", "videos")
 #: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` of
 #: a block: the number of characters of text before it. The block "citations" belongs to the text that ends there
 BLOCKS: Final = "thinking_blocks"
-#: field that marks the end of what a provider's cache should keep
-MARK: Final = "cache_control"
 #: fields that may be larger than texts, with a limit of their own
 LARGE: Final = (*MEDIA, BLOCKS)
-#: fields of an object with its text
-TEXTS: Final = ("text", "content", "value", "summary", "parts")
 #: fields of a message with thoughts: DeepSeek and vLLM, Groq and OpenRouter, Copilot, OpenRouter's list of details
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_text", "reasoning_details")
-#: maximum number of levels of nesting in an unknown field. Deeper values become null
-_MAX_DEPTH: Final = 50
-
-
-def whole_characters(text: str) -> str:
-    """Join pairs of surrogates to one character. Replace single surrogates by U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def words_of(value: Any) -> str:
-    """The text in a field of any type: the text of an object, the joined texts of a list, or a number as text.
-
-    A text that is nested deeper than _MAX_DEPTH is left out.
-    """
-    return _words_of(value, depth=0)
-
-
-def _words_of(value: Any, *, depth: int) -> str:
-    if isinstance(value, str):
-        return value
-    if depth > _MAX_DEPTH:
-        return ""
-    if isinstance(value, dict):
-        return next(filter(None, (_words_of(value.get(name), depth=depth + 1) for name in TEXTS)), "")
-    if isinstance(value, list):
-        return "".join([_words_of(item, depth=depth + 1) for item in value])
-    return "" if value is None or isinstance(value, bool) else json.dumps(value)
-
-
-def written(arguments: Any) -> str:
-    """The arguments of a call as text. Some servers send them as an object."""
-    arguments = "" if arguments is None else arguments
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is JSON."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def is_token(entry: Any) -> bool:
@@ -70,34 +25,6 @@ def is_token(entry: Any) -> bool:
     token, logprob = map(entry.get, ("token", "logprob")) if isinstance(entry, dict) else (None, None)
     is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
     return isinstance(token, str) and is_number
-
-
-def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
-    """Returns (copy of a value that every JSON parser and database accepts, its size in characters)."""
-    if isinstance(value, str):
-        return whole_characters(value), len(value)
-    is_float = isinstance(value, float) and not math.isfinite(value)
-    if is_float or (depth == _MAX_DEPTH and isinstance(value, dict | list)):
-        return None, 1
-    if isinstance(value, list):
-        parts = [clean(item, depth=depth + 1) for item in value]
-        return [part for part, _ in parts], 1 + sum(size for _, size in parts)
-    if isinstance(value, dict):
-        pairs, size = clean(list(map(list, value.items())), depth=depth - 1)
-        return dict(pairs), size
-    return value, 1
-
-
-def listed(value: Any) -> list[Mapping[str, Any]]:
-    """The objects in a list. A single object is treated as a list of one."""
-    values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, dict)]
-
-
-def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The object in a field; {} if the field has another type."""
-    field = value.get(name)
-    return field if isinstance(field, dict) else {}
 
 
 class GrowingText:

@@ -2,9 +2,9 @@
 
 import json
 
+from ragbandit.shared.dialects.chat.message_parts import MessageParts
+from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.model_servers.event_reader import DONE
-from ragbandit.shared.model_servers.message_parts import MessageParts
-from ragbandit.shared.model_servers.model_replies import ModelReply
 
 
 def read(*values, done=True, **more):

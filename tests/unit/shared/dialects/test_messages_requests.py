@@ -4,8 +4,8 @@ import json
 
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.model_servers.anthropic_replies import content_of
-from ragbandit.shared.model_servers.anthropic_requests import (
+from ragbandit.shared.dialects.messages.replies import content_of
+from ragbandit.shared.dialects.messages.requests import (
     chat_of,
     messages_of,
     refused_thoughts,

@@ -54,6 +54,9 @@ MAX_DESCRIPTION: Final = 2000
 
 #: default sum of the floors of all offered arms; a floor is the smallest probability of an arm
 FLOORS: Final = 0.04
+#: least share of an arm: smaller probabilities would be too rare to say anything about the arm. The safe start gives
+#: an arm 0 or at least this, and no configured floor is between the two
+LEAST_SHARE: Final = 0.005
 
 
 class HoldbackSettings(Section):
@@ -147,9 +150,11 @@ class PolicySettings(Section):
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
     #: params of the policy (docs/policy-settings.md); omitted ones have their defaults
     params: dict[str, Any] = Field(default_factory=dict)
-    #: smallest probability of every offered arm; None: 0.04 divided by the number of offered arms
+    #: smallest probability of every offered arm, 0 or at least 0.005; None: 0.04 divided by the number of offered arms
+    #: (below 0.005 for more than eight arms; with an incumbent, such an arm has 0.005 in some decisions, else 0)
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
-    #: smallest probability of an arm until the policy has learned cold_start_outcomes outcomes of it; 0 turns it off
+    #: smallest probability of an arm until the policy has learned cold_start_outcomes outcomes of it, at least 0.005;
+    #: 0 turns it off
     cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     #: number of learned outcomes of an arm after which cold_start_floor no longer applies to it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
@@ -330,12 +335,7 @@ class Settings(Section):
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
             )
-        arms = len(self.arms)
-        floor = self.policy.floor_of(arms)
-        if floor * arms > 1:
-            digits = 10 ** (len(str(arms)) + 1)
-            limit = digits // arms / digits
-            raise ValueError(f"policy.floor: {arms} arms need {arms * floor:g} in all, above 1; use at most {limit:g}")
+        _check_floors(self.policy, arms=len(self.arms))
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
@@ -413,6 +413,21 @@ class Settings(Section):
             if text:
                 described[name] = text
         return described
+
+
+def _check_floors(policy: PolicySettings, *, arms: int) -> None:
+    for name, floor in (("floor", policy.floor), ("cold_start_floor", policy.cold_start_floor)):
+        if floor and floor < LEAST_SHARE:
+            raise ValueError(
+                f"policy.{name}: {floor:g} is below {LEAST_SHARE:g}, the least share of an arm; use 0, or at least "
+                f"{LEAST_SHARE:g}"
+            )
+    floor = policy.floor_of(arms)
+    if floor * arms > 1:
+        digits = 10 ** (len(str(arms)) + 1)
+        limit = digits // arms / digits
+        remedy = f"at most {limit:g}" if limit >= LEAST_SHARE else "null"
+        raise ValueError(f"policy.floor: {arms} arms need {arms * floor:g} in all, above 1; use {remedy}")
 
 
 def _check_description(description: object, *, field: str) -> None:

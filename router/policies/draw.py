@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.config.settings import LEAST_SHARE, PolicySettings
 from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import (
@@ -119,10 +119,51 @@ def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
     return arm if arm in arms else arms[0]
 
 
+def turn_of(seed: int) -> float:
+    """A number in [0, 1) that depends on a decision's seed only, and tells nothing about its draw (`choose`)."""
+    digest = hashlib.sha256(b"turn" + seed.to_bytes(8, "big")).digest()
+    return float(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
+
+
+def dealt(pmf: Sequence[float], *, least: float, turn: float, kept: int) -> tuple[float, ...]:
+    """Probabilities that are 0 or at least `least`, and that equal `pmf` on average over all turns in [0, 1).
+
+    An arm with a probability p below `least` gets `least` in a share p / least of all turns, and 0 in the others. As
+    many arms get it in one turn as their sum of p allows (systematic sampling; Madow 1949). The likeliest arm has the
+    rest. The arm at `kept` gets `least` in every turn.
+    """
+    likeliest = max(range(len(pmf)), key=pmf.__getitem__)
+    shares = list(pmf)
+    for index, p in enumerate(pmf):
+        if index == likeliest or not 0.0 < p < least:
+            continue
+        before, turn = math.floor(turn), turn + p / least
+        shares[index] = least if index == kept or math.floor(turn) > before else 0.0
+    given = [index for index, share in enumerate(shares) if share > pmf[index] and index != kept]
+    while shares != list(pmf):
+        shares[likeliest] = 0.0
+        shares[likeliest] = 1.0 - math.fsum(shares)
+        if shares[likeliest] >= least or not given:
+            break
+        shares[given.pop()] = 0.0  # there are so many arms that the likeliest one has little, too
+    return tuple(shares)
+
+
 def with_incumbent(
-    pmf: Sequence[float], *, restraint: Restraint, floor: float, arms: Sequence[ArmName]
+    pmf: Sequence[float],
+    *,
+    restraint: Restraint,
+    floor: float,
+    arms: Sequence[ArmName],
+    seed: int | None,
+    held: float = 0.0,
 ) -> tuple[tuple[float, ...], float, SafeStart]:
-    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, fact to store)."""
+    """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, fact to store).
+
+    No probability is above 0 and below LEAST_SHARE (see `dealt`), so that the row says something about every arm that
+    could be drawn. seed: the decision's seed; None for the average over all seeds, with smaller probabilities.
+    held: share of a holdback that is mixed in afterwards
+    """
     share = 1.0
     reason: str | None = "not offered"
     if restraint.arm in arms:
@@ -131,7 +172,11 @@ def with_incumbent(
         reason = restraint.reason if share < 1.0 else None
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
     fact = SafeStart(arm=restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
-    return mixed, floor * share, fact
+    if seed is None or restraint.arm not in arms:
+        return mixed, floor * share, fact
+    least = LEAST_SHARE / (1.0 - held)
+    mixed = dealt(mixed, least=least, turn=turn_of(seed), kept=arms.index(restraint.arm))
+    return mixed, floor * share if floor * share >= least else 0.0, fact
 
 
 def with_holdback(
@@ -149,7 +194,7 @@ def draw(
     arms: Sequence[ArmName],
     floor: float,
     fallback: str | None,
-    seed: int,
+    seed: int | None,
     raised: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
     holdback: Holdback | None = None,
@@ -158,6 +203,7 @@ def draw(
 
     output: the policy's output, or the exception that it raised. After an exception or an invalid output, the fallback
         arm gets all probability above the floors, and `Drawn.fault` contains the reason
+    seed: seed of the draw. None draws nothing: the pmf is the average over all seeds, the index is the likeliest arm's
     raised: arm -> its floor, for arms with a higher floor than `floor`
     incumbent: arm that gets all probability if the policy failed and the arm is offered
     """
@@ -177,18 +223,20 @@ def draw(
     pmf = with_floor(pmf, floor=floor, raised=raised, arms=arms)
     if raised:
         facts[ColdStartFloors.key] = ColdStartFloors(floors=raised).stored
+    held = holdback.share if holdback is not None and holdback.arm in arms and len(arms) > 1 else 0.0
     if fault is not None and incumbent is not None and incumbent in arms:
         fact = SafeStart(arm=incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
         facts[SafeStart.key] = fact.stored
         pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
     elif restraint is not None:
-        pmf, floor, fact = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms)
+        pmf, floor, fact = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms, seed=seed, held=held)
         facts[SafeStart.key] = fact.stored
-    if holdback is not None and holdback.arm in arms and len(arms) > 1:
-        pmf, floor, held = with_holdback(pmf, holdback=holdback, floor=floor, arms=arms)
-        facts[HoldbackShare.key] = held.stored
+    if holdback is not None and held > 0.0:
+        pmf, floor, control = with_holdback(pmf, holdback=holdback, floor=floor, arms=arms)
+        facts[HoldbackShare.key] = control.stored
     scores = None if scores is None else tuple(scores)
-    return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
+    index = pmf.index(max(pmf)) if seed is None else choose(pmf, seed=seed)
+    return Drawn(index=index, pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
 
 def cold_start_floors(
@@ -287,10 +335,11 @@ def drawn_by_arms(
     outputs: Sequence[PolicyOutput | Exception],
     *,
     arms: Sequence[tuple[ArmName, ...]],
-    seeds: Sequence[int],
+    seeds: Sequence[int] | None,
     settings: PolicySettings,
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
+    """The draw of each question. seeds: None draws nothing, for callers that need the pmfs only (see `draw`)."""
     holdback = settings.holdback
     share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
@@ -301,9 +350,10 @@ def drawn_by_arms(
         incumbent=None if settings.incumbent is None else ArmName(settings.incumbent),
         holdback=None if holdback is None else Holdback(arm=ArmName(holdback.arm), share=holdback.share),
     )
+    own: Sequence[int | None] = [None] * len(arms) if seeds is None else seeds
     return [
         draw_one(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered])
-        for output, offered, seed in zip(outputs, arms, seeds, strict=True)
+        for output, offered, seed in zip(outputs, arms, own, strict=True)
     ]
 
 

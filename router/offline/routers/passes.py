@@ -162,7 +162,7 @@ def greedy_shares(
         asked = queries[batch]
         own = None if features is None else features[batch]
         for output in outputs_of(policy, asked, features=own, arms=[arms] * len(asked)):
-            drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=0)
+            drawn = draw(output, arms=arms, floor=0.0, fallback=None, seed=None)
             fault = fault or drawn.fault
             scores = np.array(drawn.pmf if drawn.scores is None else drawn.scores)
             best = scores if drawn.scores is None else scores == scores.max()

@@ -236,7 +236,7 @@ class ConservativeParams(PolicyParams):
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=6, le=6)] = 6
+    revision: Annotated[int, Field(ge=7, le=7)] = 7
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 

@@ -2,16 +2,22 @@
 
 import shutil
 
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.explanations.explain import explain
+
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
 
 
-def taught(world, *, rows=60):
-    """The world after this many decisions, judged and learned ten at a time; the incumbent earns most."""
+def taught(world, *, rows=60, spread=0.0):
+    """The world after this many decisions, judged and learned ten at a time; the incumbent earns most.
+
+    spread: every second reward is higher by this
+    """
     made = []
     for first in range(0, rows, 10):
         for decision in [world.route(key=f"safe-{number}") for number in range(first, first + 10)]:
-            world.feedback(decision, reward=0.7 if decision.arm == INCUMBENT else 0.4)
+            world.feedback(decision, reward=(0.7 if decision.arm == INCUMBENT else 0.4) + spread * (len(made) % 2))
             made.append(decision)
         world.learn()
     return made
@@ -30,6 +36,19 @@ def test_it_starts_with_the_incumbent_alone(make_world):
     assert verified.ok
     assert verified.deep_decisions == len(decisions)
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+
+
+def test_rows_with_the_least_share_are_made_again(make_world):
+    """A row gives each arm 0 or at least .005; `verify --deep` finds the same turns, and `explain` has their rule."""
+    world = make_world(policy={"incumbent": INCUMBENT, "harm": 0.01})
+    decisions = taught(world, rows=60, spread=0.3)
+    dealt = [d for d in decisions if d.facts["incumbent"]["share"] > 0.0 and 0.0 in d.pmf]
+    assert all(p == 0.0 or p >= 0.005 for d in decisions for p in d.pmf)
+    assert {p for d in dealt for p in d.pmf} >= {0.0, 0.005}
+    verified = world.router.verify(deep=True)
+    assert (verified.ok, verified.deep_decisions) == (True, len(decisions))
+    explained = explain(world.store, dealt[-1].id, rule=closing_rule(world.settings.learning))
+    assert any("less than 0.005" in reason for reason in explained.reasons)
 
 
 def test_it_decides_during_a_rebuild(make_world):

@@ -93,7 +93,7 @@ def _draws(
     draws = drawn_by_arms(
         outputs_of(served.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[0] * len(queries),  # only the pmfs are used
+        seeds=None,
         settings=served.settings.policy,
         seen=served.seen,
     )

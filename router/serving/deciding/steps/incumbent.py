@@ -5,6 +5,7 @@ The draw itself holds the policy back (policies/draw.py `with_incumbent`), since
 
 from collections.abc import Iterator
 
+from ragbandit.router.config.settings import LEAST_SHARE
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.shared.types import Decision, SafeStart
 
@@ -22,3 +23,6 @@ class IncumbentStep(Step):
         else:
             shares = f"the policy had a share of {fact.share:.4g} of the draw, {fact.arm} the rest"
             yield f"The safe start held the policy back to {fact.arm}: {shares} ({why})."
+            if 0.0 in decision.pmf:
+                least = f"{LEAST_SHARE:g} in its turns, which follow from the decision's seed, and 0 in the others"
+                yield f"An arm that would have had less than {LEAST_SHARE:g} has {least}."

@@ -123,7 +123,8 @@ def test_wrong_type_is_refused(written, text, field, value):
 
 
 OUT_OF_RANGE = (
-    "policy.floor=0.6 reward.weight=.nan reward.cost.steps=-1.0 learning.weights.judge=.inf data_dir='' arms={}"
+    "policy.floor=0.6 policy.floor=0.004 policy.cold_start_floor=0.001 reward.weight=.nan reward.cost.steps=-1.0 "
+    "learning.weights.judge=.inf data_dir='' arms={}"
 )
 
 

@@ -3,16 +3,26 @@
 import math
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import LEAST_SHARE, Settings
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.conservative import KNOWN, Shortfall
-from ragbandit.router.policies.base import Restraint, pmf_of_one
-from ragbandit.router.policies.draw import Offer, draw, made_decisions, seed_of, with_incumbent
+from ragbandit.router.policies.base import PolicyOutput, Restraint, pmf_of_one
+from ragbandit.router.policies.draw import (
+    Holdback,
+    Offer,
+    dealt,
+    draw,
+    made_decisions,
+    seed_of,
+    turn_of,
+    with_incumbent,
+)
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName
@@ -58,15 +68,18 @@ def test_first_the_incumbent_alone():
 
 
 def test_the_mixture_is_exact():
-    """The pmf is share times the policy's, floors included, the rest the incumbent's; the floor is what is left."""
+    """The pmf is share times the policy's, floors included, the rest the incumbent's; no floor is left."""
     policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
     found = drawn(policy)
     share = found.facts["incumbent"]["share"]
     assert found.facts["incumbent"]["reason"] == "another arm may cost too much"
     assert 0.0 < share < 0.5
     assert found.pmf == pytest.approx([share / 3, 1 - 2 * share / 3, share / 3])
-    assert found.floor == pytest.approx(0.02 * share)
-    assert min(found.pmf) >= found.floor
+    assert found.floor == 0.0  # 0.02 * share is below the least share
+    policy = taught(conservative(harm=0.5), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
+    found = drawn(policy)
+    assert found.floor == pytest.approx(0.02 * found.facts["incumbent"]["share"])
+    assert min(found.pmf) >= found.floor >= LEAST_SHARE
 
 
 def test_an_arm_that_is_worth_it_is_set_free():
@@ -199,11 +212,45 @@ def test_the_promise_is_kept(policy, delay):
 def test_a_share_is_at_most_what_is_allowed():
     """The expected risk of what is drawn is the allowance, to the last digits, wherever something is held back."""
     restraint = Restraint(arm=INCUMBENT, risks=(3.0, 0.0, -0.5), allowance=0.1, slack=1.0, reason="why")
-    pmf, floor, fact = with_incumbent((0.3, 0.3, 0.4), restraint=restraint, floor=0.02, arms=ARMS)
+    mixed = partial(with_incumbent, restraint=restraint, arms=ARMS, seed=7)
+    pmf, floor, fact = mixed((0.3, 0.3, 0.4), floor=0.05)
     assert math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True)) == pytest.approx(0.1)
     assert fact.share == pytest.approx(0.1 / 0.7)
-    assert floor == 0.02 * fact.share
-    assert with_incumbent((0.0, 0.4, 0.6), restraint=restraint, floor=0.0, arms=ARMS)[0] == (0.0, 0.4, 0.6)
+    assert floor == 0.05 * fact.share
+    assert mixed((0.0, 0.4, 0.6), floor=0.0)[0] == (0.0, 0.4, 0.6)
+
+
+@pytest.mark.parametrize(("count", "held"), [(2, 0.0), (2, 0.1), (12, 0.0), (30, 0.05), (400, 0.0)])
+def test_no_arm_has_less_than_the_least_share(count, held):
+    """Each logged probability is 0 or at least LEAST_SHARE, their sum is 1, and the same seed gives the same."""
+    rng = np.random.default_rng(count)
+    arms = tuple(ArmName(f"arm{number}") for number in range(count))
+    holdback = Holdback(arm=arms[0], share=held) if held else None
+    for number in range(1000):
+        risks = (0.0, *rng.uniform(0.0, 1.0, count - 1).tolist())
+        allowance = float(10.0 ** rng.uniform(-9.0, 0.0))
+        restraint = Restraint(arm=arms[0], risks=risks, allowance=allowance, slack=1.0, reason="why")
+        output = PolicyOutput(pmf=tuple(rng.dirichlet(np.full(count, 0.3)).tolist()), restraint=restraint)
+        floor = Settings().policy.floor_of(count)
+        found, again = (
+            draw(output, arms=arms, floor=floor, fallback=None, seed=seed_of(str(number)), holdback=holdback)
+            for _ in range(2)
+        )
+        assert found.pmf == again.pmf
+        assert math.fsum(found.pmf) == pytest.approx(1.0, abs=1e-12)
+        assert min([p for p in found.pmf if p > 0.0]) >= LEAST_SHARE - 1e-12
+        assert found.pmf[0] >= LEAST_SHARE - 1e-12
+        assert min(found.pmf) >= found.floor
+
+
+def test_turns_are_fair():
+    """Over many seeds each arm has, on average, the probability that it would have without a least share."""
+    pmf = (0.9849, 0.0001, 0.003, 0.004, 0.001, 0.007)
+    shares = np.array([dealt(pmf, least=0.005, turn=turn_of(seed_of(str(n))), kept=0) for n in range(20_000)])
+    assert shares.mean(axis=0) == pytest.approx(pmf, abs=0.0002)
+    assert set(np.count_nonzero(shares[:, 1:5], axis=1)) == {1, 2}  # their probabilities sum to 1.62 least shares
+    assert (shares[:, 5] == 0.007).all()
+    assert dealt((0.0, 0.002, 0.998), least=0.005, turn=0.0, kept=1) == pytest.approx((0.0, 0.005, 0.995))
 
 
 def test_bad_settings_are_refused():
@@ -222,6 +269,8 @@ def test_bad_settings_are_refused():
         assert caught.value.field == f"policy.params.{field}"
     with pytest.raises(ConfigError, match="cannot wrap itself"):
         make_policy("conservative", params={"incumbent": "x", "policy": "conservative"})
+    with pytest.raises(ValueError, match="least share of an arm; use 0, or at least 0"):
+        Settings(policy={"floor": 0.002})
     for harm in (0.0, 1.5, math.nan):
         with pytest.raises(ValueError, match="harm"):
             Settings(policy={"harm": harm})

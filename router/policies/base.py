@@ -33,7 +33,8 @@ class Restraint:
     """How far a policy may deviate from the incumbent arm on one question."""
 
     arm: ArmName
-    #: risk of each offered arm compared with the incumbent, >= -1, larger if the arm may lose more; 0 for the incumbent
+    #: risk of each offered arm compared with the incumbent: larger if it may lose more, below 0 if it is known to gain;
+    #: 0 for the incumbent
     risks: tuple[float, ...]
     #: upper limit of the mean of `risks` under the pmf that the arm is drawn from
     allowance: float

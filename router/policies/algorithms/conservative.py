@@ -18,6 +18,9 @@ Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every s
 - The slack is computed without the policy's scores, so it shrinks and restrains the policy if the scores are wrong. A
   row of another arm loses the incumbent's mean reward minus the row's reward. A row of the incumbent loses (reward -
   mean reward) * (1 / propensity - 1), because the policy selects the questions that the incumbent gets.
+- A warm start can prove a gain of questions that leave the incumbent (paired_gains.py). Then a loss may be negative: it
+  is the difference of the scores, and for the preferred arm at most minus the proven gain. The slack counts all
+  allowances until the 100th question from the start, and the pairs among the learned rows.
 
 There is no proof, since scores and variance are estimates. docs/policy-settings.md has measured rates. If rewards may
 be negative, harm is a share of the absolute value of the incumbent's mean reward.
@@ -31,6 +34,7 @@ from typing import Annotated, Any, ClassVar, Final
 import numpy as np
 from pydantic import Field
 
+from ragbandit.router.policies.algorithms.paired_gains import PairedGains, question_key
 from ragbandit.router.policies.base import (
     ArmParam,
     Arrays,
@@ -44,16 +48,20 @@ from ragbandit.router.policies.base import (
     checked_arrays,
     heads_of,
     own_weight,
+    pmf_of_one,
     read_params,
     restart,
     restored_counts,
+    rows_of,
+    schema_of,
     weight_of,
 )
 from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-#: first question at which the promise must hold; half of the allowances until then are available from the start
+#: first question at which the promise must hold; half of the allowances until then are available from the start, or
+#: all of them if a gain is proven
 FROM: Final = 100
 #: number of learned outcomes of the incumbent before other arms are tried
 KNOWN: Final = 10
@@ -118,13 +126,27 @@ class Shortfall:
 
     @property
     def slack(self) -> float:
+        return self.slack_with(gain=0.0, pairs=0)
+
+    def slack_with(self, *, gain: float, pairs: int) -> float:
         """Reward that may still be lost: allowed minus lost reward, minus one standard deviation of the lost reward.
 
-        A learned row stands for `_ratio` decisions. So the variance of its reward is multiplied by
-        1 + (ratio - 1) * ratio, for the noise of the rewards and the selection of the learned decisions.
+        A learned row stands for r = `_ratio` decisions: for itself, and for r - 1 that are not learned. What these lost
+        is estimated from the learned rows of other arms and the pairs together: o rows and n pairs, w = o / (o + n).
+        So the variance of a row's reward counts 1 + (r - 1) * (1 + (r - 1) * w) times, for the noise of the rewards and
+        the selection of the learned decisions; without pairs this is 1 + (r - 1) * r.
+
+        gain: proven mean gain of a question that leaves the incumbent (paired_gains.py); 0 if none is proven. If it is
+            above 0, all allowances of the first FROM questions are available from the start, since the promise need
+            not hold before. pairs: number of its observations
         """
-        noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
-        return self._allowed - self._ratio * self._lost - math.sqrt(noise)
+        rest, others = self._ratio - 1.0, self._others
+        number = pairs if gain > 0.0 else 0
+        learned = others / (others + number) if number else 1.0
+        lost = self._lost + rest * learned * (self._lost - number * gain)
+        noise = others * self.variance * (1.0 + rest * (1.0 + rest * learned))
+        allowed = max(self._allowed, FROM * self.allowance()) if number else self._allowed
+        return allowed - lost - math.sqrt(noise)
 
     @property
     def reserve(self) -> float:
@@ -224,6 +246,15 @@ _DOUBT: Final = 1.0
 _MOST_REWARD: Final = 1e100
 
 
+def _doubted(output: PolicyOutput, *, incumbent: int) -> list[float] | None:
+    """Scores of the arms, reduced by the doubt in their difference to the incumbent; None if there are no scores."""
+    if output.scores is None or output.deviations is None:
+        return None if output.scores is None else list(output.scores)
+    differences = output.deviations - output.deviations[incumbent]
+    doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
+    return [score - _DOUBT * doubt for score, doubt in zip(output.scores, doubts, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConservativeParams(PolicyParams):
     #: the arm that the policy must not do worse than
@@ -261,6 +292,7 @@ class ConservativePolicy(HasParams):
         self.incumbent, self.harm = settings.incumbent, settings.harm
         self._revision = settings.revision
         self.shortfall = Shortfall(self.incumbent, harm=self.harm)
+        self.gains = PairedGains(self.incumbent)
 
     @property
     def params(self) -> Mapping[str, Json]:
@@ -287,23 +319,20 @@ class ConservativePolicy(HasParams):
         ]
 
     def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName], weight: float | None) -> Restraint:
-        tally, slack = self.shortfall, self.shortfall.slack
-        values = output.scores if output.scores is not None else [tally.mean(arm) for arm in arms]
+        tally, gain = self.shortfall, self.gains.bound
+        slack = tally.slack_with(gain=gain, pairs=self.gains.count)
         if not tally.known or slack <= 0.0 or self.incumbent not in arms:
             reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
         incumbent = list(arms).index(self.incumbent)
-        if output.deviations is not None:
-            differences = output.deviations - output.deviations[incumbent]
-            doubts = np.sqrt(np.einsum("kp,kp->k", differences, differences) / differences.shape[1]).tolist()
-            values = [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
+        values = _doubted(output, incumbent=incumbent) or [tally.mean(arm) for arm in arms]
         baseline = values[incumbent]
         noise = _NOISE * tally.variance / slack
-        risks = tuple(
-            0.0 if arm == self.incumbent else max(baseline - value, 0.0) + noise
-            for arm, value in zip(arms, values, strict=True)
-        )
+        losses = [baseline - value if gain > 0.0 else max(baseline - value, 0.0) for value in values]
+        if max(values) > baseline:
+            losses[values.index(max(values))] = min(-gain, min(losses))
+        risks = tuple(0.0 if arm == self.incumbent else loss + noise for arm, loss in zip(arms, losses, strict=True))
         allowance = _CREDIT * tally.allowance(weight) + max(slack - tally.reserve, 0.0) / _SPREAD
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
@@ -311,10 +340,29 @@ class ConservativePolicy(HasParams):
     def learn(self, update: Update) -> None:
         if not abs(update.reward.value) < _MOST_REWARD:
             raise PolicyFault(f"the reward is {update.reward.value!r}, not a number or too large to be squared")
+        question = question_key(update, context=bool(schema_of(self.inner)))
+        preferred = self._preferred(update) if self.gains.opens(question) else None
         self.inner.learn(update)
+        self.gains.learn(update, question=question, preferred=preferred, rows=rows_of(update))
         self.shortfall.learn(update)
 
+    def _preferred(self, update: Update) -> ArmName | None:
+        """The arm that the inner policy prefers to the incumbent on this row's question; None if there is none."""
+        arms = sorted(self.inner.seen)
+        if self.incumbent not in arms or len(arms) < 2:
+            return None
+        try:
+            output = pmf_of_one(self.inner, update.query, features=update.features, arms=arms)
+        except Exception:  # the row is learned even if the policy cannot decide on it, for example without features
+            return None
+        incumbent = arms.index(self.incumbent)
+        values = _doubted(output, incumbent=incumbent)
+        if values is None or not max(values) > values[incumbent]:
+            return None
+        return arms[values.index(max(values))]
+
     def restart(self, arm: ArmName) -> None:
+        self.gains.restart()
         restart(self.inner, arm)
         if arm == self.incumbent:
             self.shortfall.restart()
@@ -323,11 +371,13 @@ class ConservativePolicy(HasParams):
         arrays, facts = self.inner.state()
         whole = {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state()
         before: dict[str, Json] = {"incumbent_before": self.shortfall.before} if self.shortfall.before else {}
-        return whole, {"updates": facts["updates"], "seen": facts["seen"], "inner": facts, **before}
+        counts = {"updates": facts["updates"], "seen": facts["seen"]}
+        return whole, {**counts, "inner": facts, "paired_gains": self.gains.state(), **before}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         shortfall = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
         inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in shortfall}
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
+        self.gains.restore(facts["paired_gains"])
         self.inner.restore(inner, facts["inner"])

@@ -185,6 +185,72 @@ def test_imported_rows_lose_nothing():
     assert imported.slack < 0.05 * 0.7 * 50 - 0.6
 
 
+def table_rows(questions, *, arms=(INCUMBENT, ARMS[2]), gain=0.3, first=0):
+    """Imported rows of questions of two kinds: the second arm earns `gain` more on one kind, and less on the other."""
+    for number in range(first, first + questions):
+        features = made_features(number, size=8)
+        features[0] = 3.0 * (-1.0) ** number
+        for arm in arms:
+            reward = 0.5 + 0.1 * (number // 2 % 2) + (0.0 if arm == INCUMBENT else gain * (-1.0) ** number)
+            yield replace(row(arm, reward, propensity=0.5, seq=number + 1), features=features, imported=True)
+
+
+def first_share(held, number):
+    """Probability that the first question of this service leaves the incumbent."""
+    [update] = table_rows(1, arms=(INCUMBENT,), first=number)
+    output = pmf_of_one(held, update.query, features=update.features, arms=(INCUMBENT, ARMS[2]))
+    return 1.0 - draw(output, arms=(INCUMBENT, ARMS[2]), seed=1, **FLOORS).pmf[0]
+
+
+def test_a_warm_start_is_evidence():
+    """Proven gains free the policy where it gains, from the first question on; where it loses it is held back."""
+    warm, apart = conservative("mba"), conservative("mba")
+    for update in table_rows(60):
+        warm.learn(update)
+    for arm in (INCUMBENT, ARMS[2]):  # the same rows, but no question has both outcomes in a row
+        for update in table_rows(60, arms=(arm,)):
+            apart.learn(update)
+    assert warm.gains.count > 10
+    assert 0.2 < warm.gains.bound <= 0.3
+    assert first_share(warm, 60) > 0.9 > 0.2 > first_share(warm, 61)
+    assert (apart.gains.count, apart.gains.bound) == (0, 0.0)
+    assert first_share(apart, 60) < 0.2
+    warm.restart(ARMS[2])
+    assert warm.gains.bound == 0.0
+
+
+def test_no_row_is_evidence_twice():
+    """A question gives one observation, whatever is repeated; rows of this service and rows of weight 0 give none."""
+    held, again = conservative("mba"), conservative("mba")
+    for update in table_rows(60):
+        held.learn(update)
+        for _ in range(2 if update.arm == INCUMBENT else 1):
+            again.learn(update)
+    assert held.gains.asked == again.gains.asked == 60
+    assert 10 < again.gains.count <= 30
+    count = held.gains.count
+    for update in table_rows(30, first=60):
+        held.learn(replace(update, imported=False))
+    assert (held.gains.asked, held.gains.count) == (60, count)
+    for update in table_rows(30, first=90):
+        held.learn(replace(update, reward=replace(update.reward, sample_weight=0.0)))
+    assert (held.gains.asked, held.gains.count) == (90, count)
+
+
+def test_a_snapshot_inside_a_question_changes_nothing():
+    """A policy that is restored between two rows of a question has the same evidence after the second."""
+    rows, whole = [*table_rows(60)], conservative("mba")
+    parts = conservative("mba")
+    for update in rows:
+        whole.learn(update)
+        parts.learn(update)
+        restored = conservative("mba")
+        restored.restore(*parts.state())
+        parts = restored
+    assert parts.gains.state() == whole.gains.state()
+    assert parts.gains.count > 10
+
+
 @pytest.mark.parametrize(("policy", "delay"), [("uniform", 0), ("uniform", 100), ("mba", 100)])
 def test_the_promise_is_kept(policy, delay):
     """Where every other arm is worse, no prefix of 100 questions falls below 1 - harm of the incumbent, late or not."""
@@ -333,6 +399,21 @@ def test_slack_is_the_formula(count, per_row):
         rows.append((arm, reward, 0.7 if arm == INCUMBENT else 0.05, decided))
         tally.learn(replace(row(arm, reward, propensity=rows[-1][2]), decided=decided))
     assert tally.slack == pytest.approx(slack_by_hand(rows, harm=0.3), rel=1e-9)
+
+
+def test_proven_pairs_count_as_learned_rows():
+    """What unlearned decisions lost is estimated from learned rows and pairs; without a proven gain pairs add nothing."""
+    tally = Shortfall(INCUMBENT, harm=0.05)
+    for number in range(1, 41):
+        arm, reward = (INCUMBENT, 0.6 + 0.2 * (number // 4 % 2)) if number % 4 else (ARMS[2], 0.5)
+        tally.learn(replace(row(arm, reward), decided=4 * number))
+    assert tally.slack_with(gain=0.0, pairs=30) == tally.slack
+    rest, others, part = 3.0, tally._others, tally._others / (tally._others + 30)
+    lost = tally._lost + rest * part * (tally._lost - 30 * 0.1)
+    noise = others * tally.variance * (1.0 + rest * (1.0 + rest * part))
+    slack = tally.slack_with(gain=0.1, pairs=30)
+    assert slack == pytest.approx(tally.allowance() * 160 - lost - math.sqrt(noise))
+    assert slack > tally.slack
 
 
 def test_doubt_lowers_what_an_arm_is_taken_for():

@@ -402,7 +402,7 @@ def test_slack_is_the_formula(count, per_row):
 
 
 def test_proven_pairs_count_as_learned_rows():
-    """What unlearned decisions lost is estimated from learned rows and pairs; without a proven gain pairs add nothing."""
+    """Unlearned decisions are judged by learned rows and pairs together; without a proven gain pairs add nothing."""
     tally = Shortfall(INCUMBENT, harm=0.05)
     for number in range(1, 41):
         arm, reward = (INCUMBENT, 0.6 + 0.2 * (number // 4 % 2)) if number % 4 else (ARMS[2], 0.5)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Cost, Json, Message
+from ragbandit.shared.types import Conversation, Cost, Message
 
 Result = TypeVar("Result")
 
 
 #: capabilities that an arm may require of its generator. `completion`: text in, text out; `stop`: stop strings;
-#: `chat`: chat completions that are forwarded unchanged (`Request.chat`)
+#: `chat`: conversations of clients that are passed on (`Request.conversation`)
 Need = Literal["completion", "stop", "chat", "logprobs", "entropy", "attention", "hidden_states", "trained_tokens"]
 
 
@@ -85,13 +85,14 @@ class Request:
     #: generator awaits each call, so a slow sink slows down the generator. A piece counts as delivered even if its call
     #: is cancelled. Generators may ignore the sink
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: body of a chat completion in OpenAI's format, which is sent in place of `prompt`; None to send `prompt`. The
-    #: deadline and `sink` still apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits.
-    #: `Completion.details["reply"]` then has "message" (its fields except the content) and "finish_reason"
-    chat: Mapping[str, Json] | None = None
-    #: whether the caller chose the name of the limit in `chat`; otherwise the generator may rename its max_tokens
+    #: a client's conversation, which is sent in place of `prompt`; None to send `prompt`. The deadline and `sink` still
+    #: apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits. `Completion.details["reply"]` then
+    #: has "message" (its fields except the content) and "finish_reason", in the form of chat completions.
+    #: `ragbandit.shared.dialects.registry.as_chat` makes a chat completion of a conversation in any dialect
+    conversation: Conversation | None = None
+    #: whether the caller chose the name of the limit in `conversation`; else the generator may rename its max_tokens
     is_limit_named: bool = True
-    #: parameters of `chat` that the server is known not to support; they are not sent
+    #: parameters of `conversation` that the server is known not to support; they are not sent
     unsupported: frozenset[str] = frozenset()
     #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)

@@ -12,6 +12,7 @@ from ragbandit.shared.types import (
     Branch,
     Budget,
     CallFailed,
+    Conversation,
     Cost,
     Generated,
     Json,
@@ -250,14 +251,15 @@ class Run:
         )
         return await self._call_model(request, purpose=purpose, max_tokens=max_tokens)
 
-    async def chat(self, body: Mapping[str, Json], *, prompt: Prompt, max_tokens: int | None) -> Completion:
-        """Forward a caller's chat completion, and record cost and trace. Sets `reply`.
+    async def chat(self, conversation: Conversation, *, prompt: Prompt, max_tokens: int | None) -> Completion:
+        """Pass a client's conversation on to the model, and record cost and trace. Sets `reply`.
 
-        prompt: the chat as text, for counts and traces. max_tokens: limit if the body has none; None for no limit.
-        Raises as `complete`. The budget's cap on tokens is checked only before the call.
+        prompt: the conversation as text, for counts and traces. max_tokens: limit if its fields have none; None for no
+        limit. Raises as `complete`. The budget's cap on tokens is checked only before the call.
         """
         self._check_call()
-        sent = {name: value for name in TOKEN_LIMITS if isinstance(value := body.get(name), int)}
+        fields = conversation.fields
+        sent = {name: value for name in TOKEN_LIMITS if isinstance(value := fields.get(name), int)}
         limit = min(sent.values(), default=max_tokens)
         longest = self._tokens_left(limit or self.generator.context_tokens or PACKED_TOKENS)
         names = sent.keys() - {OUTPUT_LIMIT}
@@ -265,12 +267,13 @@ class Run:
         limits: dict[str, Json] = {}
         if limit is not None and (not names or self.budget.tokens is not None):
             limits = dict.fromkeys(names or ("max_tokens",), limit)
+        others = {name: value for name, value in fields.items() if name != OUTPUT_LIMIT}
         request = Request(
             prompt=prompt,
             max_tokens=longest,
             deadline=self.deadline,
             sink=self.stream.sink(str),
-            chat={name: value for name, value in body.items() if name != OUTPUT_LIMIT} | limits,
+            conversation=conversation.having(others | limits),
             unsupported=self.unsupported,
             is_limit_named=bool(names),
             delta_sink=self.stream.delta_sink(),

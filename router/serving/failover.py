@@ -19,7 +19,7 @@ from ragbandit.router.serving.checks.questions import capped, new_id
 from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
 from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
-from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Outcome, PinnedArm
+from ragbandit.shared.types import ArmName, Budget, Conversation, Decision, DecisionId, Json, Outcome, PinnedArm
 
 #: seconds of the budget that must be left to ask another arm
 LEAST_S: Final = 0.5
@@ -29,14 +29,15 @@ _PREFIX: Final = "resp_"
 def other_arms(
     decision: Decision,
     *,
-    chat: Mapping[str, Json],
+    conversation: Conversation,
     worker_arms: Collection[str],
     passing: Mapping[ArmName, Ability],
     attempts: int,
 ) -> list[ArmName]:
     """The arms that may answer if the decision's arm fails, the policy's favourite first.
 
-    chat: the chat request. passing: arms that pass chats on, see `passing_arms`. attempts: setting server.failover
+    conversation: what the client sent. passing: arms that pass it on, see `passing_arms`. attempts: setting
+        server.failover
     """
     query, link = decision.query, link_of(decision.query.request)
     if link:
@@ -50,7 +51,7 @@ def other_arms(
         return []
     permitted = turn.get(PERMITTED) if is_ours else query.arms
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in worker_arms]
-    lacking = lacks_of(replace(query, chat=chat), arms=allowed, passing=passing) if allowed else {}
+    lacking = lacks_of(replace(query, conversation=conversation), arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
     lowest = min(values) - 1.0  # arms that were not offered come last
@@ -75,7 +76,7 @@ def next_decision(
     *,
     arms: Sequence[ArmName],
     unhealthy: Collection[ArmName],
-    chat: Mapping[str, Json],
+    conversation: Conversation,
     limits: BudgetSettings,
     passing: Mapping[ArmName, Ability],
     worker_arms: Mapping[str, Mapping[str, Json]],
@@ -105,7 +106,7 @@ def next_decision(
         "left": list(ordered[1:]),
     }
     request = {name: value for name, value in query.request.items() if name != TOOL_TURN} | {FAILOVER: link}
-    query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, chat=chat)
+    query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, conversation=conversation)
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)
     return replace(

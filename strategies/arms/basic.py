@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.model_servers.efforts import Effort, sent_effort
-from ragbandit.shared.types import Message
+from ragbandit.shared.types import Conversation, Message
 from ragbandit.strategies.arm_parts.prompted import (
     ArmParams,
     Count,
@@ -86,16 +86,18 @@ class Model(ParamsArm[ModelParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", "empty_answer", or the server's finish_reason if it is not "stop"."""
-        chat, limit, effort = run.query.chat, self._params.max_tokens, self._params.effort
+        conversation, limit, effort = run.query.conversation, self._params.max_tokens, self._params.effort
         if effort is not None:
             own = [Message(role="system", text=self._params.instructions)]
             turns = [*own, *run.query.messages, Message(role="user", text=question)]
-            chat = chat or {"messages": [{"role": turn.role, "content": turn.text} for turn in turns if turn.text]}
-            chat = {**chat, "reasoning_effort": effort} if sent_effort(chat) is None else chat
+            messages = [{"role": turn.role, "content": turn.text} for turn in turns if turn.text]
+            conversation = conversation or Conversation({"messages": messages})
+            if sent_effort(conversation.fields) is None:
+                conversation = conversation.having({**conversation.fields, "reasoning_effort": effort})
         with keep_partial(run, style="long"):
-            if chat and "chat" in run.generator.capabilities:
+            if conversation and "chat" in run.generator.capabilities:
                 prompt = Prompt(instructions="", body=question, history=run.query.messages)
-                done = await run.chat(chat, prompt=prompt, max_tokens=limit)
+                done = await run.chat(conversation, prompt=prompt, max_tokens=limit)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
                 # Without a limit an answer gets a quarter of the model's context.

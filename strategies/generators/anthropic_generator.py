@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.dialects.messages.replies import ChatChunks
-from ragbandit.shared.dialects.messages.requests import CONVERTED, MESSAGES, messages_of, without_thoughts
+from ragbandit.shared.dialects.messages.requests import CONVERTED, DIALECT, messages_of, without_thoughts
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind
@@ -15,9 +15,10 @@ from ragbandit.strategies.generators.openai_generator import (
     OpenAiGenerator,
     PartialReply,
     Piece,
-    ignored_fields,
     is_streamed,
+    not_passed,
     request_body,
+    sent_by_client,
     with_options,
 )
 
@@ -40,20 +41,19 @@ class AnthropicGenerator(OpenAiGenerator):
         return "anthropic"
 
     def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
-        chat, options, fitted = request.chat or {}, self._options, Fitted()
-        own = {name: value for name, value in chat.items() if name != MESSAGES}
-        ignored = ignored_fields(own, options=options)
-        if MESSAGES in chat:
+        client, options, fitted = sent_by_client(request), self._options, Fitted()
+        ignored = not_passed(client, options=options)
+        if client.dialect == DIALECT:
             left_out = {*ignored}
-            sent = {name: value for name, value in own.items() if name not in left_out}
+            sent = {name: value for name, value in client.fields.items() if name not in left_out}
             body = {"max_tokens": options.max_tokens, **without_thoughts(sent, keep_signed=True)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
             read = {*CONVERTED, *ignored}
-            ignored += [name for name in own if name not in read]
-            if object_in(own, "response_format").get("type") == "json_object":  # Messages have only schemas
+            ignored += [name for name in client.fields if name not in read]
+            if object_in(client.fields, "response_format").get("type") == "json_object":  # Messages have only schemas
                 ignored.append("response_format")
             fields, fitted = fit_before_messages(request_body(request, options=options), takes=self._takes)
             fields = with_options(fields, request=request, model=self.name, options=options)
@@ -64,7 +64,8 @@ class AnthropicGenerator(OpenAiGenerator):
         return {name: value for name, value in body.items() if name not in removed}, ignored, fitted
 
     def _pieces(self, fields: Mapping[str, Any], *, reply: PartialReply) -> AsyncIterator[list[Piece]]:
-        headers: Any = (reply.request.chat or {}).get(MESSAGES) or {}
+        client = sent_by_client(reply.request)
+        headers = client.headers if client.dialect == DIALECT else {}
         chunks = ChatChunks(reply.budget)
 
         def read(value: Any) -> Iterator[Piece]:

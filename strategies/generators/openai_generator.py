@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ragbandit.shared.dialects.chat.message_parts import thoughts_first
 from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.dialects.messages.requests import MESSAGES, chat_of, refused_thoughts, unread
+from ragbandit.shared.dialects.messages.requests import refused_thoughts
+from ragbandit.shared.dialects.registry import as_chat, unread_parameters
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code, names_object
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
@@ -36,7 +37,7 @@ from ragbandit.shared.model_servers.token_usage import (
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Cost
+from ragbandit.shared.types import NO_CONVERSATION, Conversation, Cost
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply
 from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
@@ -200,7 +201,7 @@ class OpenAiGenerator(Generator):
 
     async def _fitted(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
         """`_fields`, in the reading thread if the chat is large."""
-        size = fitting_size(request.chat or {})
+        size = fitting_size(sent_by_client(request).fields)
         if size < LARGE:
             return self._fields(request)
         try:
@@ -216,7 +217,7 @@ class OpenAiGenerator(Generator):
         body = request_body(request, options=options)
         if options.api == "chat":
             body, fitted = fit_chat(body, takes=self._takes)
-        ignored = ignored_fields(request.chat or {}, options=options)
+        ignored = _ignored(sent_by_client(request), options=options)
         return with_options(body, request=request, model=self.name, options=options), ignored, fitted
 
     def _pieces(self, fields: Mapping[str, Any], *, reply: "PartialReply") -> AsyncIterator[list[Piece]]:
@@ -274,7 +275,7 @@ class OpenAiGenerator(Generator):
         )
 
     def _details(self, reply: "PartialReply") -> dict[str, Any]:
-        if reply.request.chat is not None:
+        if reply.request.conversation is not None:
             ignored = [*reply.ignored, *sorted(reply.fitted.changed), *["thoughts"] * reply.is_bare]
             names = {"omitted": sorted(reply.omitted), "ignored": ignored, "unsupported": reply.unsupported}
             more = {name: value for name, value in {**reply.more, **names}.items() if value}
@@ -304,11 +305,12 @@ class OpenAiGenerator(Generator):
     def _failure(self, error: Exception, *, request: Request) -> tuple[Failure, bool]:
         """Returns (failure, whether the caller's chat is at fault)."""
         failure, body = failure_of_error(error), getattr(error, "body", None)
-        if failure.inability == "model" and has_own_code(failure, body=body) and not names_object(request.chat or {}):
+        has_objects = names_object(sent_by_client(request).fields)
+        if failure.inability == "model" and has_own_code(failure, body=body) and not has_objects:
             return replace(failure, kind="denied", gone="named"), False
         if failure.status not in ABSENT:
-            return failure, request.chat is not None and failure.kind == "refused"
-        if names_object(request.chat or {}):  # another arm may have what is named, so the kind stays "denied"
+            return failure, request.conversation is not None and failure.kind == "refused"
+        if has_objects:  # another arm may have what is named, so the kind stays "denied"
             return failure, not has_own_code(failure, body=body)
         return replace(failure, gone=gone_sign(failure, body=body, model=self.name)), False
 
@@ -385,7 +387,7 @@ class PartialReply(ModelReply):
     """The reply so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
     def __init__(self, request: Request, *, dropped: str = "", max_media: int = MAX_MEDIA) -> None:
-        super().__init__(uses_functions="functions" in (request.chat or {}), max_media=max_media)
+        super().__init__(uses_functions="functions" in sent_by_client(request).fields, max_media=max_media)
         self.request, self.dropped = request, dropped
         if (
             "logprobs" in request.want or request.prompt.prefix
@@ -406,7 +408,7 @@ class PartialReply(ModelReply):
     @property
     def has_begun(self) -> bool:
         """Whether a piece of the answer has arrived. A chat's first piece with only the role does not count."""
-        return self.request.chat is None or bool(self.text or self.message.has_fields or self.finish)
+        return self.request.conversation is None or bool(self.text or self.message.has_fields or self.finish)
 
     def read(self, value: Any) -> tuple[Piece, ...]:
         """Take a value, unless the answer has its end. Returns its piece if there is a reader."""
@@ -427,7 +429,7 @@ class PartialReply(ModelReply):
     def end(self) -> None:
         """Complete the message. Raises BrokenReply for a missing answer, ArmFailed for missing requested details."""
         super().end()
-        if self.finish == "content_filter" and self.request.chat is None:
+        if self.finish == "content_filter" and self.request.conversation is None:
             raise AnswerBlocked("the server's content filter blocked the answer")
         if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
             broken = "log-probabilities that are not numbers" if self.has_broken_logprobs else "no log-probabilities"
@@ -466,7 +468,7 @@ class PartialReply(ModelReply):
 
 def request_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     """The body without the fields that the options add."""
-    return _body(request, options=options) if request.chat is None else _chat_body(request, options=options)
+    return _body(request, options=options) if request.conversation is None else _chat_body(request, options=options)
 
 
 def with_options(body: dict[str, Any], *, request: Request, model: str, options: OpenAiOptions) -> dict[str, Any]:
@@ -482,7 +484,7 @@ def is_streamed(request: Request, *, options: OpenAiOptions) -> bool:
         return options.stream is not False
     left_s = seconds_until(request.deadline)
     is_short = left_s is not None and left_s <= options.read_s
-    may_be_whole = request.chat is not None and not request.has_successor and is_short
+    may_be_whole = request.conversation is not None and not request.has_successor and is_short
     return options.stream == "auto" and not may_be_whole
 
 
@@ -514,23 +516,32 @@ def _question(prompt: Prompt, *, options: OpenAiOptions) -> dict[str, Any]:
 
 
 def _chat_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
-    chat = request.chat or {}
-    ignored, is_named = {*ignored_fields(chat, options=options)}, request.is_limit_named
-    body = {name: value for name, value in chat.items() if name not in ignored}
-    if MESSAGES in body:
-        body, is_named = chat_of(body)[0], False
+    sent = sent_by_client(request)
+    ignored = {*_ignored(sent, options=options)}
+    body = as_chat(sent.having({name: value for name, value in sent.fields.items() if name not in ignored}))
+    is_named = request.is_limit_named and sent.dialect == "chat"
     if not is_named and "max_tokens" in body:
         body[options.max_tokens_field] = body.pop("max_tokens")
     return body
 
 
-def ignored_fields(chat: Mapping[str, Any], *, options: OpenAiOptions) -> list[str]:
-    """The fields of a chat that the setting `passed` leaves out, or that chat completions do not have."""
-    names = unread(chat) if MESSAGES in chat else []
+def sent_by_client(request: Request) -> Conversation:
+    """The conversation of a request; NO_CONVERSATION without one."""
+    return request.conversation or NO_CONVERSATION
+
+
+def _ignored(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
+    """The fields of a conversation that a chat completion cannot have, or that the setting `passed` leaves out."""
+    unread = unread_parameters(sent)
+    return unread + [name for name in not_passed(sent, options=options) if name not in unread]
+
+
+def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
+    """The fields of a conversation that the setting `passed` leaves out."""
     if options.passed is None:
-        return names
-    known = {"messages", "system", MESSAGES, *TOKEN_LIMITS, *options.passed, *names}
-    return names + [name for name in chat if name not in known]
+        return []
+    passed = {"messages", "system", *TOKEN_LIMITS, *options.passed}
+    return [name for name in sent.fields if name not in passed]
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:

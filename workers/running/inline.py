@@ -78,7 +78,7 @@ class InlineAnswers:
         self._context.active_runs.unclaim(ids)
 
     def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, chat=decision.query.chat)
+        run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, conversation=decision.query.conversation)
         if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
             return None
         waiting = self._router.process.answers.expect(decision)

@@ -3,13 +3,13 @@
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
-from ragbandit.shared.types import ArmName, DecisionId, Json
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, DecisionId
 
 
 @dataclass(kw_only=True, slots=True)
@@ -19,8 +19,8 @@ class ActiveRun:
     tries: int
     #: arm that runs; None if the decision is not read yet, or only its answer is scored
     arm: ArmName | None = None
-    #: the chat request as received, for arms that forward it
-    chat: Mapping[str, Json] = field(default_factory=dict)
+    #: what the client sent, for arms that pass it on
+    conversation: Conversation = NO_CONVERSATION
     #: completed when the run should stop
     stop: "Future[None]" = field(default_factory=Future)
 
@@ -64,7 +64,8 @@ class ActiveRuns:
         return run
 
     def begin_claimed(self, job: ClaimedDecision) -> ActiveRun | None:
-        return self.begin(ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, chat=job.chat))
+        run = ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, conversation=job.conversation)
+        return self.begin(run)
 
     @contextmanager
     def ending(self, run: ActiveRun) -> Iterator[None]:

@@ -221,7 +221,7 @@ class AnswerJob:
             outcome,
             arms=arms,
             unhealthy=unhealthy,
-            chat=self.run.chat,
+            conversation=self.run.conversation,
             limits=settings.budget,
             passing=self.context.passing,
             worker_arms=self.context.worker_arms,
@@ -266,18 +266,18 @@ class AnswerJob:
     def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
         """The run of the arm, traced as a span. reader: receives the answer while it is generated."""
         context, decision = self.context, self.decision
-        chat = self.run.chat
+        conversation = self.run.conversation
         if isinstance(arm.strategy, Model | Http):
             self._others = other_arms(
                 decision,
-                chat=chat,
+                conversation=conversation,
                 worker_arms=context.worker_arms,
                 passing=context.passing,
                 attempts=context.settings.server.failover,
             )
         work = run_strategy(
             arm.strategy,
-            query=replace(decision.query, id=decision.id, chat=chat),
+            query=replace(decision.query, id=decision.id, conversation=conversation),
             budget=self._budget,
             retriever=arm.retriever,
             generator=arm.generator,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
@@ -282,7 +283,7 @@ class Query:
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
     request: further facts about the request (ignored parameters, a trace); JSON values
-    chat: messages and parameters of a chat completion, unchanged, for arms of the class `model`; kept until the answer
+    conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
     limits: budgets that may refuse the question while it is stored; not stored
     """
 
@@ -301,7 +302,7 @@ class Query:
     aim: Mapping[str, float] = field(default_factory=dict)
     api_key: str | None = None
     request: Mapping[str, Json] = field(default_factory=dict)
-    chat: Mapping[str, Json] = field(default_factory=dict)
+    conversation: Conversation = NO_CONVERSATION
     limits: tuple[SpendLimit, ...] = field(default=(), compare=False, repr=False)
 
     @property

@@ -20,8 +20,8 @@ from ragbandit.router.api.security.rules import CHAT, Rule, roles
 from ragbandit.router.serving.checks.questions import MAX_SESSION
 from ragbandit.router.serving.deciding.steps.needs import ANTHROPIC, NEEDS, TOKENS, Needs
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.shared.dialects.messages.requests import MESSAGES, chat_of
-from ragbandit.shared.types import Json
+from ragbandit.shared.dialects.messages.requests import DIALECT, chat_of
+from ragbandit.shared.types import Conversation, Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
 _MESSAGE: Final = message_schema(roles=("user", "assistant"), texts=("text",))
@@ -62,12 +62,12 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
     decision_id, session = id_in_header(key), session_of(body.user or "")
     question = chat_question(request, body, chat=chat, decision_id=decision_id, session=session, facts=facts)
     headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
-    fields[MESSAGES] = headers
     for name in ("metadata", "max_tokens"):  # without this service's keys; as a whole number
         fields.pop(name, None)
-        value = question.query.chat.get(name)
+        value = question.query.conversation.fields.get(name)
         fields |= {} if value is None else {name: value}
-    return replace(question, query=replace(question.query, chat=fields))
+    conversation = Conversation(fields, dialect=DIALECT, headers=headers)
+    return replace(question, query=replace(question.query, conversation=conversation))
 
 
 def session_of(user: str) -> str | None:

@@ -14,16 +14,13 @@ from ragbandit.router.api.schemas.requests import wanted
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.shared.dialects.messages.requests import MESSAGES
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
 #: fields that never pass: the service's own, and the handling of streams
-OWN: Final = frozenset(
-    {"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", MESSAGES, *BOUNDS}
-)
+OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
 

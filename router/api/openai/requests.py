@@ -30,7 +30,7 @@ from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import DERIVED, ArmName, Caller, DecisionId, Json, Message, Query
+from ragbandit.shared.types import DERIVED, ArmName, Caller, Conversation, DecisionId, Json, Message, Query
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
@@ -285,7 +285,7 @@ def chat_question(
         session=named_session or session or own_id,
         api_key=caller.key,
         request=entries,
-        chat=sent,
+        conversation=Conversation(sent),
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
 

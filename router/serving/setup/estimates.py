@@ -40,11 +40,11 @@ def estimator(
         read = sent if isinstance(sent, int) else estimated_tokens(query.text) + 1
         if decision.arm not in is_model:
             read = max(read, _PROMPT)
-        return Tokens(read=read, written=_written(query.chat)).dollars(price)
+        return Tokens(read=read, written=_written(query.conversation.fields)).dollars(price)
 
     return estimate
 
 
-def _written(chat: Mapping[str, Any]) -> int:
-    limits = [limit for name in TOKEN_LIMITS if isinstance(limit := chat.get(name), int)]
+def _written(fields: Mapping[str, Any]) -> int:
+    limits = [limit for name in TOKEN_LIMITS if isinstance(limit := fields.get(name), int)]
     return min([_ANSWER, *limits])

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, case, select, update
 
@@ -24,8 +24,12 @@ from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import CLOCK
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, Decision, DecisionId, Json
 
+#: keys of a job's facts: fields, dialect and headers of a conversation
+_FIELDS, _DIALECT, _HEADERS = "chat", "dialect", "headers"
+#: key among the fields that marks the dialect "messages", and has the headers, in stores of earlier commits
+_MARK: Final = "anthropic_headers"
 _IS_ANSWER: Final = jobs.c.kind == "answer"
 _WAITS: Final = jobs.c.claimed_by.is_(None)
 _HAS_RUN: Final = jobs.c.tries > 0
@@ -88,11 +92,29 @@ def enqueue(
                 "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
                 "api_key": decision.query.api_key,
                 "reserved": units(reserved.get(decision.id, 0.0)),
-                "facts": canonical({"chat": dict(decision.query.chat)}) if decision.query.chat else "{}",
+                "facts": canonical(_stored(decision.query.conversation)),
             }
             for turn, decision in enumerate(group, start=first)
         ]
     insert_rows(connection, jobs, rows)
+
+
+def _stored(conversation: Conversation) -> dict[str, Json]:
+    """The facts of a job."""
+    if not conversation:
+        return {}
+    return {_FIELDS: conversation.fields, _DIALECT: conversation.dialect, _HEADERS: conversation.headers}
+
+
+def _conversation(facts: Mapping[str, Any]) -> Conversation:
+    """The conversation in the facts of a job."""
+    fields = facts.get(_FIELDS)
+    if not fields:
+        return NO_CONVERSATION
+    if _DIALECT not in facts and _MARK in fields:
+        others = {name: value for name, value in fields.items() if name != _MARK}
+        return Conversation(others, dialect="messages", headers=fields[_MARK])
+    return Conversation(fields, dialect=facts.get(_DIALECT, "chat"), headers=facts.get(_HEADERS, {}))
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
@@ -130,8 +152,8 @@ class ClaimedDecision:
     tries: int
     #: the drawn arm
     arm: ArmName
-    #: the original chat request, for arms that pass it on; {} for other arms
-    chat: Mapping[str, Json]
+    #: what the client sent, for arms that pass it on; false for other arms
+    conversation: Conversation
 
 
 class AnswerQueue(Claims):
@@ -166,8 +188,9 @@ class AnswerQueue(Claims):
             row = self.take(connection, *where)
         if row is None:
             return None
-        chat = json.loads(row["facts"]).get("chat", {})
-        return ClaimedDecision(decision_id=row["decision_id"], tries=row["tries"] - 1, arm=row["arm"], chat=chat)
+        conversation = _conversation(json.loads(row["facts"]))
+        tries = row["tries"] - 1
+        return ClaimedDecision(decision_id=row["decision_id"], tries=tries, arm=row["arm"], conversation=conversation)
 
     def waits_again(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
         """Whether a decision waits that has run in a process that ended. since: it was made before this time."""

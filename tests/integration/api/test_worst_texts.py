@@ -29,7 +29,7 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import openai_client
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
 from ragbandit.shared.texts import json_values
-from ragbandit.shared.types import Cost, Outcome, Query
+from ragbandit.shared.types import Conversation, Cost, Outcome, Query
 from ragbandit.strategies import base
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
@@ -180,7 +180,7 @@ def asked(service, body, *, door, monkeypatch):
     read = question(request, kind.model_validate(body_value(body)), key=None)
     read = asyncio.run(read) if door == "responses" else read
     for generator in GENERATORS.values():
-        generator._fields(base.Request(prompt=PROMPT, max_tokens=9, chat=read.query.chat))
+        generator._fields(base.Request(prompt=PROMPT, max_tokens=9, conversation=read.query.conversation))
 
 
 def serve_once(monkeypatch, body):
@@ -218,7 +218,7 @@ def replied(body, *, server, decision, monkeypatch):
     request = base.Request(
         prompt=PROMPT,
         max_tokens=10**6,
-        chat={"messages": [], "stream": True},
+        conversation=Conversation({"messages": [], "stream": True}),
         sink=reader.sink(str),
         delta_sink=reader.delta_sink(),
     )

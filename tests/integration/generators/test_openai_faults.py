@@ -12,7 +12,7 @@ from ragbandit.router.storage.jobs.scores import is_judgeable
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.redaction import without_keys
-from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.shared.types import Branch, Budget, CallFailed, Conversation, DecisionId, Generated, Query
 from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.failures import OutOfBudget, RequestRefused
@@ -304,7 +304,7 @@ TEXT = {"messages": [{"role": "user", "content": "Which model?"}]}
 def test_what_a_404_is_about(chat, reply, gone, is_refused):
     """A 404 is a sign about the model if the chat names no file; of a file it counts against the chat, not the arm."""
     with ScriptedServer([reply]) as server:
-        error, _ = ask(server, request={"chat": chat})
+        error, _ = ask(server, request={"conversation": chat and Conversation(chat)})
     assert (error.failure.gone, isinstance(error, RequestRefused)) == (gone, is_refused)
     assert error.failure.kind == "denied"
 

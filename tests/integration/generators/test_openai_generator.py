@@ -7,8 +7,9 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, ignored_fields, request_body, with_options
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, not_passed, request_body, with_options
 from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import make_generator
@@ -190,7 +191,7 @@ def test_the_fields_of_a_chat():
     named = OpenAiOptions(base_url="http://host/v1", max_tokens_field="max_completion_tokens", stream=False)
 
     def fields(chat, options=named, **more):
-        request = Request(prompt=CAPITAL, max_tokens=4, chat=chat, **more)
+        request = Request(prompt=CAPITAL, max_tokens=4, conversation=Conversation(chat), **more)
         return with_options(request_body(request, options=options), request=request, model="gpt", options=options)
 
     sent = {"model": "gpt", "stream": False}
@@ -200,4 +201,4 @@ def test_the_fields_of_a_chat():
     assert own == sent | {"messages": [], "max_completion_tokens": 7}
     listed = replace(named, passed=["seed"])
     assert fields(chat, listed) == sent | {name: chat[name] for name in chat if name != "top_k"}
-    assert ignored_fields(chat, options=listed) == ["top_k"]
+    assert not_passed(Conversation(chat), options=listed) == ["top_k"]

@@ -7,6 +7,7 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, is_streamed
@@ -77,7 +78,7 @@ def test_whole_chats_are_streamed_if_silence_matters(chat, seconds, successor, s
     request = Request(
         prompt=Prompt(instructions="", body="Where?"),
         max_tokens=9,
-        chat=chat,
+        conversation=chat and Conversation(chat),
         deadline=None if seconds is None else time.monotonic() + seconds,
         has_successor=successor,
     )

@@ -15,7 +15,7 @@ from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, CallFailed, Cost, Feedback, Query, Retrieved
+from ragbandit.shared.types import ERASED, NO_CONVERSATION, CallFailed, Cost, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
 from tests.support.examples import made_paired_answer
 
@@ -202,8 +202,8 @@ def test_both_decisions_of_a_failover(world, named):
     failure = {"failure": {"kind": "failed", "status": 503}}
     failed = unrun_outcome(first.id, stop_reason="error", error=SECRET, now=world.now, made_by=failure)
     worker_arms = world.settings.worker_arms
-    others = other_arms(first, chat={}, worker_arms=worker_arms, passing={}, attempts=2)
-    parts = {"arms": others, "unhealthy": others[:1], "chat": {}, "secret": b"s"}
+    others = other_arms(first, conversation=NO_CONVERSATION, worker_arms=worker_arms, passing={}, attempts=2)
+    parts = {"arms": others, "unhealthy": others[:1], "conversation": NO_CONVERSATION, "secret": b"s"}
     parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}
     second = next_decision(first, failed, **parts)
     assert (second.arm, second.propensity, second.query.forced) == (others[1], 1.0, True)

@@ -1,5 +1,6 @@
 """The answer queue in both databases: turns, claims, and claims of processes that have ended."""
 
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
-from ragbandit.shared.types import DecisionId, Query
+from ragbandit.shared.types import Conversation, DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
 
@@ -261,7 +262,31 @@ def test_jobs_of_another_kind_are_not_claimed(database, queue):
 
 def test_erasure_blanks_the_chat_of_a_waiting_decision(database, store, queue, make_decision):
     """The job of an erased decision keeps its turn, without the texts of its chat."""
-    query = Query(id=DecisionId("d1"), text="q", chat={"messages": [{"role": "user", "content": "secret"}]})
+    query = Query(
+        id=DecisionId("d1"), text="q", conversation=Conversation({"messages": [{"role": "user", "content": "secret"}]})
+    )
     store.add_decisions([make_decision("d1", run_by="worker", query=query)])
     erase(database, Selection(decision="d1"), features=False, actor="cli:me", now=1.0)
-    assert queue.claim().chat == {}
+    assert not queue.claim().conversation
+
+
+EARLIER = {"messages": [], "anthropic_headers": {"anthropic-beta": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "read"),
+    [
+        (None, Conversation({"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
+        ({"chat": EARLIER}, Conversation({"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
+        ({"chat": {"messages": []}}, Conversation({"messages": []})),
+    ],
+    ids=["this commit", "messages of earlier commits", "chats of earlier commits"],
+)
+def test_a_conversation_waits_in_its_dialect(database, store, queue, make_decision, facts, read):
+    """A job has the fields, dialect and headers of a conversation, and those of stores of earlier commits are read."""
+    query = Query(id=DecisionId("d1"), text="q", conversation=read)
+    store.add_decisions([make_decision("d1", run_by="worker", query=query)])
+    if facts is not None:
+        with database.write() as connection:
+            connection.execute(update(jobs).values(facts=json.dumps(facts)))
+    assert queue.claim().conversation == read

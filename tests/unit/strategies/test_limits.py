@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.types import Cost
+from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
@@ -114,14 +114,14 @@ def test_the_limit_of_a_chat_keeps_its_name(sent, tokens, expected):
     complete = generator.complete
 
     async def noted(request):
-        chats.append(request.chat)
+        chats.append(request.conversation.fields)
         assert request.is_limit_named == any(sent.get(name) for name in ("max_tokens", "max_completion_tokens"))
         return await complete(request)
 
     generator.complete = noted
 
     async def passed(run):
-        await run.chat({"messages": [], **sent}, prompt=PROMPT, max_tokens=30)
+        await run.chat(Conversation({"messages": [], **sent}), prompt=PROMPT, max_tokens=30)
         return Answer(text="x", stop_reason="x")
 
     assert ended(Own(passed), generator=generator, tokens=tokens).status == "answered"

@@ -11,8 +11,8 @@ from ragbandit.shared.model_servers.failures import failure_of_error, server_mes
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import listed, object_in, words_of
 
-#: key of a chat in the form of Messages; its value: headers of the client for a server of Messages
-MESSAGES: Final = "anthropic_headers"
+#: name of this dialect
+DIALECT: Final = "messages"
 #: text of Claude Code that differs in every request, so that no cache and no conversation would be recognized
 _BILLING: Final = "x-anthropic-billing-header:"
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
@@ -60,7 +60,7 @@ def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str,
 
 def unread(body: Mapping[str, Any]) -> list[str]:
     """The parameters of a request for Messages that a chat completion cannot have."""
-    read = {*_READ, MESSAGES, "metadata", "reasoning_effort"}
+    read = {*_READ, "metadata", "reasoning_effort"}
     return [name for name in body if name not in read]
 
 

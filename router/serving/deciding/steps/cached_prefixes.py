@@ -67,7 +67,7 @@ class CachedPrefixes(Step):
             self._caches = prompt_caches(settings.worker_arms, generators=settings.named_generators)
 
     def check(self, question: Question) -> None:
-        seconds = cache_life(question.query.chat) if self._caches else 0.0
+        seconds = cache_life(question.query.conversation.fields) if self._caches else 0.0
         if seconds > 0.0:
             question.add(CacheLife(seconds=seconds))
 

@@ -16,11 +16,10 @@ from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.shared.dialects.messages.requests import MESSAGES
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
-from ragbandit.shared.types import ArmName, Decision, Fact, Json, Query
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Decision, Fact, Json, Query
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
 NEEDS: Final = "needs"
@@ -50,7 +49,7 @@ _PARAMETERS: Final = {
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_IGNORED: Final = 64
 #: fields of a chat that the service itself uses, so they are never called ignored
-_USED: Final = frozenset({"messages", "system", "user", "safety_identifier", "metadata", MESSAGES})
+_USED: Final = frozenset({"messages", "system", "user", "safety_identifier", "metadata"})
 
 
 class UnmetNeed(InvalidInput):
@@ -88,7 +87,7 @@ class Needs(Step):
         """Keep a chat only if its arm passes chats on."""
         for question in batch.questions:
             decision = question.decision
-            if decision is not None and decision.query.chat and decision.arm not in self.passing:
+            if decision is not None and decision.query.conversation and decision.arm not in self.passing:
                 question.decision = replace(decision, query=as_text(decision.query))
 
     @classmethod
@@ -122,7 +121,7 @@ def lacks_of(
     """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
     needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
     tokens = query.request.get(TOKENS)
-    size, forbidden = tokens if query.chat and isinstance(tokens, int) else 0, _forbidden_efforts(query)
+    size, forbidden = tokens if query.conversation and isinstance(tokens, int) else 0, _forbidden_efforts(query)
     if not (needs or optional or passing):
         return {}
     for required in (needs | optional, needs):
@@ -141,7 +140,7 @@ def lacks_of(
 
 def _forbidden_efforts(query: Query) -> set[str]:
     """The abilities of arms whose effort the request does not allow. Raises InvalidInput for an unknown bound."""
-    sent, bounds = sent_effort(query.chat), [query.request.get(name) for name in BOUNDS]
+    sent, bounds = sent_effort(query.conversation.fields), [query.request.get(name) for name in BOUNDS]
     if bounds == [None, None] and sent is None:
         return set()
     for name, bound in zip(BOUNDS, bounds, strict=True):
@@ -171,7 +170,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
-        sent = {**query.request, **query.chat}
+        sent = {**query.request, **query.conversation.fields}
         field = next((name for name in _PARAMETERS.get(need, ()) if sent.get(name)), field)
     able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
@@ -182,10 +181,10 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 
 def as_text(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
-    sent = {name for name, value in query.chat.items() if value is not None} - _USED
+    sent = {name for name, value in query.conversation.fields.items() if value is not None} - _USED
     ignored = short_names(_names(query, "ignored") | sent)
     request = {name: value for name, value in query.request.items() if name != OPTIONAL}
-    return replace(query, chat={}, request=request | ({"ignored": ignored} if ignored else {}))
+    return replace(query, conversation=NO_CONVERSATION, request=request | ({"ignored": ignored} if ignored else {}))
 
 
 def short_names(names: Collection[str]) -> list[Json]:

@@ -10,7 +10,15 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.loading import versions
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import CandidateNotes, DecisionId, PinnedArm, Query, candidate_note, candidate_notes
+from ragbandit.shared.types import (
+    CandidateNotes,
+    Conversation,
+    DecisionId,
+    PinnedArm,
+    Query,
+    candidate_note,
+    candidate_notes,
+)
 from tests.conftest import on_sqlite
 from tests.support import bad_policies
 from tests.support.rollouts import BASE, add, do, shadow
@@ -100,8 +108,8 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert decision.facts[PinnedArm.key]["arm"] == "three"
             assert CandidateNotes.key not in decision.facts
             assert drawn_again(decision) == decision.arm
-        chat = route(other, arms=("one", "two"), chat={"messages": [], "seed": 1})
-        assert (chat.arm, chat.query.chat) == ("one", {})  # not allowed: the fallback's rule
+        chat = route(other, arms=("one", "two"), conversation=Conversation({"messages": [], "seed": 1}))
+        assert (chat.arm, bool(chat.query.conversation)) == ("one", False)  # not allowed: the fallback's rule
         assert chat.query.request["ignored"] == ["seed"]
         unkill(world.database)
         assert all(candidate_note(route(router).facts, name) for router in routers)

@@ -38,6 +38,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
     unpacked,
 )
 from ragbandit.shared.types import (
+    NO_CONVERSATION,
     Branch,
     Budget,
     Cost,
@@ -107,7 +108,7 @@ def decisions(draw):
     several = st.lists(REALS, min_size=len(arms), max_size=len(arms)).map(tuple)
     vectors = {"arms": st.just(arms), "pmf": several, "scores": st.none() | several}
     decision = draw(any_of(Decision, id=IDS, query=QUERY_VALUES, seed=st.integers(0, 2**64 - 1), **vectors))
-    return replace(decision, query=replace(decision.query, id=decision.id, chat={}))
+    return replace(decision, query=replace(decision.query, id=decision.id, conversation=NO_CONVERSATION))
 
 
 OUTCOMES = any_of(Outcome, decision_id=IDS, stop_reason=st.text("abc", max_size=64))

@@ -14,6 +14,7 @@ from ragbandit.shared.model_servers.fitting.kinds import TABLE
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.reading.thread import LARGE, READING
+from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators import openai_generator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
@@ -85,7 +86,9 @@ def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
     long = called("x")
     long["tool_calls"][0]["function"]["arguments"] = json.dumps({"a": "x" * 4_000_000})
     for messages in ([user()], SHAPES["users"], [user(), long, result("x")]):
-        request = Request(prompt=Prompt(instructions="", body="Hi"), max_tokens=1, chat={"messages": messages})
+        request = Request(
+            prompt=Prompt(instructions="", body="Hi"), max_tokens=1, conversation=Conversation({"messages": messages})
+        )
         asyncio.run(generator._fitted(request))
     assert seen[0] == (threading.main_thread().name, 0)
     assert [name.partition("_")[0] for name, _ in seen[1:]] == ["read", "read"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.shared.types import Branch, Budget, DecisionId, Query
+from ragbandit.shared.types import Branch, Budget, Conversation, DecisionId, Query
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -31,7 +31,7 @@ class Passing(ScriptedGenerator):
 
 def asked(generator, chat, *, arm=None):
     """One run of the arm with a chat."""
-    query = Query(id=DecisionId("d1"), text="Where?", chat=chat)
+    query = Query(id=DecisionId("d1"), text="Where?", conversation=Conversation(chat or {}))
     parts = {"retriever": MemoryRetriever([]), "generator": generator}
     return asyncio.run(run_strategy(arm or Model(), query=query, budget=Budget(tokens=500), **parts))
 
@@ -70,7 +70,11 @@ def test_the_reason_of_the_server(text, reason, stop_reason):
     assert outcome.reply["finish_reason"] == reason
     assert [event.value for event in outcome.trace if isinstance(event, Branch)] == (["2"] if calls else [])
     sent = generator.requests[0]
-    assert sent.chat == {"messages": [{"role": "user", "content": "Where?"}], "seed": 3, "max_tokens": 500}
+    assert sent.conversation.fields == {
+        "messages": [{"role": "user", "content": "Where?"}],
+        "seed": 3,
+        "max_tokens": 500,
+    }
     assert sent.max_tokens == 500
 
 
@@ -86,7 +90,7 @@ def test_the_effort_of_an_arm_is_sent(chat, sent):
     generator = Passing("Ohio", reason="stop")
     outcome = asked(generator, chat, arm=Model(instructions="Be brief.", effort="low"))
     assert outcome.answer == "Ohio"
-    body = {name: value for name, value in generator.requests[0].chat.items() if name != "max_tokens"}
+    body = {name: value for name, value in generator.requests[0].conversation.fields.items() if name != "max_tokens"}
     assert body == {**sent, "reasoning_effort": "low"}
 
 
@@ -96,4 +100,4 @@ def test_an_arm_without_an_effort_is_recorded_as_before():
     own = {"messages": [], "reasoning": {"effort": "high"}}
     generator = Passing("Ohio", reason="stop")
     asked(generator, own, arm=Model(effort="high"))
-    assert "reasoning_effort" not in generator.requests[0].chat
+    assert "reasoning_effort" not in generator.requests[0].conversation.fields

@@ -14,12 +14,11 @@ from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api import mcp as mcp
-from ragbandit.router.api.anthropic import endpoints as anthropic
 from ragbandit.router.api.dependencies import Reads, SharedRead
+from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors
 from ragbandit.router.api.endpoints import decisions, feedback, operations, policies
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.openapi import add_limits, describe
@@ -48,10 +47,9 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 `POST /v1/answer`. In both cases `POST /v1/feedback` judges the answer. Every error has the same shape, with a stable
 `code`, the `field` and a `remedy`.
 """
-_TAGS = [
+_TAGS: Final[list[dict[str, Any]]] = [
     {"name": "Decisions", "description": "Choose an arm for a question, or have the question answered."},
-    {"name": "OpenAI", "description": "For clients of OpenAI's interface: models, chat completions and responses."},
-    {"name": "Anthropic", "description": "For clients of Anthropic's Messages, such as Claude Code."},
+    *({"name": door.endpoints.tag, "description": door.description} for door in DOORS),
     {"name": "Feedback", "description": "Judge decisions; the policy learns from it."},
     {"name": "Policies", "description": "Roll versions of the policy out by evidence, back, or stop them."},
     {"name": "Operations", "description": "Probes, status and metrics for operators."},
@@ -205,12 +203,9 @@ async def _docs() -> Response:
 
 #: all endpoints, in the order of /docs
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *(
-        route
-        for module in (decisions, openai, anthropic, feedback, policies, operations)
-        for route in module.endpoints.routes
-    ),
-    *mcp.endpoints.routes,
+    *decisions.endpoints.routes,
+    *(route for door in DOORS for route in door.endpoints.routes),
+    *(route for module in (feedback, policies, operations, mcp) for route in module.endpoints.routes),
     *DASHBOARD,
     *_pages.routes,
 )

@@ -4,7 +4,7 @@
    too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
 3. The endpoint reads the request and replies. Every exception becomes an error reply in the format of the path
-   (RagBandit's, OpenAI's, Anthropic's, MCP's or a page), and every reply is counted.
+   (RagBandit's, that of a door, MCP's or a page), and every reply is counted.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.anthropic.errors import anthropic_error, speaks_anthropic
 from ragbandit.router.api.dependencies import PART, CallerGone
+from ragbandit.router.api.doors import door_of
 from ragbandit.router.api.not_served import instead_of
-from ragbandit.router.api.openai.errors import is_openai_path, openai_error
+from ragbandit.router.api.openai.errors import openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
 from ragbandit.router.api.routes import Endpoint, RouteTable
-from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, mcp_error, refusal
+from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, mcp_error, refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, Rule, is_page
@@ -159,10 +159,12 @@ class _Exchange:
         self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
-        if speaks_anthropic(scope):
-            scope[SHAPE] = anthropic_error
-            self.headers.append((b"request-id", self.headers[0][1]))
-        elif is_openai_path(path) or (found is None and instead_of(path)):
+        door = door_of(scope)
+        if door is not None:
+            scope[SHAPE], scope[MODELS] = door.error, door.models
+            if door.id_header is not None:
+                self.headers.append((door.id_header, self.headers[0][1]))
+        elif found is None and instead_of(path):
             scope[SHAPE] = openai_error
         elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
@@ -273,11 +275,9 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     lost, unserved = "/docs lists the endpoints", instead_of(path)
     if unserved is not None:
         lost = f"it is not served here: {unserved}"
-    elif speaks_anthropic(scope):
-        lost = f"the base URL of clients is {str(Request(scope).base_url).rstrip('/')}; {lost}"
-    elif is_openai_path(path):
-        base = Request(scope).base_url
-        lost = f"the base URL of clients is {base}v1; {lost}"
+    elif (door := door_of(scope)) is not None:
+        base = str(Request(scope).base_url).rstrip("/")
+        lost = f"the base URL of clients is {base}{door.base}; {lost}"
     rule: Rule = getattr(scope.get("route"), "rule", ANY_ROLE)
     smaller = f"send less, or raise server.{rule.size_limit}"
     faults = {

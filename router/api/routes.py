@@ -136,7 +136,7 @@ class Endpoints:
         any_parameter: bool = False,
     ) -> None:
         self.routes: list[Endpoint] = []
-        self._tag, self._any_parameter = tag, any_parameter
+        self.tag, self._any_parameter = tag, any_parameter
         self._errors = {} if tag is None else errors
 
     def get(self, path: str, *, rule: Rule, **documented: Any) -> Callable[[_Function], _Function]:
@@ -150,7 +150,7 @@ class Endpoints:
     def _declare(
         self, method: str, path: str, *, rule: Rule, documented: Mapping[str, Any]
     ) -> Callable[[_Function], _Function]:
-        options = {"include_in_schema": self._tag is not None, "tags": [self._tag] if self._tag else [], **documented}
+        options = {"include_in_schema": self.tag is not None, "tags": [self.tag] if self.tag else [], **documented}
         options["responses"] = {**self._errors, **documented.get("responses", {})}
 
         def declare(function: _Function) -> _Function:

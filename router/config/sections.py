@@ -207,7 +207,8 @@ class GeneratorSettings(Section):
     @property
     def server(self) -> OpenAiOptions | None:
         """Options of the server; None if the generator calls no server."""
-        return {"openai": self.openai, "anthropic": self.anthropic}.get(self.name)
+        options = getattr(self, self.name, None)
+        return options if isinstance(options, OpenAiOptions) else None
 
     @property
     def known_context(self) -> int | None:
@@ -215,8 +216,9 @@ class GeneratorSettings(Section):
 
     @model_validator(mode="after")
     def _one_price(self) -> "GeneratorSettings":
-        prices = "anthropic.token_prices" if self.name == "anthropic" else "openai.token_prices"
-        if self.token_prices is not None and self.model in (self.server or self.openai).token_prices:
+        server = self.server or self.openai
+        if self.token_prices is not None and self.model in server.token_prices:
+            prices = f"{server.provider}.token_prices"
             raise ValueError(f"token_prices: {prices} has a price of {self.model!r} too; leave out {prices}")
         return self
 

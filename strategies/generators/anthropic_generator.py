@@ -2,7 +2,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.dialects.messages.replies import ChatChunks
-from ragbandit.shared.dialects.messages.requests import CONVERTED, DIALECT, messages_of, without_thoughts
+from ragbandit.shared.dialects.messages.requests import CONVERTED, DIALECT, messages_of
+from ragbandit.shared.dialects.thoughts import without_thoughts
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind

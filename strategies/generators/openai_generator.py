@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from ragbandit.shared.dialects.chat.message_parts import thoughts_first
 from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
-from ragbandit.shared.dialects.messages.requests import refused_thoughts
 from ragbandit.shared.dialects.registry import as_chat, unread_parameters
+from ragbandit.shared.dialects.thoughts import refused_thoughts
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code, names_object
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge

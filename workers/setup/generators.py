@@ -44,8 +44,12 @@ log = logging.getLogger("ragbandit.arms")
 #: maximum number of concurrent questions per process if neither the generator nor workers.concurrency sets a limit
 UNLIMITED_CONCURRENCY = 8
 
+#: name of a generator that calls a server -> its class
+_SERVERS: Mapping[str, type[OpenAiGenerator]] = MappingProxyType(
+    {"openai": OpenAiGenerator, "anthropic": AnthropicGenerator}
+)
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"local": ("torch", "transformers"), "openai": ("openai", "aiohttp"), "anthropic": ("aiohttp",)}
+    {"local": ("torch", "transformers"), **{name: kind.options_type.packages for name, kind in _SERVERS.items()}}
 )
 
 
@@ -79,8 +83,7 @@ def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
         )
     if settings.server is not None:
         options = replace(settings.server, token_prices=settings.prices_by_model)
-        kind = AnthropicGenerator if settings.name == "anthropic" else OpenAiGenerator
-        server = kind(settings.model, options=options, context_tokens=tokens)
+        server = _SERVERS[settings.name](settings.model, options=options, context_tokens=tokens)
         server.section = section
         return server
     folder = resolve(settings.model, setting="generator.model").folder
@@ -107,8 +110,8 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 def generator_version(settings: GeneratorSettings) -> str:
     """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
-    excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), "openai": _PATIENCE}
-    excluded["anthropic"] = _PATIENCE if settings.name == "anthropic" else True
+    excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), **dict.fromkeys(_SERVERS, True)}
+    excluded |= {"openai": _PATIENCE, settings.name: _PATIENCE} if settings.name in _SERVERS else {"openai": _PATIENCE}
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
 

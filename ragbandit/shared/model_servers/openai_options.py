@@ -29,6 +29,10 @@ class OpenAiOptions:
     provider: ClassVar[str] = "openai"
     vendor: ClassVar[str] = "OpenAI"
     base_url_env: ClassVar[str] = "OPENAI_BASE_URL"
+    #: packages that the generator imports
+    packages: ClassVar[tuple[str, ...]] = ("openai", "aiohttp")
+    #: headers in which the server gets the key, in lower case
+    key_headers: ClassVar[tuple[str, ...]] = ("authorization",)
 
     #: address of the server; by default $OPENAI_BASE_URL, else OpenAI. A query (?api-version=...) is sent every time
     base_url: str | None = None
@@ -104,6 +108,8 @@ class AnthropicOptions(OpenAiOptions):
 
     provider: ClassVar[str] = "anthropic"
     vendor: ClassVar[str] = "Anthropic"
+    packages: ClassVar[tuple[str, ...]] = ("aiohttp",)
+    key_headers: ClassVar[tuple[str, ...]] = ("authorization", "x-api-key")
     base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
 
     #: endpoint of the server, /v1/messages
@@ -137,7 +143,7 @@ def checked_key(options: OpenAiOptions) -> str | None:
 def check_options(options: OpenAiOptions, *, model: str) -> None:
     """Raises ConfigError for options that cannot be used, or if a package is missing."""
     section = f"generator.{options.provider}"
-    for package in ("openai", "aiohttp") if options.provider == "openai" else ("aiohttp",):
+    for package in options.packages:
         required_module(package, extra="openai", field="generator.name")
     values = {option.name: getattr(options, option.name) for option in fields(options)}
     check_values(type(options), given=values, where=section)
@@ -149,7 +155,7 @@ def check_options(options: OpenAiOptions, *, model: str) -> None:
     if options.base_url is not None and "@" in urlsplit(options.base_url).netloc:
         raise ConfigError("the address has a password in it", field=where, remedy=remedy)
     for name, value in options.headers.items():
-        if name.lower() in ("authorization", "x-api-key")[: 2 if options.provider == "anthropic" else 1]:
+        if name.lower() in options.key_headers:
             remedy = f"put it into the environment variable {shown_variable(options.api_key_env)}"
             raise ConfigError("the key does not belong in the headers", field=f"{section}.headers", remedy=remedy)
         described, remedy = f"the value of {name}", "give only the value"

@@ -18,9 +18,9 @@ from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, Rule, roles
 from ragbandit.router.serving.checks.questions import MAX_SESSION
-from ragbandit.router.serving.deciding.steps.needs import ANTHROPIC, NEEDS, TOKENS, Needs
+from ragbandit.router.serving.deciding.steps.needs import NEEDS, TOKENS, Needs
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.shared.dialects.messages.requests import DIALECT, chat_of
+from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.shared.types import Conversation, Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
@@ -54,7 +54,7 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
     user: Any = body.user or (body.metadata or {}).get("user_id")
     body.user = user if isinstance(user, str) else None
     needs: Any = chat.facts[NEEDS]
-    facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [ANTHROPIC] * bool(foreign)}
+    facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [NEED] * bool(foreign)}
     if passed:
         others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
         facts[CHAT_HASH] = body_hash([chat.sent["messages"], others])

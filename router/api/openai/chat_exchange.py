@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Protocol
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -25,25 +25,40 @@ from ragbandit.router.api.endpoints.streaming import (
     PendingAnswer,
     asked,
 )
-from ragbandit.router.api.openai import errors, replies, requests
-from ragbandit.router.api.openai.response_stream import ResponseStream
+from ragbandit.router.api.openai import errors, requests
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
-from ragbandit.router.serving.deciding.steps.needs import ContextExceeded, Needs, lacks_of
+from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, Decision, Json, Outcome, Query
-
-if TYPE_CHECKING:  # its package imports this one
-    from ragbandit.router.api.anthropic.message_stream import MessageStream
+from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Json, Outcome, Query, StatusNote, TextPiece
 
 log = logging.getLogger("ragbandit.api")
 #: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
 #: for the first content, so that an error can still set the HTTP status
 HOLD_S: Final = 30.0
 EVENTS: Final = "text/event-stream"
-ReplyStream: TypeAlias = "replies.ChatStream | ResponseStream | MessageStream"
+
+
+class ReplyStream(Protocol):
+    """Makes the events of one streamed reply, as bytes."""
+
+    @property
+    def decision(self) -> Decision: ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the answer was made."""
+
+    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+        """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
+
+    def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
+        """The last events. saved: dollars that the answer saved; None if unknown."""
+
+    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
+        """The events of a failure. error: in OpenAI's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,8 @@ class ChatExchange:
     whole: Callable[..., Mapping[str, Any]]
     #: function of (decision, base=URL of this service) that makes the events of a reply in pieces
     stream: Callable[..., ReplyStream]
+    #: codes of errors before the first event that are events too, for clients that act on the event and not on a status
+    events_of: frozenset[str] = frozenset()
 
     async def reply(self) -> Response:
         """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
@@ -139,8 +156,8 @@ class ChatExchange:
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope
-        if self.question.streamed and self.stream is ResponseStream and error.code == ContextExceeded.code:
-            events = ResponseStream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
+        if self.question.streamed and error.code in self.events_of:
+            events = self.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
             return Response(b"".join(events), media_type=EVENTS, headers=headers(decision))
         if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
             scope = {**scope, "path": ""}

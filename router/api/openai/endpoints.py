@@ -1,5 +1,6 @@
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
@@ -15,13 +16,11 @@ from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import JsonReply, an_object, described
+from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, described
 from ragbandit.router.api.security.rules import APP, CHAT, Rule, roles
 from ragbandit.router.serving.deciding.steps.needs import ContextExceeded
 from ragbandit.shared.errors import NotFound
 
-#: header of clients that expect models in Anthropic's shape
-ANTHROPIC: Final = "anthropic-version"
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
 
@@ -36,7 +35,7 @@ async def models(request: Request) -> Response:
     `cost_weights`, and `arm/<name>` is an arm that our workers run.
     """
     models = requests.model_list(router_of(request), caller=caller_of(request))
-    return JsonReply(replies.model_page(models) if ANTHROPIC in request.headers else models)
+    return _models(request, models)
 
 
 @endpoints.get(
@@ -51,7 +50,12 @@ async def model(
 ) -> Response:
     """Read the model of this name; 404 with the code `model_not_found` if there is no such model."""
     named = requests.named_model(model, router=router_of(request), caller=caller_of(request))
-    return JsonReply(replies.model_info(named) if ANTHROPIC in request.headers else named)
+    return _models(request, named)
+
+
+def _models(request: Request, models: replies.Model | replies.ModelList) -> Response:
+    form: Callable[[Any], Any] | None = request.scope.get(MODELS)
+    return JsonReply(models if form is None else form(models))
 
 
 @endpoints.post(
@@ -96,6 +100,8 @@ async def completions(_request: Request) -> Response:
     )
 
 
+#: Codex compacts a conversation that is too long after an event, but not after a status 400
+_EVENTS_OF: Final = frozenset({ContextExceeded.code})
 _RESPONSE: Final = f"{errors.RESPONSES}/{{response_id}}"
 
 ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
@@ -118,8 +124,9 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     """
     question = await response_question(request, body, key=idempotency_key)
     try:
-        return await ChatExchange(request, question, whole=response, stream=ResponseStream).reply()
-    except ContextExceeded as error:  # Codex compacts the conversation after this event, but not after a status 400
+        exchange = ChatExchange(request, question, whole=response, stream=ResponseStream, events_of=_EVENTS_OF)
+        return await exchange.reply()
+    except ContextExceeded as error:
         if not question.streamed:
             raise
         return Response(undecided_failure(errors.error_in_reply(error)), media_type=EVENTS)

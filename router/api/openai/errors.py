@@ -121,8 +121,9 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
     return ServerFault(message, failure=failure, remedy=remedy)
 
 
-def is_openai_path(path: str) -> bool:
-    return _PATHS.fullmatch(path) is not None
+def speaks_openai(scope: Scope) -> bool:
+    """Whether the caller of a request expects OpenAI's shapes."""
+    return _PATHS.fullmatch(scope["path"]) is not None
 
 
 def error_in_reply(error: RagBanditError) -> dict[str, Any]:

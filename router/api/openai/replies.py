@@ -1,7 +1,6 @@
 """Replies of OpenAI's interface, and errors in its shape: {"error": {"message", "type", "param", "code"}}."""
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
@@ -120,22 +119,6 @@ class ModelList(TypedDict):
     """Kind of object."""
     data: list[Model]
     """The models."""
-
-
-def model_info(model: Model) -> dict[str, Any]:
-    """A model in Anthropic's shape."""
-    made_at = datetime.fromtimestamp(model["created"], UTC).isoformat()
-    name = model["id"]
-    window = {"max_input_tokens": model["context_length"]} if "context_length" in model else {}
-    info = {"type": "model", "id": name, "display_name": name, "created_at": made_at, "lifecycle": "active"}
-    return {**info, **window}
-
-
-def model_page(models: ModelList) -> dict[str, Any]:
-    """All models in Anthropic's shape."""
-    data = list(map(model_info, models["data"]))
-    ids = [info["id"] for info in data] or [None]
-    return {"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
 
 
 def model_name(decision: Decision) -> str:

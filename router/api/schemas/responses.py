@@ -19,6 +19,8 @@ class JsonReply(JSONResponse):
 
 #: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
 SHAPE: Final = "ragbandit.errors"
+#: ASGI scope key of the function that formats models for the caller of a request; None for OpenAI's form
+MODELS: Final = "ragbandit.models"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 

@@ -1,18 +1,18 @@
 """Requests of Anthropic's Messages as chat completions, and back. Nothing here sends or waits."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.dialects.messages.replies import THINKING, call_of, content_of
 from ragbandit.shared.model_servers.efforts import sent_effort
-from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 #: name of this dialect
 DIALECT: Final = "messages"
+#: need of blocks and tools that only servers of this dialect read
+NEED: Final = "anthropic"
 #: text of Claude Code that differs in every request, so that no cache and no conversation would be recognized
 _BILLING: Final = "x-anthropic-billing-header:"
 _SAME: Final = ("max_tokens", "temperature", "top_p", "top_k")
@@ -26,8 +26,6 @@ CONVERTED: Final = {"messages", "max_completion_tokens", "stop", "tools", "tool_
 _MODES: Final = {"auto": "auto", "any": "required", "none": "none"}
 #: least budget of thinking tokens -> effort
 _EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
-#: message of a server that refuses thoughts of another model
-_REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
@@ -37,7 +35,7 @@ def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str,
     joined: whether texts after the results of tools are part of the last result, so that the results end the chat
     """
     foreign = {"mcp_servers"} if body.get("mcp_servers") else set[str]()
-    system = [text for part in _blocks(body.get("system")) if not (text := words_of(part)).startswith(_BILLING)]
+    system = [text for part in blocks_of(body.get("system")) if not (text := words_of(part)).startswith(_BILLING)]
     messages: list[Any] = [{"role": "system", "content": "\n\n".join(system)}] if system else []
     for message in body["messages"]:
         if not isinstance(message.get("content"), list):
@@ -64,7 +62,8 @@ def unread(body: Mapping[str, Any]) -> list[str]:
     return [name for name in body if name not in read]
 
 
-def _blocks(content: Any) -> Iterator[dict[str, Any]]:
+def blocks_of(content: Any) -> Iterator[dict[str, Any]]:
+    """The blocks of a message; a text is one block, and nothing is none."""
     for block in content if isinstance(content, list) else [content]:
         if block not in (None, ""):
             yield block if isinstance(block, dict) else {"type": "text", "text": block}
@@ -79,9 +78,9 @@ def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
 def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": None}
     parts, thoughts, calls = list[Any](), list[str](), list[Any]()
-    for block in _blocks(content):
+    for block in blocks_of(content):
         if block.get("type") in THINKING:  # what Anthropic signed is left out: no other model reads it
-            thoughts += [words_of(block.get("thinking"))] if _is_foreign(block) else []
+            thoughts += [words_of(block.get("thinking"))] if is_foreign(block) else []
         elif block.get("type") == "tool_use":
             calls.append(call_of(block, more=reasoning_in(block), empty="{}"))
         else:
@@ -94,11 +93,11 @@ def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
 def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
     """The messages of a user's turn: results of tools, then the rest, with the images of the results."""
     results, rest = list[dict[str, Any]](), list[Mapping[str, Any]]()
-    for block in _blocks(message["content"]):
+    for block in blocks_of(message["content"]):
         if block.get("type") != "tool_result":
             rest.append(_part(block, foreign=foreign))
             continue
-        parts = [_part(part, foreign=foreign) for part in _blocks(block.get("content"))]
+        parts = [_part(part, foreign=foreign) for part in blocks_of(block.get("content"))]
         parts = [{"type": "text", "text": "Error:"}, *parts] if block.get("is_error") else parts
         if not joined:  # most servers read only texts of tools
             rest += [part for part in parts if part.get("type") != "text"]
@@ -106,7 +105,7 @@ def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> lis
         content = _as_text(parts, by="\n")
         results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
     if joined and results:
-        results[-1]["content"] = _as_text([*_blocks(results[-1]["content"]), *rest], by="\n")
+        results[-1]["content"] = _as_text([*blocks_of(results[-1]["content"]), *rest], by="\n")
         return results
     return [*results, {**message, "content": _as_text(rest, by="\n\n")}] if rest or not results else results
 
@@ -150,24 +149,7 @@ def _functions(body: Mapping[str, Any], *, foreign: set[str]) -> dict[str, Any]:
     return {"tools": tools or None, "tool_choice": mode, "parallel_tool_calls": False if is_single else None}
 
 
-def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> dict[str, Any]:
-    """A request in either form without thoughts in its messages. keep_signed: except those that Anthropic signed."""
-
-    def bare(part: Any) -> Any:
-        if not isinstance(part, dict) or part.get("type") in THINKING:
-            return part
-        reasoning = reasoning_in(part)
-        kept = {name: value for name, value in part.items() if name not in reasoning}
-        for name in ("content", "tool_calls"):
-            if isinstance(kept.get(name), list):
-                kept[name] = [bare(one) for one in kept[name] if not _is_foreign(one, keep_signed=keep_signed)]
-        return kept
-
-    messages = [bare(message) if message.get("role") == "assistant" else message for message in body["messages"]]
-    return {**body, "messages": [message for message in messages if message.get("content") != []]}
-
-
-def _is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
+def is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
     """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
     is_thought = isinstance(block, dict) and block.get("type") in THINKING
     return is_thought and not (keep_signed and is_signed(block))
@@ -176,22 +158,6 @@ def _is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
 def is_signed(block: Mapping[str, Any]) -> bool:
     """Whether a block has thoughts that a model of Anthropic has signed. `chat_of` leaves it out."""
     return block.get("type") == THINKING[1] or bool(block.get("type") == THINKING[0] and block.get("signature"))
-
-
-def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
-    """The request without thoughts and parameters for them if this error refuses these; None if it does not."""
-    message = server_message(getattr(error, "body", None))
-    if failure_of_error(error).status not in (400, 422) or not _REFUSAL.search(message):
-        return None
-    bare, last = without_thoughts(body), body["messages"][-1]
-    kinds = {str(block.get("type")) for block in _blocks(last.get("content"))} | {str(last.get("role"))}
-    has_results = not kinds.isdisjoint({"tool", "tool_result"})
-    if has_results or bare["messages"] == body["messages"]:
-        reasoning = reasoning_in(bare)
-        bare = {name: value for name, value in bare.items() if name not in reasoning}
-        config = {name: value for name, value in object_in(bare, "output_config").items() if name != "effort"}
-        bare |= {"output_config": config} if "output_config" in bare else {}
-    return None if bare == body else bare
 
 
 def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:
@@ -240,8 +206,8 @@ def _content(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         is_text = isinstance(content, str) or content is None
         kept = content_of(message, text=content or "" if is_text else "")
         content = None if is_text else content
-        kept = [block for block in kept if not _is_foreign(block)]
-    parts = [_block(part) for part in _blocks(content)]
+        kept = [block for block in kept if not is_foreign(block)]
+    parts = [_block(part) for part in blocks_of(content)]
     calls = [block for block in kept if block.get("type") == "tool_use"]
     others = [block for block in kept if block.get("type") != "tool_use"]
     return others + [part for part in parts if part.get("text") != ""] + calls

@@ -16,6 +16,7 @@ from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.shared.dialects.registry import NATIVE_NEEDS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
@@ -32,8 +33,6 @@ CHAT: Final = "chat"
 BOUNDS: Final = ("effort_min", "effort_max")
 #: name of the need for an allowed effort; an arm with the effort "low" has the ability "effort:low"
 _EFFORT: Final = "effort"
-#: need of blocks and tools that only servers of Anthropic's Messages read
-ANTHROPIC: Final = "anthropic"
 #: (abilities of an arm, context length in tokens or None if unknown)
 Ability = tuple[frozenset[str], int | None]
 #: need -> request parameters that can cause the need; messages can cause it, too
@@ -43,8 +42,7 @@ _PARAMETERS: Final = {
     "tools": ("tool_choice", "function_call"),
     CHAT: ("modalities", "audio"),
     _EFFORT: ("reasoning_effort", "reasoning", *BOUNDS),
-    ANTHROPIC: ("mcp_servers", "tools"),
-}
+} | NATIVE_NEEDS
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_IGNORED: Final = 64
@@ -106,7 +104,7 @@ def passing_arms(
         generator = generators.get(str(params.get("generator", DEFAULT)))
         is_model = params.get("class", name) == "model"
         if is_model and generator is not None and generator.server is not None and generator.server.api == "chat":
-            abilities = {CHAT, *generator.supports, *({ANTHROPIC} if generator.name == "anthropic" else ())}
+            abilities = {CHAT, *generator.supports, *(NATIVE_NEEDS.keys() & {generator.name})}
             if generator.server.logprobs:
                 abilities.add("logprobs")
             if params.get(_EFFORT) is not None:

@@ -8,10 +8,9 @@ from ragbandit.shared.dialects.messages.replies import content_of
 from ragbandit.shared.dialects.messages.requests import (
     chat_of,
     messages_of,
-    refused_thoughts,
     unread,
-    without_thoughts,
 )
+from ragbandit.shared.dialects.thoughts import refused_thoughts, without_thoughts
 from ragbandit.shared.model_servers.openai_client import RefusedRequest
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12).filter(str.strip)

@@ -1,0 +1,61 @@
+"""Tools and blocks of Messages inside chat completions, as Cursor and some proxies send them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.shared.dialects.messages.requests import chat_of, is_signed
+from ragbandit.shared.model_servers.fitting.kinds import MARK
+from ragbandit.shared.reading.fields import listed, object_in
+
+#: blocks that chat completions have in another form
+_BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
+
+
+def in_chat_form(chat: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns (fields of the chat that were changed, names of what a chat completion lacks). Blocks that no chat
+    completion can express stay as they came.
+    """
+    changed, ignored = dict[str, Any](), list[str]()
+    if isinstance(chat.get("tools"), list):
+        tools = list(map(_tool, chat["tools"]))
+        changed |= {"tools": tools} if tools != chat["tools"] else {}
+    choice = object_in(chat, "tool_choice")
+    if choice.get("type") == "tool" and isinstance(choice.get("name"), str):
+        changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    if choice.get("type") in ("auto", "any", "none"):
+        changed["tool_choice"] = "required" if choice["type"] == "any" else choice["type"]
+    messages = chat.get("messages")
+    if isinstance(messages, list) and any(map(_has_blocks, messages)):
+        changed["messages"] = [part for message in messages for part in _messages(message)]
+        ignored = [f"messages.{kind}" for message in messages for kind in _left_out(message)]
+    return changed, ignored
+
+
+def _tool(tool: Any) -> Any:
+    """A function in the form of chat completions. Tools of other forms and types are returned unchanged."""
+    is_ours = isinstance(tool, dict) and isinstance(tool.get("name"), str) and "input_schema" in tool
+    if not is_ours or "function" in tool or tool.get("type", "custom") not in ("custom", "function"):
+        return tool
+    function = {name: value for name, value in tool.items() if name not in ("type", "input_schema", MARK)}
+    mark = {MARK: tool[MARK]} if MARK in tool else {}
+    return {"type": "function", "function": {**function, "parameters": tool["input_schema"]}, **mark}
+
+
+def _has_blocks(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and any(str(block.get("type")) in _BLOCKS for block in listed(content))
+
+
+def _messages(message: Mapping[str, Any]) -> list[Any]:
+    """The messages for one that may have blocks of Messages."""
+    if not _has_blocks(message):
+        return [message]
+    parts: list[Any] = chat_of({"messages": [message]})[0]["messages"]
+    return parts
+
+
+def _left_out(message: Any) -> list[str]:
+    """The types of the blocks that `_messages` leaves out: thoughts that Anthropic has signed."""
+    if not _has_blocks(message) or message.get("role") != "assistant":
+        return []
+    return [str(block.get("type")) for block in listed(message["content"]) if is_signed(block)]

@@ -1,0 +1,47 @@
+"""Thoughts of earlier turns in requests of either dialect: which ones a server may get, and requests without them."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.shared.dialects.chat.message_parts import reasoning_in
+from ragbandit.shared.dialects.messages.replies import THINKING
+from ragbandit.shared.dialects.messages.requests import blocks_of, is_foreign
+from ragbandit.shared.model_servers.failures import failure_of_error, server_message
+from ragbandit.shared.reading.fields import object_in
+
+#: message of a server that refuses thoughts of another model
+_REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
+
+
+def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> dict[str, Any]:
+    """A request in either form without thoughts in its messages. keep_signed: except those that Anthropic signed."""
+
+    def bare(part: Any) -> Any:
+        if not isinstance(part, dict) or part.get("type") in THINKING:
+            return part
+        reasoning = reasoning_in(part)
+        kept = {name: value for name, value in part.items() if name not in reasoning}
+        for name in ("content", "tool_calls"):
+            if isinstance(kept.get(name), list):
+                kept[name] = [bare(one) for one in kept[name] if not is_foreign(one, keep_signed=keep_signed)]
+        return kept
+
+    messages = [bare(message) if message.get("role") == "assistant" else message for message in body["messages"]]
+    return {**body, "messages": [message for message in messages if message.get("content") != []]}
+
+
+def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
+    """The request without thoughts and parameters for them if this error refuses these; None if it does not."""
+    message = server_message(getattr(error, "body", None))
+    if failure_of_error(error).status not in (400, 422) or not _REFUSAL.search(message):
+        return None
+    bare, last = without_thoughts(body), body["messages"][-1]
+    kinds = {str(block.get("type")) for block in blocks_of(last.get("content"))} | {str(last.get("role"))}
+    has_results = not kinds.isdisjoint({"tool", "tool_result"})
+    if has_results or bare["messages"] == body["messages"]:
+        reasoning = reasoning_in(bare)
+        bare = {name: value for name, value in bare.items() if name not in reasoning}
+        config = {name: value for name, value in object_in(bare, "output_config").items() if name != "effort"}
+        bare |= {"output_config": config} if "output_config" in bare else {}
+    return None if bare == body else bare

@@ -1,11 +1,27 @@
 """The tree is as docs/architecture.md says."""
 
+import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
 
 ROOT = Path(__file__).parents[2]
+#: dialect -> (words that only its requests and replies have, files that know them besides its folder and its door)
+DIALECTS = {
+    "messages": (
+        {"tool_use", "tool_result", "input_schema", "stop_sequences", "content_block", "content_block_delta"}
+        | {"redacted_thinking", "input_json", "message_start", "message_delta", "max_tokens_to_sample", "end_turn"},
+        {
+            "strategies/generators/anthropic_generator.py",
+            "ragbandit/shared/model_servers/fitting",  # the table of what each kind of server takes
+            "ragbandit/shared/model_servers/fewer_fields.py",  # parameters that a server may refuse
+            "workers/verbs/model_abilities.py",  # names of abilities in lists of models
+        },
+    )
+}
+#: dialect -> folder of its door
+DOORS = {"messages": "router/api/anthropic"}
 
 
 def test_no_circles():
@@ -26,3 +42,20 @@ def test_rooms_are_described():
         if folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.py"))
     ]
     assert [room for room in sorted(rooms) if f"| `{room}`" not in text and f"`{room}`" not in text] == []
+
+
+def test_a_dialect_is_known_only_in_its_folder():
+    """Only the folder, the door and the generator of a dialect have its words; others ask the registry."""
+    for dialect, (words, further) in DIALECTS.items():
+        home = f"ragbandit/shared/dialects/{dialect}"
+        known = (home, "ragbandit/shared/dialects/registry.py", "ragbandit/shared/dialects/thoughts.py", DOORS[dialect])
+        for folder in ("ragbandit/shared", "router", "strategies", "workers", "ragbandit/client"):
+            for file in (ROOT / folder).rglob("*.py"):
+                path = file.relative_to(ROOT).as_posix()
+                if path.startswith((*known, *further)):
+                    continue
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+                texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+                imports = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+                assert not texts & words, (path, texts & words)
+                assert not any(f"dialects.{dialect}" in (name or "") for name in imports), path

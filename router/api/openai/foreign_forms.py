@@ -29,16 +29,17 @@ def as_completion(body: object) -> tuple[object, list[str]]:
                 raise Unsupported(message, field=name, remedy="POST /v1/responses")
         return as_chat(body)
     changed, ignored = dict[str, Any](), list[str]()
-    if isinstance(body.get("tools"), list):
-        tools = list(map(_tool, body["tools"]))
-        changed |= {"tools": tools} if tools != body["tools"] else {}
-    choice = object_in(body, "tool_choice")
+    for dialect in DIALECTS.values():
+        fields, lacking = dialect.in_chat_form({**body, **changed})
+        changed |= fields
+        ignored += lacking
+    known = {**body, **changed}
+    if isinstance(known.get("tools"), list):
+        tools = list(map(_tool, known["tools"]))
+        changed |= {"tools": tools} if tools != known["tools"] else {}
+    choice = object_in(known, "tool_choice")
     if choice.get("type") == "function" and isinstance(choice.get("name"), str):
         changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
-    for dialect in DIALECTS.values():
-        others, lacking = dialect.in_chat_form({**body, **changed})
-        changed |= others
-        ignored += lacking
     return ({**body, **changed} if changed else body), ignored
 
 
@@ -49,7 +50,7 @@ def _is_object(value: object) -> bool:
 def _tool(tool: Any) -> Any:
     """A function of a response in the form of chat completions. Other tools are returned unchanged."""
     is_function = isinstance(tool, dict) and isinstance(tool.get("name"), str)
-    if not is_function or tool.get("type", "function") != "function" or "function" in tool or "input_schema" in tool:
+    if not is_function or tool.get("type", "function") != "function" or "function" in tool:
         return tool
     function = {name: value for name, value in tool.items() if name not in ("type", MARK)}
     return {"type": "function", "function": function, **({MARK: tool[MARK]} if MARK in tool else {})}

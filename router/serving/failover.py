@@ -19,7 +19,17 @@ from ragbandit.router.serving.checks.questions import capped, new_id
 from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
 from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
-from ragbandit.shared.types import ArmName, Budget, Conversation, Decision, DecisionId, Json, Outcome, PinnedArm
+from ragbandit.shared.types import (
+    ArmName,
+    Budget,
+    Conversation,
+    Decision,
+    DecisionId,
+    Json,
+    Outcome,
+    PinnedArm,
+    RequestFacts,
+)
 
 #: seconds of the budget that must be left to ask another arm
 LEAST_S: Final = 0.5
@@ -105,7 +115,8 @@ def next_decision(
         "reason": failure.reason,
         "left": list(ordered[1:]),
     }
-    request = {name: value for name, value in query.request.items() if name != TOOL_TURN} | {FAILOVER: link}
+    request: RequestFacts = {**query.request, FAILOVER: link}
+    request.pop(TOOL_TURN, None)
     query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, conversation=conversation)
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)

@@ -5,3 +5,4 @@ from ragbandit.shared.types.facts import *
 from ragbandit.shared.types.ledger import *
 from ragbandit.shared.types.names import *
 from ragbandit.shared.types.outcomes import *
+from ragbandit.shared.types.request_facts import *

@@ -20,6 +20,7 @@ from ragbandit.shared.types.names import (
     Role,
     RunBy,
 )
+from ragbandit.shared.types.request_facts import RequestFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +283,7 @@ class Query:
     cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None for reward.weight
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
-    request: further facts about the request (ignored parameters, a trace); JSON values
+    request: further facts about the request, such as ignored parameters and a trace
     conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
     limits: budgets that may refuse the question while it is stored; not stored
     """
@@ -301,7 +302,7 @@ class Query:
     cost_weight: float | str | None = None
     aim: Mapping[str, float] = field(default_factory=dict)
     api_key: str | None = None
-    request: Mapping[str, Json] = field(default_factory=dict)
+    request: RequestFacts = field(default_factory=RequestFacts)
     conversation: Conversation = NO_CONVERSATION
     limits: tuple[SpendLimit, ...] = field(default=(), compare=False, repr=False)
 

@@ -46,7 +46,7 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy, facts_of
 
 MAX_WAIT_S = 600
 QUESTION: Final = Rule(roles("app"), queue="questions")
@@ -150,7 +150,7 @@ async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Fut
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
     """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
     tracing, settings = tracing_of(request), router_of(request).settings
-    entries: dict[str, object] = dict(span.carrier)
+    entries = facts_of(span.carrier)
     if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
         entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
     return replace(query, request={**query.request, **entries}) if entries else query
@@ -213,10 +213,14 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,
-        request=({"surface": request.scope[PART]} if PART in request.scope else {})
-        | ({FAILOVER: False} if body.failover is False else {})
-        | {name: bound for name in BOUNDS if (bound := getattr(body, name)) is not None}
-        | noted_prices(request, tenant=tenant),
+        request=facts_of(
+            {
+                "surface": request.scope.get(PART),
+                FAILOVER: False if body.failover is False else None,
+                **{name: getattr(body, name) for name in BOUNDS},
+                **noted_prices(request, tenant=tenant),
+            }
+        ),
     )
     query = await paced(request, query)
     if not body.messages:

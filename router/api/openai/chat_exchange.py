@@ -32,7 +32,17 @@ from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, RESULTS, TOOL_TURN, ToolTurn, next_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
-from ragbandit.shared.types import NAMED_ID, Decision, DeltaPiece, Json, Outcome, Query, StatusNote, TextPiece
+from ragbandit.shared.types import (
+    NAMED_ID,
+    Decision,
+    DeltaPiece,
+    Json,
+    Outcome,
+    Query,
+    RequestFacts,
+    StatusNote,
+    TextPiece,
+)
 
 log = logging.getLogger("ragbandit.api")
 #: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
@@ -151,7 +161,7 @@ class ChatExchange:
         more: dict[str, Json] = {NAMED: True} if query.forced else {}
         if not query.forced and query.arms is not None:
             more[PERMITTED] = list[Json](query.arms)
-        request = {**query.request, TOOL_TURN: {**turn.facts, **more}}
+        request: RequestFacts = {**query.request, TOOL_TURN: {**turn.facts, **more}}
         return replace(query, arms=(turn.arm,), forced=True, request=request)
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:

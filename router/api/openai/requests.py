@@ -30,7 +30,7 @@ from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import DERIVED, ArmName, Caller, Conversation, DecisionId, Json, Message, Query
+from ragbandit.shared.types import DERIVED, ArmName, Caller, Conversation, DecisionId, Json, Message, Query, facts_of
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
@@ -265,9 +265,9 @@ def chat_question(
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
-    entries = {**_facts(body, chat=chat), **prices, **(facts or {}), "metadata": dict(metadata)}
-    entries[RATED_MESSAGE] = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
-    entries = {name: value for name, value in entries.items() if value not in (None, [], {})}
+    message = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
+    more = {"metadata": dict(metadata), RATED_MESSAGE: message}
+    entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
     if CHAT_HASH in entries:
         entries[CONVERSATION] = conversation
     settings = router.settings.conversation

@@ -197,7 +197,7 @@ def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status
         kind, fields = CALL, {"name": function.get("name"), "arguments": function.get("arguments") or ""}
     fields |= {"call_id": call.get("id")}
     fields |= reasoning_in(call)
-    for space in spaces if isinstance(spaces, list) else ():
+    for space in map(str, spaces) if isinstance(spaces, list) else ():
         prefix = in_namespace("", space)
         if str(fields["name"]).startswith(prefix):
             fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}

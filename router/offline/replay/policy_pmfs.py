@@ -20,7 +20,7 @@ from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import PICK, Decision, Json, Matrix, ModelPick, PolicyLabel, Query, Update
+from ragbandit.shared.types import PICK, Decision, Matrix, ModelPick, PolicyLabel, Query, RequestFacts, Update
 
 MakeEncoder = Callable[[], Encoder]
 
@@ -59,7 +59,7 @@ def lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
     return updates
 
 
-def _pick(decision: Decision) -> dict[str, Json]:
+def _pick(decision: Decision) -> RequestFacts:
     """A model's pick of the arm, as the service hands it to a policy; {} if no model was asked."""
     stored = decision.query.request.get(PICK, decision.facts.get(ModelPick.key))
     return {} if stored is None else {PICK: stored}

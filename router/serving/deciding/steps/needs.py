@@ -20,7 +20,7 @@ from ragbandit.shared.dialects.registry import NATIVE_NEEDS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
-from ragbandit.shared.types import NO_CONVERSATION, ArmName, Decision, Fact, Json, Query
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Decision, Fact, Json, Query, RequestFacts
 
 #: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
 NEEDS: Final = "needs"
@@ -181,8 +181,11 @@ def as_text(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
     sent = {name for name, value in query.conversation.fields.items() if value is not None} - _USED
     ignored = short_names(_names(query, "ignored") | sent)
-    request = {name: value for name, value in query.request.items() if name != OPTIONAL}
-    return replace(query, conversation=NO_CONVERSATION, request=request | ({"ignored": ignored} if ignored else {}))
+    request: RequestFacts = {**query.request}
+    request.pop(OPTIONAL, None)
+    if ignored:
+        request["ignored"] = ignored
+    return replace(query, conversation=NO_CONVERSATION, request=request)
 
 
 def short_names(names: Collection[str]) -> list[Json]:

@@ -1,7 +1,6 @@
 """Posts JSON to a server that the user names, and reads its reply: with a cap, and without redirects."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,6 +16,8 @@ from ragbandit.shared.model_servers.failures import (
     server_message,
 )
 from ragbandit.shared.model_servers.outbound import credentials_of, redirect_message, shown_address, unpacked
+from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
+from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
 _READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
@@ -61,7 +62,14 @@ class JsonServer:
                 response = await self._response(client, body, timeout=timeout, max_bytes=max_bytes, headers=headers)
         except (httpx.HTTPError, TimeoutError) as error:
             raise self._broken(error, timeout=timeout) from error
-        return self._read(response)
+        size = len(response.content)
+        if size < LARGE:
+            return self._read(response)
+        try:
+            return await READING.read(size, self._read, response)
+        except UnendedReading as error:
+            message = f"the reply of {self.shown} was not read: {error}"
+            raise ServerFailed(message, failure=Failure(kind="unreadable"), remedy=self._log_remedy) from error
 
     def hidden(self, text: str) -> str:
         """Remove the secrets of headers and address from a text: some servers repeat the request in their reply."""
@@ -111,7 +119,7 @@ class JsonServer:
                 remedy = f"put that address into {self.section}.url, if it is right"
             raise ServerFailed(message, failure=failure, remedy=remedy)
         try:
-            return json.loads(response.content)
+            return json_value(response.content)
         except (ValueError, RecursionError):
             message = f"{self.shown} gave no JSON: {self._shown_reply(response)}"
             raise ServerFailed(message, failure=unreadable, remedy=f"reply with {self.example}") from None

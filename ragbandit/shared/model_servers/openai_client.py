@@ -208,7 +208,7 @@ async def reply_pieces(
     try:
         chunks = _chunks(reply)
         if not 200 <= reply.status < 300:
-            raise RefusedRequest(reply, await _error_body(chunks))
+            raise await _refusal(reply, await _error_body(chunks))
         async for data in chunks:
             work = reader.work(data)
             arrived = await _arrived(reader.feed(data), read, work=work)
@@ -271,6 +271,16 @@ async def _turn() -> int:
     """Give other tasks of the event loop a turn, since data that has arrived is read without waiting. Returns 0."""
     await asyncio.sleep(0)
     return 0
+
+
+async def _refusal(reply: "aiohttp.ClientResponse", body: bytes) -> RefusedRequest:
+    """The error for a reply with another status; a large body is parsed by the reading thread."""
+    if len(body) < LARGE:
+        return RefusedRequest(reply, body)
+    try:
+        return await READING.read(len(body), RefusedRequest, reply, body)
+    except UnendedReading:
+        return RefusedRequest(reply, b"its error took too long to read")
 
 
 async def _error_body(chunks: AsyncIterator[bytes]) -> bytes:

@@ -5,10 +5,13 @@ import gzip
 import json
 import time
 import zlib
+from unittest.mock import Mock
 
 import pytest
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.model_servers import json_server
+from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Message, Query
 from ragbandit.strategies.arms import http as remote
 from ragbandit.strategies.arms.http import Http
@@ -62,6 +65,22 @@ def run(url, *, budget=None, messages=(), **params):
 
 def failures(outcome):
     return [event for event in outcome.trace if isinstance(event, CallFailed)]
+
+
+@pytest.mark.parametrize("words", [1, 20_000])
+def test_a_large_reply_is_read_by_the_reading_thread(monkeypatch, words):
+    """A reply above 32 kB is parsed off the event loop, a smaller one on it."""
+    sizes, read = [], READING.read
+
+    async def counted(size, *given):
+        sizes.append(size)
+        return await read(size, *given)
+
+    monkeypatch.setattr(json_server, "READING", Mock(read=counted))
+    with Pipeline(ok({**GOOD, "extra": ["word"] * words})) as pipeline:
+        outcome = run(pipeline.url)
+    assert outcome.answer == GOOD["answer"]
+    assert [size >= LARGE for size in sizes] == [True] * (words > 1)
 
 
 def test_answer_with_its_cost():

@@ -266,6 +266,8 @@ LONG_PROMPTS = [
     Reply(status=400, body=b'{"object": "error", "message": "The maximum context length is 10 tokens.", "code": 400}'),
     Reply(status=400, body=b'{"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}'),
     Reply(status=400, body=b'{"error": {"code": {"odd": 1}, "message": "beyond the Context Window"}}'),
+    # parsed by the reading thread
+    Reply(status=400, body=b'{"request": "%s", "error": {"message": "beyond the context window"}}' % (b"x" * 100_000)),
 ]
 
 

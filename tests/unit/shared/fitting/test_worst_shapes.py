@@ -103,4 +103,4 @@ def test_values_at_any_level_and_their_texts_count(value):
     assert fitting_size({"a": [value] * 40}) >= fitting_size({"a": value})
     began = time.process_time()
     fitting_size({"a": [value] * 1_000})
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < LIMIT_S

@@ -34,6 +34,8 @@ NATIVE: Final = "native_finish_reason"
 _SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
 #: further fields of a reply, which come at its end
 DETAILS: Final = ("stop_details", "container", "context_management")
+#: fields of a message that are read elsewhere
+_PARTS: Final = frozenset({"type", "id", "role", "content", "stop_reason", "stop_sequence", *DETAILS})
 _CALL: Final = ("type", "id", "name", "input")
 
 
@@ -60,7 +62,7 @@ class ChatChunks:
             yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
         elif kind == "message_start":
             message = object_in(value, "message")
-            yield _chunk({}, **{name: message[name] for name in ("model", "usage") if name in message})
+            yield _chunk({}, **{name: message[name] for name in message if name not in _PARTS})
         elif kind == "content_block_start":
             yield from self._begin(index, block=object_in(value, "content_block"))
         elif kind == "content_block_delta":

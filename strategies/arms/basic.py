@@ -91,7 +91,7 @@ class Model(ParamsArm[ModelParams]):
             own = [Message(role="system", text=self._params.instructions)]
             turns = [*own, *run.query.messages, Message(role="user", text=question)]
             messages = [{"role": turn.role, "content": turn.text} for turn in turns if turn.text]
-            conversation = conversation or Conversation({"messages": messages})
+            conversation = conversation or Conversation(fields={"messages": messages})
             if sent_effort(conversation.fields) is None:
                 conversation = conversation.having({**conversation.fields, "reasoning_effort": effort})
         with keep_partial(run, style="long"):

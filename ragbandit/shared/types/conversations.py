@@ -5,7 +5,7 @@ from typing import Self
 from ragbandit.shared.types.names import Json
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
     """What a client sent for a model, for arms that pass it on. It is false if the client sent nothing for a model.
 

@@ -66,7 +66,7 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
         fields.pop(name, None)
         value = question.query.conversation.fields.get(name)
         fields |= {} if value is None else {name: value}
-    conversation = Conversation(fields, dialect=DIALECT, headers=headers)
+    conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers)
     return replace(question, query=replace(question.query, conversation=conversation))
 
 

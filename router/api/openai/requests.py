@@ -285,7 +285,7 @@ def chat_question(
         session=named_session or session or own_id,
         api_key=caller.key,
         request=entries,
-        conversation=Conversation(sent),
+        conversation=Conversation(fields=sent),
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
 

@@ -113,8 +113,8 @@ def _conversation(facts: Mapping[str, Any]) -> Conversation:
         return NO_CONVERSATION
     if _DIALECT not in facts and _MARK in fields:
         others = {name: value for name, value in fields.items() if name != _MARK}
-        return Conversation(others, dialect="messages", headers=fields[_MARK])
-    return Conversation(fields, dialect=facts.get(_DIALECT, "chat"), headers=facts.get(_HEADERS, {}))
+        return Conversation(fields=others, dialect="messages", headers=fields[_MARK])
+    return Conversation(fields=fields, dialect=facts.get(_DIALECT, "chat"), headers=facts.get(_HEADERS, {}))
 
 
 def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:

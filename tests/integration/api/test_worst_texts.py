@@ -218,7 +218,7 @@ def replied(body, *, server, decision, monkeypatch):
     request = base.Request(
         prompt=PROMPT,
         max_tokens=10**6,
-        conversation=Conversation({"messages": [], "stream": True}),
+        conversation=Conversation(fields={"messages": [], "stream": True}),
         sink=reader.sink(str),
         delta_sink=reader.delta_sink(),
     )

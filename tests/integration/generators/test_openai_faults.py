@@ -306,7 +306,7 @@ TEXT = {"messages": [{"role": "user", "content": "Which model?"}]}
 def test_what_a_404_is_about(chat, reply, gone, is_refused):
     """A 404 is a sign about the model if the chat names no file; of a file it counts against the chat, not the arm."""
     with ScriptedServer([reply]) as server:
-        error, _ = ask(server, request={"conversation": chat and Conversation(chat)})
+        error, _ = ask(server, request={"conversation": chat and Conversation(fields=chat)})
     assert (error.failure.gone, isinstance(error, RequestRefused)) == (gone, is_refused)
     assert error.failure.kind == "denied"
 

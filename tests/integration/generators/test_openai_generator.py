@@ -191,7 +191,7 @@ def test_the_fields_of_a_chat():
     named = OpenAiOptions(base_url="http://host/v1", max_tokens_field="max_completion_tokens", stream=False)
 
     def fields(chat, options=named, **more):
-        request = Request(prompt=CAPITAL, max_tokens=4, conversation=Conversation(chat), **more)
+        request = Request(prompt=CAPITAL, max_tokens=4, conversation=Conversation(fields=chat), **more)
         return with_options(request_body(request, options=options), request=request, model="gpt", options=options)
 
     sent = {"model": "gpt", "stream": False}
@@ -201,4 +201,4 @@ def test_the_fields_of_a_chat():
     assert own == sent | {"messages": [], "max_completion_tokens": 7}
     listed = replace(named, passed=["seed"])
     assert fields(chat, listed) == sent | {name: chat[name] for name in chat if name != "top_k"}
-    assert not_passed(Conversation(chat), options=listed) == ["top_k"]
+    assert not_passed(Conversation(fields=chat), options=listed) == ["top_k"]

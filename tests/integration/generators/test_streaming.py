@@ -78,7 +78,7 @@ def test_whole_chats_are_streamed_if_silence_matters(chat, seconds, successor, s
     request = Request(
         prompt=Prompt(instructions="", body="Where?"),
         max_tokens=9,
-        conversation=chat and Conversation(chat),
+        conversation=chat and Conversation(fields=chat),
         deadline=None if seconds is None else time.monotonic() + seconds,
         has_successor=successor,
     )

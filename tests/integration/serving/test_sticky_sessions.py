@@ -189,7 +189,7 @@ WRITTEN = {"input": 2.0, "output": 2.0, "cached_input": 0.5, "cache_write": 2.5}
 
 def talk(world, *, idle_s, chat=None, **cost):
     """The second turn of a session, `idle_s` after the first, whose prompt had 100,000 tokens."""
-    first = turn(world, conversation=Conversation(chat or {}))
+    first = turn(world, conversation=Conversation(fields=chat or {}))
     cost = {"prompt_tokens": 100_000, "dollars": 0.2, **cost}
     world.store.add_outcome(made_outcome(decision_id=first.id, now=world.now, status="answered", cost=cost))
     world.now += idle_s - 1.0

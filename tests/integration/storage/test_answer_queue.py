@@ -263,7 +263,9 @@ def test_jobs_of_another_kind_are_not_claimed(database, queue):
 def test_erasure_blanks_the_chat_of_a_waiting_decision(database, store, queue, make_decision):
     """The job of an erased decision keeps its turn, without the texts of its chat."""
     query = Query(
-        id=DecisionId("d1"), text="q", conversation=Conversation({"messages": [{"role": "user", "content": "secret"}]})
+        id=DecisionId("d1"),
+        text="q",
+        conversation=Conversation(fields={"messages": [{"role": "user", "content": "secret"}]}),
     )
     store.add_decisions([make_decision("d1", run_by="worker", query=query)])
     erase(database, Selection(decision="d1"), features=False, actor="cli:me", now=1.0)
@@ -276,9 +278,9 @@ EARLIER = {"messages": [], "anthropic_headers": {"anthropic-beta": "b"}}
 @pytest.mark.parametrize(
     ("facts", "read"),
     [
-        (None, Conversation({"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
-        ({"chat": EARLIER}, Conversation({"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
-        ({"chat": {"messages": []}}, Conversation({"messages": []})),
+        (None, Conversation(fields={"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
+        ({"chat": EARLIER}, Conversation(fields={"messages": []}, dialect="messages", headers={"anthropic-beta": "b"})),
+        ({"chat": {"messages": []}}, Conversation(fields={"messages": []})),
     ],
     ids=["this commit", "messages of earlier commits", "chats of earlier commits"],
 )

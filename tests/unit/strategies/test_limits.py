@@ -121,7 +121,7 @@ def test_the_limit_of_a_chat_keeps_its_name(sent, tokens, expected):
     generator.complete = noted
 
     async def passed(run):
-        await run.chat(Conversation({"messages": [], **sent}), prompt=PROMPT, max_tokens=30)
+        await run.chat(Conversation(fields={"messages": [], **sent}), prompt=PROMPT, max_tokens=30)
         return Answer(text="x", stop_reason="x")
 
     assert ended(Own(passed), generator=generator, tokens=tokens).status == "answered"

@@ -62,7 +62,7 @@ class ChatChunks:
             yield from self.of({"type": "message_delta", "delta": value, "usage": value.get("usage")})
         elif kind == "message_start":
             message = object_in(value, "message")
-            yield _chunk({}, **{name: message[name] for name in message if name not in _PARTS})
+            yield {name: message[name] for name in message if name not in _PARTS} | _chunk({})
         elif kind == "content_block_start":
             yield from self._begin(index, block=object_in(value, "content_block"))
         elif kind == "content_block_delta":
@@ -126,8 +126,8 @@ class ChatChunks:
         return _chunk({} if is_known else {BLOCKS: [{**block, **at}]})
 
 
-def _chunk(delta: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {**more, "choices": [{"index": 0, "delta": delta}]}
+def _chunk(delta: Mapping[str, Any]) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta}]}
 
 
 def call_of(block: Mapping[str, Any], *, more: Mapping[str, Any], empty: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert decision.facts[PinnedArm.key]["arm"] == "three"
             assert CandidateNotes.key not in decision.facts
             assert drawn_again(decision) == decision.arm
-        chat = route(other, arms=("one", "two"), conversation=Conversation({"messages": [], "seed": 1}))
+        chat = route(other, arms=("one", "two"), conversation=Conversation(fields={"messages": [], "seed": 1}))
         assert (chat.arm, bool(chat.query.conversation)) == ("one", False)  # not allowed: the fallback's rule
         assert chat.query.request["ignored"] == ["seed"]
         unkill(world.database)

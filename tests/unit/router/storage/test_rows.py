@@ -97,7 +97,10 @@ def any_of(kind: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]
 
 
 QUERY_VALUES = any_of(
-    Query, cost_weight=st.none() | REALS | st.from_regex(r"[a-z]{1,9}", fullmatch=True), limits=st.just(())
+    Query,
+    request=OBJECTS,
+    cost_weight=st.none() | REALS | st.from_regex(r"[a-z]{1,9}", fullmatch=True),
+    limits=st.just(()),
 )
 
 

@@ -87,7 +87,9 @@ def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
     long["tool_calls"][0]["function"]["arguments"] = json.dumps({"a": "x" * 4_000_000})
     for messages in ([user()], SHAPES["users"], [user(), long, result("x")]):
         request = Request(
-            prompt=Prompt(instructions="", body="Hi"), max_tokens=1, conversation=Conversation({"messages": messages})
+            prompt=Prompt(instructions="", body="Hi"),
+            max_tokens=1,
+            conversation=Conversation(fields={"messages": messages}),
         )
         asyncio.run(generator._fitted(request))
     assert seen[0] == (threading.main_thread().name, 0)

@@ -31,7 +31,7 @@ class Passing(ScriptedGenerator):
 
 def asked(generator, chat, *, arm=None):
     """One run of the arm with a chat."""
-    query = Query(id=DecisionId("d1"), text="Where?", conversation=Conversation(chat or {}))
+    query = Query(id=DecisionId("d1"), text="Where?", conversation=Conversation(fields=chat or {}))
     parts = {"retriever": MemoryRetriever([]), "generator": generator}
     return asyncio.run(run_strategy(arm or Model(), query=query, budget=Budget(tokens=500), **parts))
 

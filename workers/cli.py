@@ -40,7 +40,11 @@ PANELS: Final[Mapping[str, Verbs]] = {
         "route": f"{_CLI}.calls:route",
         "answer": f"{_CLI}.calls:answer",
     },
-    "Look": {verb: f"{_CLI}.inspection:{verb}" for verb in ("status", "report", "explain", "verify")},
+    "Look": {
+        "status": f"{_CLI}.inspection:status",
+        "report": f"{_VERBS}.report:report",
+        **{verb: f"{_CLI}.inspection:{verb}" for verb in ("explain", "verify")},
+    },
     "Judge and change": {
         "feedback": VerbGroup(
             "Judge decisions, import and exclude feedback.",

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.coverage.asked_again import AGAINST, ASKED, AskedLife
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.intervals import mean_difference
@@ -273,8 +274,21 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
     )
 
 
+def decide(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """`ragbandit report --decide`: reward and quality against always an arm, as more and more questions are asked."""
+    lived = AskedLife.of(life(kind, seed=seed), seed=seed)
+    lines: dict[Line, list[Look]] = {}
+    for asked in ASKED:
+        truths = (lived.truth, lived.true_quality)
+        for name, found, truth in zip(("reward", "quality"), lived.after(asked), truths, strict=True):
+            line = Line(name=f"{name}, always {AGAINST}", confidence=0.95, every_look=True)
+            lines.setdefault(line, []).append(Look(truth=truth, low=found.low, high=found.high))
+    return lines
+
+
 PLACES: Final[Mapping[str, Place]] = {
     "report": report,
+    "decide": decide,
     "replay": replay,
     "rollouts": rollout,
     "warm": warm,

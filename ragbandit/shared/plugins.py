@@ -1,9 +1,11 @@
 """Plug-ins: finds classes of arms and policies by name, import path or entry point, and checks their params by type."""
 
 import functools
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from hashlib import sha256
 from importlib import import_module
 from pkgutil import iter_modules, resolve_name
 from types import MappingProxyType
@@ -131,3 +133,14 @@ def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
     hints = get_type_hints(kind, include_extras=True)
     names = sorted(field.name for field in fields(kind))
     return MappingProxyType({name: TypeAdapter(hints[name]) for name in names})
+
+
+def function_identity(function: object) -> str:
+    """Name of a function, with a hash of its source code if available, so that a changed function is asked again."""
+    kind: Any = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # a built-in function, or one defined at run time
+        return name
+    return f"{name} {sha256(source.encode()).hexdigest()[:12]}"

@@ -1,9 +1,8 @@
-"""Verbs that read the database, without a running service: `status`, `verify`, `explain`, `report`."""
+"""Verbs that read the database, without a running service: `status`, `verify`, `explain`."""
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,12 +11,10 @@ from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
 from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.cli.console import console, errors, print_json
-from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, parse_time, registered_policy
+from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.cli.tables import in_words, show
-from ragbandit.router.comparison.page import check_page, write_page
-from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
@@ -26,12 +23,8 @@ from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.reporting import words
-from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
-from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
@@ -62,7 +55,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     --json prints the ledger's fields of /v1/status, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):
-        serving = _serving(ledger, settings=settings)
+        serving = serving_policy(ledger, settings=settings)
         now = time.time()
         arms = [ArmName(arm) for arm in settings.arms]
         state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now, arms=arms)
@@ -169,7 +162,7 @@ def verify(
             verdict = verification.verify(
                 ledger,
                 files=files,
-                serving=_serving(ledger, settings=settings),
+                serving=serving_policy(ledger, settings=settings),
                 deep=deep,
                 progress=lambda done, total: progress("rows", done, total),
             )
@@ -182,7 +175,7 @@ def verify(
             raise typer.Exit(1)
 
 
-def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
+def serving_policy(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
     return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
 
@@ -238,48 +231,3 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
         "progress": reply["progress"],
         f"Why {record['arm']}": [reason for reason in reply["reasons"] if not reason.startswith("The random draw")],
     }
-
-
-def report(
-    since: Annotated[str, typer.Option(help="a date, a time or an age: 7d, 4w")] = "7d",
-    until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
-    tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
-    against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write the report as one HTML file")] = None,
-    show_all: AllOption = False,
-    label: LabelOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
-
-    Reads the database: costs of all outcomes, quality of rated answers. If there are more than 30,000 questions,
-    it compares a uniform sample. --json prints the reply of /v1/report.
-    """
-    if html is not None:
-        check_page(html, field="html")
-    now = time.time()
-    with opened(config, label=label) as (settings, ledger):
-        scope = ReportScope(
-            label=ledger.label,
-            since=parse_time(since, now=now),
-            until=now if until is None else parse_time(until, now=now, field="until"),
-            tenant=tenant,
-            reward=settings.reward,
-        )
-        result = report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
-        mapped = policy_map(
-            ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
-        )
-        serving, rule = _serving(ledger, settings=settings), closing_rule(settings.learning)
-        state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
-        budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
-    result = replace(result, learning=None if state is None else state.line)
-    shown = words.assessment(result, now=now, kinds=mapped.kinds)
-    shown = replace(shown, notes=(*budgets, *shown.notes))
-    if html is not None:
-        write_page(html, shown, field="html")
-    if as_json:
-        print_json(plain(result))
-    else:
-        print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")

@@ -6,6 +6,7 @@ replay, report, rollouts) measures `Difference`s by the method of its design, an
 paired outcomes   the outcomes of both ways are known for the same questions; fixed-sample interval
 logged draws      one arm was drawn per question with a logged probability; fixed-sample interval
 live traffic      logged draws that are looked at again and again while they grow; anytime-valid interval
+asked again       both ways answered a random sample of stored questions for the comparison; anytime-valid interval
 
 `words` says a comparison in words, `assessment` puts it in a page and on a screen.
 """
@@ -17,7 +18,7 @@ from typing import Final, Literal
 from ragbandit.shared.texts.formats import roughly
 
 Verdict = Literal["better", "worse", "as good", "not known yet"]
-Design = Literal["paired outcomes", "logged draws", "live traffic"]
+Design = Literal["paired outcomes", "logged draws", "live traffic", "asked again"]
 
 NOT_KNOWN: Final = "not known yet"
 #: one way is as good as another if it is worse by at most this reward per question: 5 fewer right answers in 100

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select, true
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
@@ -57,6 +57,28 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PairedComparison:
+    """What was served compared with always one arm, by both answers to a random sample of the period's questions."""
+
+    comparison: Comparison
+    """The comparison. Its questions are all routed questions of the period."""
+    same: int
+    """Questions that routing sent to this arm: they have no difference."""
+    differing: int
+    """Questions that routing sent to another arm."""
+    asked: int
+    """Differing questions that both arms have answered, and whose answers one judge was asked about."""
+    unjudged: int
+    """Asked questions without a score for one of the answers: their difference lies between bounds."""
+    not_askable: Mapping[str, int]
+    """Reason -> number of differing questions that cannot be asked again: their difference lies between bounds."""
+    dollars: float
+    """What it cost to ask and to judge these questions, in all runs."""
+    judge: str
+    """The judge, or path of the check, that scored both answers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """A report of a period: what was served ("routing") compared with always using one arm.
 
@@ -85,6 +107,8 @@ class Report:
     """The sample behind comparisons; null if every question was read."""
     total: Comparison | None
     """All questions, against the arm to compare with; null if nothing can be compared."""
+    asked: PairedComparison | None = None
+    """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
     curve: LearningCurve | None = None
     """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]
@@ -188,22 +212,32 @@ class ReportRows:
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
     """The rows of a report, the newest first: all of the period, or a sample. Raises StoreError."""
     with database.read() as connection:
-        questions = _count(connection, scope.condition)
+        questions = count_questions(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
         # Imported decisions were counted but are not read, so the sample is too small.
         if rows.imported and questions > scope.most:
-            questions = _count(connection, scope.condition & ~has_key(decisions.c.facts, IMPORTED))
+            questions = count_questions(connection, scope.condition & ~has_key(decisions.c.facts, IMPORTED))
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(whole=questions if questions > scope.most else None)
 
 
-def _count(connection: Connection, condition: ColumnElement[bool]) -> int:
+def count_questions(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
 
 def share_of(questions: int, *, most: int) -> float:
     """The largest power of 1/2 that leaves at most `most` of `questions`."""
     return 0.5 ** max(math.ceil(math.log2(max(questions, 1) / most)), 0)
+
+
+def in_sample(questions: int, *, most: int) -> ColumnElement[bool]:
+    """Condition on `decisions` for the sample of a period with this number of questions."""
+    share = share_of(questions, most=most)
+    if share == 1.0:
+        return true()
+    # The seed is stored as decimal text, so its last six characters are its last six digits.
+    last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
+    return last_digits < f"{round(1e6 * share):06}"
 
 
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
@@ -214,11 +248,9 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.cost.label("charged"),
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
-    share = share_of(questions, most=scope.most)
-    if share < 1.0:  # the seed is stored as decimal text, so its last six characters are its last six digits
-        last_digits = func.substr(decisions.c.seed, func.length(decisions.c.seed) - 5)
-        query = query.where(last_digits < f"{round(1e6 * share):06}")
-    query = query.where(scope.condition).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+    query = query.where(scope.condition, in_sample(questions, most=scope.most)).order_by(
+        decisions.c.made_at.desc(), decisions.c.id.desc()
+    )
     rows = _Rows()
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
@@ -251,7 +283,7 @@ class _Rows:
         if row["arms"] not in self.offers:
             self.offers[row["arms"]] = json.loads(row["arms"])
         arms = self.offers[row["arms"]]
-        reason, pmf = _reason_to_leave_out(row, arms=arms), json.loads(row["pmf"])
+        reason, pmf = reason_to_leave_out(row, arms=arms), json.loads(row["pmf"])
         candidate = None
         if reason is None and scope.version is not None:
             note = candidate_note(json.loads(facts), scope.version)
@@ -341,7 +373,7 @@ def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] 
     return [p if abs(share - p) < _ROUNDING else share for share, p in zip(shares, pmf, strict=True)]
 
 
-def _reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
+def reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
     for key, reason in _NO_DRAW.items():
         if f'"{key}":' in row["facts"]:
             return reason

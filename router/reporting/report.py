@@ -18,6 +18,7 @@ from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, compared
+from ragbandit.router.reporting.paired_comparison import stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
@@ -58,7 +59,12 @@ def report(
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
+    result = report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
+    if result.total is None or scope.reward is None:
+        return result
+    arm = arm_of(result.total)
+    asked = stored_comparison(database, scope, against=arm, reward=scope.reward)
+    return result if asked is None else words.with_asked(result, asked)
 
 
 def report_of(
@@ -105,7 +111,7 @@ def report_of(
         sample=log.sample,
         total=None if chosen is None else arms[chosen],
         curve=curve,
-        arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(_arm_of(one))).sum(), one.second))),
+        arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(arm_of(one))).sum(), one.second))),
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
         prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
         weeks=groups.of(week, names=weeks, against=chosen),
@@ -116,7 +122,7 @@ def report_of(
     return replace(result, sentence=words.sentence(result, now=scope.until if now is None else now), notes=notes)
 
 
-def _arm_of(comparison: Comparison) -> str:
+def arm_of(comparison: Comparison) -> str:
     return comparison.second.removeprefix("always ")
 
 
@@ -152,7 +158,7 @@ def _arm_to_compare(
 
 
 def _fix(arms: Sequence[Comparison]) -> str | None:
-    ends = [(one.reward.high, _arm_of(one)) for one in arms if one.reward.high is not None]
+    ends = [(one.reward.high, arm_of(one)) for one in arms if one.reward.high is not None]
     end, arm = min(ends, default=(math.inf, ""))
     questions = max((one.questions for one in arms), default=0)
     if end >= WORTH or questions < FEWEST_TO_FIX:

@@ -1,11 +1,13 @@
 """The sentence of a report, and what it shows on a screen and a page."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
-from ragbandit.router.reporting.reading import Report, Sample, Unit
+from ragbandit.router.reporting.reading import PairedComparison, Report, Sample, Unit
 from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
@@ -23,6 +25,16 @@ def sentence(report: Report, *, now: float) -> str:
     if report.sample is not None:
         text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
     return f"{start}{text}; {_verdict(total)}."
+
+
+def with_asked(report: Report, asked: PairedComparison) -> Report:
+    """The report with the comparison by questions that were asked again, also in its sentence."""
+    return replace(report, asked=asked, sentence=f"{report.sentence} {asked_words(asked)}")
+
+
+def asked_words(asked: PairedComparison) -> str:
+    of = f"{asked.asked:,} of the {counted(asked.differing, 'question')} that went to other arms"
+    return f"Both asked again on {of}: {comparison_words.sentence(asked.comparison)}."
 
 
 def _verdict(total: Comparison) -> str:
@@ -68,21 +80,31 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
-    known = total is not None and total.verdict != NOT_KNOWN
     verdict = report.sentence if total is None else f"{_verdict(total)}."
+    about = "" if total is None else f"reward a question of routing, compared with {total.second}"
+    lead, shown, asked = total, served, report.asked
+    if asked is not None:
+        again = replace(asked.comparison, second=f"{asked.comparison.second}, asked again")
+        shown = (again, *served)
+        if total is not None and _tells_more(again, total):
+            lead, about = again, f"{about}, both asked again"
+            verdict = f"{asked_words(asked)} By live traffic, {verdict}"
+        else:
+            verdict = f"{verdict} {asked_words(asked)}"
+    known = lead is not None and lead.verdict != NOT_KNOWN
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
-        number=comparison_words.signed(total.reward.estimate) if total is not None and known else NOT_KNOWN,
-        about="" if total is None else f"reward a question of routing, compared with {total.second}",
-        verdict=None if total is None else total.verdict,
+        number=comparison_words.signed(lead.reward.estimate) if lead is not None and known else NOT_KNOWN,
+        about=about,
+        verdict=None if lead is None else lead.verdict,
         state=report.state,
-        comparisons=served,
+        comparisons=shown,
         frontier=tuple(_frontier(served)),
         kinds=tuple(kinds),
         curves=() if report.curve is None else (report.curve,),
-        missing=None if total is None else total.missing,
-        progress=1.0 if total is None else total.progress,
+        missing=None if lead is None else lead.missing,
+        progress=1.0 if lead is None else lead.progress,
         actions=() if report.advice is None else (report.advice,),
         tables=tuple(_table(title, rows, unit=report.unit, by_arm=by_arm) for title, rows, by_arm in tables if rows),
         notes=(
@@ -93,6 +115,18 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         cost_unit=report.unit,
         facts={} if total is None else _facts(total, report),
     )
+
+
+def _tells_more(first: Comparison, second: Comparison) -> bool:
+    """Whether the first comparison has a verdict, and the second one has none or a wider interval."""
+    if first.verdict == NOT_KNOWN or second.verdict == NOT_KNOWN:
+        return first.verdict != NOT_KNOWN
+    return _width(first) < _width(second)
+
+
+def _width(comparison: Comparison) -> float:
+    reward = comparison.reward
+    return math.inf if reward.low is None or reward.high is None else reward.high - reward.low
 
 
 def _facts(total: Comparison, report: Report) -> dict[str, str]:

@@ -2,26 +2,26 @@
 
 import asyncio
 import itertools
-import time
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.serving.checks.questions import capped
-from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
-from ragbandit.strategies.base import Account, Passage, Request
-from ragbandit.strategies.outcome import run_strategy
+from ragbandit.strategies.base import Account
+from ragbandit.strategies.outcome import SOURCE_CHARS, run_strategy
 from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
-from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
-from ragbandit.workers.setup.judge_checks import JudgeOfArm
+from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
+from ragbandit.workers.evaluation.scoring import Score, Scorer
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: number of questions before the first look at the verdict
@@ -47,18 +47,54 @@ def shared_confidence(questions: int) -> float:
 LEAST: Final = 12
 
 
+class AnswerStore(Protocol):
+    """Where answers are kept, so that no question is asked twice."""
+
+    @property
+    def found(self) -> Mapping[str, StoredAnswer]:
+        """Key -> its answer."""
+
+    @property
+    def dollars(self) -> Mapping[str, float]:
+        """Key -> dollars of all its answers, also of those that failed and were asked again."""
+
+    def add(self, outcome: Outcome, *, work: Work, score: float | None = None) -> None: ...
+
+
+class Asked(Protocol):
+    """What the arms are asked about the questions of a run, if it is more than the texts of the questions."""
+
+    def work(self, row: LabelledQuestion) -> list[Work]:
+        """The arms that answer this question, in their order."""
+
+    def query(self, work: Work) -> tuple[Query, Budget]:
+        """What the arm is asked, and the limits of its answer."""
+
+    def outcome(self, work: Work) -> Outcome | None:
+        """An outcome that is there already; None if the arm has to be asked."""
+
+    def expected(self, work: Work) -> float:
+        """About how many dollars the answer and its score will cost."""
+
+    def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> AbstractContextManager[None]:
+        """A block in which the question is asked; what it cost is in `bill` at its end."""
+
+    def unscored(self, work: Work, score: Score) -> None:
+        """Note that the judge refused to score an answer."""
+
+
 @dataclass(kw_only=True)
 class PairedRun:
     """A run of arms on questions. `records` is valid when `run` ends, also if `run` raises an error."""
 
     rows: Sequence[LabelledQuestion]
     arms: Mapping[ArmName, LoadedArm]
-    answers: Answers
+    answers: AnswerStore
     settings: Settings
     family: str
     progress: Progress
     #: scores answers to questions without right answers
-    judge: JudgeOfArm | None = None
+    judge: Scorer | None = None
     #: dollars that the answers may cost; None without a limit
     budget: float | None = None
     #: returns whether records suffice for a verdict; called in a thread. None to ask every question
@@ -70,6 +106,15 @@ class PairedRun:
     paid_before: float = 0.0
     #: called with `spent` after each answer
     on_paid: Callable[[float], None] = lambda _dollars: None
+    #: None if every arm gets the text of each question and nothing else
+    asked: Asked | None = None
+    #: number of questions between two looks at the verdict; None for the numbers of `looks`
+    look_every: int | None = None
+    #: whether the run ends if the judge fails; otherwise the question counts for no arm
+    needs_judge: bool = False
+    #: the run ends if an arm fails so often in a row; None to go on
+    most_failures: int | None = None
+    source_chars: int = SOURCE_CHARS
     #: dollars of the answers of this run, also of those that were stored before
     spent: float = 0.0
     #: number of questions that every arm has answered, and that count
@@ -81,17 +126,22 @@ class PairedRun:
     #: a logged decision for each arm and each of these questions
     records: list[dict[str, Json]] = field(default_factory=list)
     failures: Counter[ArmName] = field(default_factory=Counter)
+    _failed_in_a_row: Counter[ArmName] = field(default_factory=Counter)
     _new_questions: int = 0
     _new_costs: float = 0.0
     _judge_failed: bool = False
     _looks_done: set[int] = field(default_factory=set)
+    #: expected dollars of the questions that are being asked
+    _expected: float = 0.0
 
     def __post_init__(self) -> None:
         self._limits = capped(Budget(), limits=self.settings.budget)
         self._origins = {name: arm.made_by(self._limits) for name, arm in self.arms.items()}
 
     def work(self, row: LabelledQuestion) -> list[Work]:
-        """Every arm on this question."""
+        """The arms that answer this question."""
+        if self.asked is not None:
+            return self.asked.work(row)
         return [
             Work(
                 key=key_of(row.question, arm=name, made_by=self._origins[name], version=arm.version),
@@ -119,8 +169,9 @@ class PairedRun:
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        stored = sum(self.answers.dollars[work.key] for row in self.rows for work in self.work(row))
-        self.spent = max(self.paid_before, stored)
+        if self.asked is None:
+            stored = sum(self.answers.dollars[work.key] for row in self.rows for work in self.work(row))
+            self.spent = max(self.paid_before, stored)
         self._look_at_budget()
         open_questions = itertools.takewhile(lambda row: self.ended is None or self._is_paid(row), self.rows)
         try:
@@ -131,18 +182,32 @@ class PairedRun:
             for part in parts_of(self.arms.values()):
                 await part.close()
             if self.judge is not None:
-                await self.judge.generator.close()
+                await self.judge.close()
 
     async def _ask(self, row: LabelledQuestion) -> None:
-        """Let every arm answer a question, unless its answer is stored, and record the answers."""
+        """Let the arms answer a question, unless their answers are stored, and record the answers."""
+        missing = [work for work in self.work(row) if self._known(row, work) is None]
+        expected = math.fsum(self.asked.expected(work) for work in missing) if self.asked is not None else 0.0
+        if missing and self.budget is not None and self.spent + self._expected + expected > self.budget:
+            self.ended = self.ended or f"the next question may pass the budget of {self.budget:g} dollars"
+            return
+        bill = Account()
+        self._expected += expected
+        try:
+            with self._booked(row, expected=expected, bill=bill):
+                await self._ask_arms(row, missing, bill=bill)
+        finally:
+            self._expected -= expected
+
+    def _booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> AbstractContextManager[None]:
+        return nullcontext() if self.asked is None else self.asked.booked(row, expected=expected, bill=bill)
+
+    async def _ask_arms(self, row: LabelledQuestion, missing: Sequence[Work], *, bill: Account) -> None:
         stored = self.answers.found
-        answers: dict[ArmName, StoredAnswer] = {}
-        new_answers: list[StoredAnswer] = []
-        for work in self.work(row):
-            if self._known(row, work) is None:
-                await self._answer(row, work)
-                new_answers.append(stored[work.key])
-            answers[work.arm] = stored[work.key]
+        for work in missing:
+            await self._answer(row, work, bill=bill)
+        new_answers = [stored[work.key] for work in missing]
+        answers = {work.arm: stored[work.key] for work in self.work(row)}
         if new_answers:
             self._check_costs(new_answers)
         self._enter(row, answers)
@@ -162,26 +227,51 @@ class PairedRun:
             names = ", ".join(terms)
             self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
-    async def _answer(self, row: LabelledQuestion, work: Work) -> None:
-        arm = self.arms[work.arm]
-        outcome = await run_strategy(
-            arm.strategy,
-            query=Query(id=DecisionId(work.key), text=work.question),
-            budget=self._limits,
-            retriever=arm.retriever,
-            generator=arm.generator,
-            named=arm.named,
-        )
+    async def _answer(self, row: LabelledQuestion, work: Work, *, bill: Account) -> None:
+        outcome = None if self.asked is None else self.asked.outcome(work)
+        is_new = outcome is None
+        outcome = outcome or await self._run(work, bill=bill)
         self.answers.add(outcome, work=work)
-        self.spent += outcome.cost.dollars
         await asyncio.to_thread(self.on_paid, self.spent)
-        if outcome.status == "failed":
-            self.failures[work.arm] += 1
-            if self.failures[work.arm] == 1:
-                self.warn(f"{work.arm} failed: {outcome.error}")
+        if is_new:
+            self._count_failure(outcome, arm=work.arm)
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
-            self.answers.add(outcome, work=work, score=await self._judged(row, outcome))
+            self.answers.add(outcome, work=work, score=await self._judged(work, outcome, bill=bill))
         self._look_at_budget()
+
+    async def _run(self, work: Work, *, bill: Account) -> Outcome:
+        arm, account = self.arms[work.arm], Account()
+        query, limits = Query(id=DecisionId(work.key), text=work.question), self._limits
+        if self.asked is not None:
+            query, limits = self.asked.query(work)
+        try:
+            return await run_strategy(
+                arm.strategy,
+                query=query,
+                budget=limits,
+                retriever=arm.retriever,
+                generator=arm.generator,
+                named=arm.named,
+                source_chars=self.source_chars,
+                account=account,
+            )
+        finally:  # also if the run is interrupted
+            self._pay(account, bill=bill)
+
+    def _count_failure(self, outcome: Outcome, *, arm: ArmName) -> None:
+        if outcome.status != "failed":
+            self._failed_in_a_row[arm] = 0
+            return
+        self.failures[arm] += 1
+        self._failed_in_a_row[arm] += 1
+        if self.failures[arm] == 1:
+            self.warn(f"{arm} failed: {outcome.error}")
+        if self._failed_in_a_row[arm] == self.most_failures:
+            self.ended = self.ended or f"{arm} failed {self.most_failures} times in a row: {outcome.error}"
+
+    def _pay(self, account: Account, *, bill: Account) -> None:
+        bill.cost += account.cost
+        self.spent += account.cost.dollars
 
     def _look_at_budget(self) -> None:
         if self.budget is not None and self.spent >= self.budget and self.ended is None:
@@ -197,24 +287,25 @@ class PairedRun:
         needs_score = known is not None and not (row.answers or known.score is not None or is_blank(known.answer))
         return None if needs_score else known
 
-    async def _judged(self, row: LabelledQuestion, outcome: Outcome) -> float | None:
+    async def _judged(self, work: Work, outcome: Outcome, *, bill: Account) -> float | None:
         assert self.judge is not None
-        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
-        lost = Account()
+        account = Account()
         try:
-            prompt, score = self.judge.ask(question=row.question, answer=outcome.answer or "", sources=sources)
-            deadline = time.monotonic() + self.settings.judge.seconds
-            request = Request(prompt=prompt, max_tokens=self.judge.max_tokens, deadline=deadline, lost=lost)
-            completion = await self.judge.generator.complete(request)
-            self.spent += completion.dollars
-            return score(completion.text)
-        except ArmFailed as error:
-            if not self._judge_failed:
-                self.warn(f"the judge gave no score, and the question counts for no arm: {error}")
-            self._judge_failed = True
-            return None
+            score = await self.judge.score(work.question, outcome, bill=account)
         finally:
-            self.spent += lost.cost.dollars
+            self._pay(account, bill=bill)
+        if score.quality is None:
+            self._note_unscored(work, score)
+        return score.quality
+
+    def _note_unscored(self, work: Work, score: Score) -> None:
+        if not self._judge_failed:
+            self.warn(f"the judge gave no score, and the question counts for no arm: {score.fault}")
+        self._judge_failed = True
+        if self.needs_judge and score.may_pass:
+            self.ended = self.ended or f"the judge fails: {score.fault}"
+        elif self.asked is not None:
+            self.asked.unscored(work, score)
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer]) -> None:
         reward = self.settings.reward
@@ -238,11 +329,16 @@ class PairedRun:
         return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:
-        due = {look for look in looks(len(self.rows)) if look <= self.answered} - self._looks_done
+        due = {look for look in self._looks() if look <= self.answered} - self._looks_done
         if due and self.ended is None and self.is_known is not None:
             self._looks_done |= due
             if await asyncio.to_thread(self.is_known, [*self.records]):
                 self.ended = f"the verdict is known after {self.answered} questions"
+
+    def _looks(self) -> Sequence[int]:
+        if self.look_every is None:
+            return looks(len(self.rows))
+        return range(self.look_every, len(self.rows), self.look_every)
 
     def facts(self) -> dict[str, Any]:
         facts = {"answered": self.answered, "of": len(self.rows), "dollars": self.spent, "unjudged": self.unjudged}

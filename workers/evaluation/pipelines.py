@@ -4,14 +4,13 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, SupportsFloat
 
 from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.plugins import import_class
+from ragbandit.shared.plugins import function_identity, import_class
 from ragbandit.shared.types import ArmName, Cost
 from ragbandit.strategies.arms.callable import CallableArm, asked_by, text_of
 from ragbandit.strategies.arms.http import accounted, checked_reply
@@ -92,7 +91,7 @@ class FunctionArm(CallableArm):
     def __init__(self, function: object, *, name: str, unit: str) -> None:
         """unit: "steps" or the field of Cost that a bare number means; "" if such a number is ambiguous."""
         self._function, self._unit = function, unit
-        super().__init__(name=name, object=_identity(function))
+        super().__init__(name=name, object=function_identity(function))
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
         return asked_by(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
@@ -132,14 +131,3 @@ def _attributes(output: object) -> Mapping[str, object]:
         return output if output.get("answer") is not None else {}
     names = {"answer", "steps", "cost", *_COSTS}
     return {name: getattr(output, name) for name in names if hasattr(output, name)} if hasattr(output, "answer") else {}
-
-
-def _identity(function: object) -> str:
-    """Name of a function, with a hash of its source code if available, so that a changed function is asked again."""
-    kind: Any = function if hasattr(function, "__qualname__") else type(function)
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    try:
-        source = inspect.getsource(kind)
-    except (OSError, TypeError):  # a built-in function, or one defined at run time
-        return name
-    return f"{name} {sha256(source.encode()).hexdigest()[:12]}"

@@ -28,7 +28,7 @@ CHECK_EXPIRE_S: Final = 2 * 86400.0
 MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: stop reasons of failures that are not caused by the arm
-_NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
+NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 #: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
 CHOSEN_FOR_USE: Final = and_(
     updates.c.judged_by == "label",
@@ -42,7 +42,7 @@ def is_judgeable(outcome: Outcome) -> bool:
         return False  # the answer comes after the tool calls
     if outcome.answer is not None and outcome.answer.strip():
         return outcome.stop_reason != IMPORTED
-    return outcome.stop_reason not in _NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
+    return outcome.stop_reason not in NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
 
 
 def add_jobs(

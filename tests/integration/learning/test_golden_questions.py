@@ -130,15 +130,15 @@ def test_a_run_that_is_stopped_in_the_middle_goes_on(asked, monkeypatch):
     """After five of twelve answers a second process asks the other seven within the period, and learns all twelve."""
     ask, answered, calls = asked(), PairedRun._answer, []
 
-    async def stopping(run, row, work):
+    async def stopping(run, row, work, **more):
         if len(calls) == 5:
             raise SystemExit(0)
         calls.append(work.key)
-        await answered(run, row, work)
+        await answered(run, row, work, **more)
 
-    async def counting(run, row, work):
+    async def counting(run, row, work, **more):
         calls.append(work.key)
-        await answered(run, row, work)
+        await answered(run, row, work, **more)
 
     monkeypatch.setattr(PairedRun, "_answer", stopping)
     with pytest.raises(SystemExit):

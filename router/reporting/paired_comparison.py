@@ -1,0 +1,232 @@
+"""What was served compared with always one arm, by the answers of both to a random sample of the period's questions.
+
+The mean over the routed questions of (value of what was served - value of the arm's answer). Value is quality -
+`reward.weight` x cost, within the bounds of rewards, as in the report. Both answers were judged by one judge.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
+from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.reporting.paired_difference import Ends, Sample, expected_half_width, mean_difference
+from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions, read_questions
+from ragbandit.router.reporting.reading import PairedComparison, ReportScope
+from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
+from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.shared.texts.formats import money, roughly
+from ragbandit.shared.types import ArmName, DecisionId, Json
+
+#: name of what was served in comparisons
+ROUTING: Final = "routing"
+#: numbers of questions at which a forecast is computed
+_FORECASTS: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairing:
+    """The answers that count: by one judge, and by one definition of each arm."""
+
+    judge: str
+    versions: Mapping[ArmName, str]
+
+    def of(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
+        """Decision -> arm -> its answer, if it ended: it has a score, or the judge refused one.
+
+        An arm that failed when it was asked again is asked once more by the next run.
+        """
+        pairs: dict[DecisionId, dict[ArmName, PairedAnswer]] = {}
+        for one in answers:
+            has_ended = one.quality is not None or one.unjudged is not None
+            if has_ended and (one.judge, one.version) == (self.judge, self.versions.get(one.arm)):
+                pairs.setdefault(one.decision_id, {})[one.arm] = one
+        return pairs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Measure:
+    """A measure of an answer, by its quality and its cost: the reward, or the quality itself."""
+
+    setting: RewardSettings
+    is_reward: bool
+
+    def value(self, quality: float, *, cost: float) -> float:
+        if not self.is_reward:
+            return quality
+        value = quality - self.setting.weight * cost if self.setting.weight else quality
+        return min(max(value, self.setting.minimum), self.setting.maximum)
+
+    def ends(self, answer: PairedAnswer | None, *, cost: float | None) -> Ends:
+        """The value of an answer. cost: of an answer that is not known; None if its cost is not known either."""
+        if answer is None:
+            charged = any(self.setting.cost.values())
+            dearest = (math.inf if charged else 0.0) if cost is None else cost
+            return Ends(low=self.value(0.0, cost=dearest), high=self.value(1.0, cost=cost or 0.0))
+        cost = cost_of_terms(answer.steps, answer.cost, terms=self.setting.cost)
+        if answer.quality is None:
+            return Ends(low=self.value(0.0, cost=cost), high=self.value(1.0, cost=cost))
+        value = self.value(answer.quality, cost=cost)
+        return Ends(low=value, high=value)
+
+
+def paired_sample(
+    questions: PairedQuestions,
+    pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
+    *,
+    setting: RewardSettings,
+    is_reward: bool = True,
+    whole: bool = False,
+) -> Sample:
+    """The differences of reward, or of quality.
+
+    whole: False for the questions up to the first one without both answers. True for all up to the last one with both;
+        a question between them that was not asked then lies between bounds
+    """
+    measure, against = _Measure(setting=setting, is_reward=is_reward), questions.against
+    unknown = measure.ends(None, cost=None)
+    least, most = unknown.low - unknown.high, unknown.high - unknown.low
+
+    def ends(question: PairedQuestion) -> Ends:
+        answers = pairs.get(question.id, {})
+        served = measure.ends(answers.get(question.arm), cost=question.cost)
+        fixed = measure.ends(answers.get(against), cost=None)
+        return Ends(low=served.low - fixed.high, high=served.high - fixed.low)
+
+    askable = questions.askable
+    drawn = list(takewhile(lambda one: is_asked(one, pairs, against=against), askable))
+    if whole:
+        places = [place for place, one in enumerate(askable) if is_asked(one, pairs, against=against)]
+        drawn = askable[: places[-1] + 1] if places else []
+    return Sample(
+        asked=[ends(one) for one in drawn],
+        drawn_from=len(askable),
+        others=[ends(one) for one in questions.differing if one.obstacle is not None],
+        questions=questions.questions,
+        least=least,
+        most=most,
+    )
+
+
+def is_asked(
+    question: PairedQuestion, pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]], *, against: ArmName
+) -> bool:
+    answers = pairs.get(question.id, {})
+    return question.arm in answers and against in answers
+
+
+def paired_comparison(
+    questions: PairedQuestions,
+    pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
+    *,
+    setting: RewardSettings,
+    rater: str,
+) -> PairedComparison:
+    """Compare by the answers that are there. pairs: see `Pairing.of`."""
+    against = questions.against
+    asked = [one for one in questions.differing if is_asked(one, pairs, against=against)]
+    answers = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
+    unjudged = {answer.decision_id for answer in answers if answer.quality is None}
+    reward, quality = (
+        _difference(questions, pairs, setting=setting, is_reward=is_reward) for is_reward in (True, False)
+    )
+    comparison = compare(
+        ROUTING,
+        f"always {against}",
+        design="asked again",
+        questions=questions.questions,
+        rated=len(asked),
+        reward=reward,
+        quality=quality,
+        needed=1.0,
+    )
+    result = PairedComparison(
+        comparison=comparison,
+        same=questions.questions - len(questions.differing),
+        differing=len(questions.differing),
+        asked=len(asked),
+        unjudged=len(unjudged),
+        not_askable=questions.obstacles,
+        dollars=math.fsum(answer.dollars for answer in answers),
+        judge=rater,
+    )
+    if comparison.verdict == NOT_KNOWN:
+        missing = _missing(result, sample=paired_sample(questions, pairs, setting=setting, whole=True))
+        result = replace(result, comparison=replace(comparison, missing=missing))
+    return result
+
+
+def _difference(
+    questions: PairedQuestions,
+    pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
+    *,
+    setting: RewardSettings,
+    is_reward: bool,
+) -> Difference:
+    """The tighter ends of both samples: the bounds hold for every number of drawn questions at once."""
+    both = [
+        mean_difference(paired_sample(questions, pairs, setting=setting, is_reward=is_reward, whole=whole))
+        for whole in (False, True)
+    ]
+    low = max(one.low for one in both if one.low is not None)
+    high = min(one.high for one in both if one.high is not None)
+    estimate = both[1].estimate
+    return replace(both[1], low=low, high=high, estimate=estimate and min(max(estimate, low), high))
+
+
+def _missing(result: PairedComparison, *, sample: Sample) -> str:
+    """How many more questions would have to be asked, and for how much, if the estimate stays."""
+    asked, estimate = result.asked, result.comparison.reward.estimate
+    if estimate is None:
+        return "answers of both to the same questions" if sample.drawn_from else "questions that can be asked again"
+    needed = max(estimate + MARGIN, -estimate)
+    counts = np.unique(np.linspace(asked + 1, sample.drawn_from, _FORECASTS).astype(np.intp)).tolist()
+    enough = next((n for n in counts if expected_half_width(n, sample=sample) <= needed), None)
+    if enough is None:
+        return "more than these questions will tell: the difference is close to zero, or too much cannot be asked"
+    more, each = float(enough - asked), result.dollars / asked
+    price = f", about {money(float(f'{each * more:.2g}'), 'dollars')}" if each else ""
+    return f"{roughly(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"
+
+
+def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str, now: float) -> None:
+    """Store which answers count from now on in reports. rater: name of the judge. Raises StoreError."""
+    position: dict[str, Json] = {"judge": pairing.judge, "versions": dict(pairing.versions), "rater": rater}
+    with database.write() as connection:
+        move_position(connection, _reader(label), position=position, now=now)
+
+
+def _reader(label: str) -> str:
+    return f"decide:{label}"
+
+
+def stored_comparison(
+    database: Database, scope: ReportScope, *, against: str, reward: RewardSettings
+) -> PairedComparison | None:
+    """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError."""
+    with database.read() as connection:
+        stored = position_of(connection, _reader(scope.label))
+    secret = known_secret(database, name=DRAWS) if stored else None
+    if secret is None or against not in stored["versions"]:
+        return None
+    pairing = Pairing(judge=stored["judge"], versions=stored["versions"])
+    arm, arms = ArmName(against), [*pairing.versions]
+    questions = read_questions(database, scope, against=arm, reward=reward, secret=secret, arms=arms)
+    pairs = stored_pairs(database, questions, pairing=pairing)
+    result = paired_comparison(questions, pairs, setting=reward, rater=stored["rater"])
+    return result if result.asked else None
+
+
+def stored_pairs(
+    database: Database, questions: PairedQuestions, *, pairing: Pairing
+) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
+    """Decision -> arm -> its stored answer, for the differing questions."""
+    with database.read() as connection:
+        return pairing.of(answers_to(connection, [one.id for one in questions.differing]))

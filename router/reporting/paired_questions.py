@@ -1,0 +1,149 @@
+"""The questions of a paired comparison: the routed ones of a period, in the random order in which they are asked.
+
+Routing sent each question to one arm; the other way sends it to a fixed arm. Only questions of different arms can
+differ. Their order follows from the store's secret and their ids, so it depends on no outcome, and no caller can choose
+it. It is the same at every run, so later runs continue earlier ones.
+"""
+
+import hmac
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import RowMapping, and_, func, select
+
+from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.reporting.reading import ReportScope, count_questions, in_sample, reason_to_leave_out
+from ragbandit.router.storage.decisions.chains import PREVIOUS
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.shared.types import IMPORTED, ArmName, DecisionId
+
+#: reasons why a question cannot be asked again
+NO_TEXT: Final = "its text was erased or not stored"
+NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
+#: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
+_NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
+_PAGE: Final = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedQuestion:
+    """A question that routing and the other way send to different arms."""
+
+    id: DecisionId
+    #: the arm that routing drew
+    arm: ArmName
+    #: random number in [0, 1); the questions are asked in this order
+    draw: float
+    #: cost of the stored outcome, at the prices of the reward; None without an outcome
+    cost: float | None
+    #: why it cannot be asked again; None if it can be
+    obstacle: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedQuestions:
+    #: the fixed arm of the other way
+    against: ArmName
+    #: number of all routed questions of the period, or of the sample that is read of a long period
+    questions: int
+    #: number of all questions in the period if only a sample of them was read
+    whole: int | None
+    #: questions of different arms, in the order in which they are asked
+    differing: Sequence[PairedQuestion]
+    #: arm -> mean dollars of its outcomes in the period
+    dollars: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def askable(self) -> list[PairedQuestion]:
+        return [question for question in self.differing if question.obstacle is None]
+
+    @property
+    def obstacles(self) -> Mapping[str, int]:
+        """Reason -> number of questions that cannot be asked."""
+        return Counter(question.obstacle for question in self.differing if question.obstacle is not None)
+
+
+def read_questions(
+    database: Database,
+    scope: ReportScope,
+    *,
+    against: ArmName,
+    reward: RewardSettings,
+    secret: bytes,
+    arms: Collection[str] | None = None,
+) -> PairedQuestions:
+    """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
+
+    secret: of the store's draws. arms: those that can be run here; None if nothing is asked. Raises StoreError.
+    """
+    condition = and_(scope.condition, ~has_key(decisions.c.facts, IMPORTED))
+    in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
+    joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
+    query = select(
+        *decisions.c["id", "arm", "arms", "facts", "request"],
+        (func.length(decisions.c.text) > 0).label("has_text"),
+        *outcomes.c["cost", "steps"],
+        updates.c.source,
+    ).select_from(joined)
+    count, differing = 0, list[PairedQuestion]()
+    dollars: dict[str, list[float]] = {}
+    with database.read() as connection:
+        whole = count_questions(connection, condition)
+        query = query.where(condition, in_sample(whole, most=scope.most))
+        with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
+            for row in result.mappings():
+                offered = json.loads(row["arms"])
+                if reason_to_leave_out(row, arms=offered) is not None:
+                    continue
+                count += 1
+                if row["cost"] is not None:
+                    dollars.setdefault(row["arm"], []).append(cost_value(row["cost"]).dollars)
+                if row["arm"] != against:
+                    obstacle = _obstacle(row, offered=offered, against=against, arms=arms)
+                    differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
+    differing.sort(key=lambda question: (question.draw, question.id))
+    return PairedQuestions(
+        against=against,
+        questions=count,
+        whole=whole if whole > scope.most else None,
+        differing=differing,
+        dollars={arm: math.fsum(each) / len(each) for arm, each in dollars.items()},
+    )
+
+
+def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> PairedQuestion:
+    cost = None
+    if row["cost"] is not None:
+        cost = cost_of_terms(row["steps"], cost_value(row["cost"]), terms=reward.cost)
+    key = DecisionId(row["id"])
+    return PairedQuestion(
+        id=key, arm=ArmName(row["arm"]), draw=drawn_for(key, secret=secret), cost=cost, obstacle=obstacle
+    )
+
+
+def _obstacle(row: RowMapping, *, offered: Sequence[str], against: ArmName, arms: Collection[str] | None) -> str | None:
+    if against not in offered:
+        return f"{against} was not on offer: rules of the tenant or of the request"
+    if not row["has_text"]:
+        return NO_TEXT
+    edge = edge_of(row["request"]) if row["request"] else {}
+    if any(edge.get(name) for name in _NOT_REPEATABLE):
+        return NOT_STORED
+    if arms is not None and row["arm"] not in arms:
+        return f"{row['arm']} cannot be run here"
+    return None
+
+
+def drawn_for(decision_id: DecisionId, *, secret: bytes, what: str = "decide") -> float:
+    """A pseudorandom number in [0, 1), independent of the arm's draw. Callers cannot predict it."""
+    text = f"ragbandit {what}:{decision_id}".encode("utf-8", "surrogatepass")
+    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53

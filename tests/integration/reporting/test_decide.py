@@ -1,0 +1,273 @@
+"""`report --decide`: both ways answer stored questions again, and one judge scores their answers."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import func, select
+
+from ragbandit import Router
+from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, drawn_for, read_questions
+from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.report import report
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.deciding.steps import needs
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.spending import Spender, spent
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.sql.tables import paired_answers
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Budget, Query
+from ragbandit.workers.evaluation import runs
+from ragbandit.workers.judge.rubric import CRITERIA
+from ragbandit.workers.pairs.decision import PairedDecision
+from ragbandit.workers.setup.loading import ArmLoader
+from ragbandit.workers.verbs.deciding import prepared as prepare
+from tests.conftest import on_sqlite
+from tests.support import command
+from tests.support.examples import made_decision
+
+ACTOR = "cli:ann@host"
+DOLLARS = {"small": 0.001, "large": 0.01}
+CODE = """
+def right(answer, question, sources):
+    assert "small" not in answer + question and "large" not in answer + question
+    return None if "refused" in question else answer == "yes"
+
+def broken(answer, question, sources):
+    raise ValueError("no network")
+"""
+
+
+class Arms:
+    """`small` is right on easy questions only, `large` always, at ten times the dollars."""
+
+    def __init__(self):
+        self.asked, self.fails = [], False
+
+    def small(self, question):
+        self.asked.append(("small", question))
+        return ("yes" if question.startswith("easy") else "no"), {"dollars": DOLLARS["small"]}
+
+    def large(self, question):
+        self.asked.append(("large", question))
+        if self.fails:
+            raise ConnectionError("no server")
+        return "yes", {"dollars": DOLLARS["large"]}
+
+    @property
+    def pipelines(self):
+        return {"small": self.small, "large": self.large}
+
+
+@pytest.fixture
+def arms():
+    return Arms()
+
+
+@pytest.fixture
+def world(make_world, database_url, tmp_path, monkeypatch):
+    """Forty routed questions over two arms of the caller; nothing is rated."""
+    (tmp_path / "own_judge.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = make_world(
+        database_url=database_url,
+        arms={name: {"run_by": "caller"} for name in ("small", "large")},
+        policy={"name": "uniform"},
+        reward={"weight": 10.0, "cost": {"dollars": 1.0}},
+    )
+    for number in range(40):
+        kind = "easy" if number % 2 else "hard"
+        routed = made.route(f"{kind} {number}", key=f"q-{number}")
+        made.outcome(routed, answer="old", cost={"dollars": DOLLARS[routed.arm]})
+    return made
+
+
+def scope(world) -> ReportScope:
+    return ReportScope(label="main", since=world.now - 10.0, until=world.now + 10.0, reward=world.settings.reward)
+
+
+def prepared(world, arms, *, judge: str | None = "own_judge:right", against: str = "large") -> PairedDecision:
+    common = {"settings": world.settings, "pipelines": arms.pipelines, "actor": ACTOR}
+    return prepare(world.ledger, scope(world), against=against, judge=judge, **common)
+
+
+def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
+    decision, warnings = prepared(world, arms, **more), []
+    plan = decision.plan(budget=budget)
+    facts = decision.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
+    return SimpleNamespace(plan=plan, facts=facts, result=decision.result(), warnings=warnings)
+
+
+def booked(world) -> float:
+    spender = Spender("key", ACTOR)
+    with world.database.read() as connection:
+        return spent(connection, [spender], now=time.time())[spender].day
+
+
+def test_presses_extend_one_random_order_within_their_budgets(world, arms):
+    """A press asks in the order of the store's secret as far as its budget goes, and books what it cost to who pressed;
+    the next one asks only what is new; the report shows the difference, and the ledger learns nothing.
+    """
+    counters = world.counters()
+    first = run(world, arms, budget=0.1)
+    routed = {f"q-{number}": world.router.decision(f"q-{number}").decision for number in range(40)}
+    differing = sorted(
+        (key for key, one in routed.items() if one.arm == "small"),
+        key=lambda key: drawn_for(key, secret=bytes.fromhex("5eed" * 16)),
+    )
+    asked = [routed[key].query.text for key in differing[: first.facts["asked"]]]
+    assert Counter(arms.asked) == Counter((arm, text) for text in asked for arm in ("small", "large"))
+    assert first.plan.payable == first.facts["asked"] == 9
+    assert 0.0 < first.facts["dollars"] <= 0.1
+    assert booked(world) == pytest.approx(first.facts["dollars"])
+    second = run(world, arms, budget=10.0)
+    assert second.plan.asked == first.facts["asked"]
+    assert len(arms.asked) == len(set(arms.asked)) == 2 * second.result.asked
+    assert booked(world) == pytest.approx(first.facts["dollars"] + second.facts["dollars"])
+    texts = [routed[key].query.text for key in differing]
+    value = {text: 1.0 * text.startswith("easy") - 10.0 * 0.001 for text in texts}
+    truth = sum(value[text] - 0.9 for text in texts) / 40
+    reward = second.result.comparison.reward
+    assert reward.low - 1e-9 <= truth <= reward.high + 1e-9
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert made.asked == second.result
+    assert f"Both asked again on {second.result.asked} of the {len(differing)} questions" in made.sentence
+    assert report(world.database, scope(world), policy=world.settings.policy, against="small").asked is None
+    assert (world.counters(), world.router.verify(deep=True).ok) == (counters, True)
+    assert [one.facts["asked"] for one in entries(world.database) if one.action == "report.decide"] == [
+        first.facts["asked"],
+        second.facts["asked"],
+    ]
+
+
+def test_what_cannot_be_asked_is_bounded(world, arms):
+    """Erased texts, tools and arms that were not on offer are counted by reason, and widen the interval; a score that
+    the judge refuses widens it, too.
+    """
+    for key, text, more in (
+        ("tools", "easy a", {"request": {needs.OPTIONAL: ["tools"]}}),
+        ("image", "easy b", {"request": {needs.NEEDS: ["images"]}}),
+        ("rules", "easy c", {"arms": ("small", "other")}),
+        ("refused", "easy refused", {}),
+    ):
+        decision = made_small(world, key, Query(text=text, id=key, **more))
+        world.outcome(decision)
+    gone = next(f"q-{n}" for n in range(40) if world.router.decision(f"q-{n}").decision.arm == "small")
+    before = run(world, arms, budget=10.0).result
+    erase(world.database, Selection(decision=gone), features=False, actor=ACTOR, now=world.now)
+    after = run(world, arms, budget=10.0).result
+    assert before.not_askable == {NOT_STORED: 2, "large was not on offer: rules of the tenant or of the request": 1}
+    assert after.not_askable == {**before.not_askable, NO_TEXT: 1}
+    assert before.unjudged == 1
+    assert after.comparison.reward.low == pytest.approx(before.comparison.reward.low)  # it was asked before
+    wide = before.comparison.reward.high - before.comparison.reward.low
+    assert wide >= (3 * 1.0 + 1.0) / before.comparison.questions
+
+
+def made_small(world, key: str, query: Query):
+    """A decision over two arms that drew `small`."""
+    arms = ("small", "large") if query.arms is None else query.arms
+    one = made_decision(key, arms=arms, pmf=(1.0, 0.0), arm="small", propensity=1.0, made_at=world.now, floor=0.0)
+    one = replace(one, query=query)
+    world.store.add_decisions([one])
+    return one
+
+
+@on_sqlite
+def test_failures_end_a_run_and_are_no_answers(world, arms):
+    """An arm that fails three times in a row, and a check that fails, end the run; the next run asks again."""
+    arms.fails = True
+    failed = run(world, arms, budget=10.0)
+    assert "large failed 3 times in a row" in failed.facts["ended"]
+    assert (failed.facts["asked"], failed.result.asked) == (0, 0)
+    arms.fails = False
+    judged = run(world, arms, budget=10.0, judge="own_judge:broken")
+    assert "the judge fails: ValueError: no network" in judged.facts["ended"]
+    assert judged.result.asked == 0
+    assert run(world, arms, budget=10.0).result.asked > 3
+
+
+def test_a_stored_answer_counts_only_as_its_arm_is_now(make_world, tmp_path):
+    """An arm of workers is not asked again where its stored answer has the present definition; a changed one is."""
+    scores = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
+    given = {
+        "generator": {"name": "scripted", "script": {"": "Paris"}},
+        "judge": {"generator": {"name": "scripted", "script": {"": scores}}},
+        "arms": {"no_retrieval": {}, "direct": {"class": "no_retrieval"}},
+        "policy": {"name": "uniform"},
+    }
+    world = make_world(**given)
+    loaded = ArmLoader(world.settings).load(runs.parse_arms([*given["arms"]], settings=world.settings)[0])
+    limits = capped(Budget(), limits=world.settings.budget)
+    for number in range(12):
+        decision = world.route(f"who {number}?", key=f"q-{number}", ours=True)
+        made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
+        made = replace(made, run_by="worker", made_by=loaded[decision.arm].made_by(limits))
+        world.store.add_outcome(made)
+    common = {"pipelines": {}, "judge": None, "actor": ACTOR, "against": "direct"}
+
+    def pressed(settings):
+        decision = prepare(world.ledger, scope(world), settings=settings, **common)
+        decision.run(budget=1.0, progress=lambda *_: None, warn=lambda _: None)
+        return decision.result()
+
+    assert pressed(world.settings).comparison.quality.estimate == 0.0
+    stored = select(paired_answers.c.is_stored, func.count()).group_by(paired_answers.c.is_stored)
+    with world.database.read() as connection:
+        counts = dict(connection.execute(stored).all())
+    assert counts[True] == counts[False] > 0
+    changed = world.settings.model_copy(
+        update={"arms": {"no_retrieval": {"max_tokens": 9}, "direct": given["arms"]["direct"]}}
+    )
+    pressed(changed)
+    with world.database.read() as connection:
+        assert dict(connection.execute(stored).all()) == {True: counts[True], False: 2 * counts[False]}
+
+
+@on_sqlite
+def test_what_a_run_needs_is_named(world, arms):
+    """Without a judge, with an unknown one, and without functions of the arms, the error names the remedy."""
+    with pytest.raises(ConfigError) as caught:
+        prepared(world, arms, judge=None)
+    assert "--judge MODULE:NAME" in caught.value.remedy
+    with pytest.raises(InvalidInput, match="'nobody' is no judge"):
+        prepared(world, arms, judge="nobody")
+    with pytest.raises(InvalidInput, match="large cannot be run here") as refused:
+        prepared(world, SimpleNamespace(pipelines={}))
+    assert "--module" in refused.value.remedy
+    secret = bytes.fromhex("5eed" * 16)
+    nobody = read_questions(
+        world.database, scope(world), against="large", reward=world.settings.reward, secret=secret, arms=["large"]
+    )
+    assert set(nobody.obstacles) == {"small cannot be run here"}
+
+
+def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
+    """The command says how many questions, for how much and how sure; without --budget it asks nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_judge.py").write_text(CODE)
+    (tmp_path / "own_arms.py").write_text(
+        "from tests.integration.reporting.test_decide import Arms\narms = Arms().pipelines\n"
+    )
+    (tmp_path / "config.yaml").write_text(
+        "data_dir: data\nencoder: {model: hashing, dimension: 8}\npolicy: {name: uniform}\n"
+        "arms: {small: {run_by: caller}, large: {run_by: caller}}\nreward: {weight: 10, cost: {dollars: 1}}\n"
+    )
+    with Router.open("config.yaml") as router:
+        for number in range(30):
+            key = router.route(f"easy {number}").id
+            router.outcome(key, answer="yes", cost={"dollars": 0.001})
+    options = ["--decide", "--against", "large", "--module", "own_arms:arms", "--judge", "own_judge:right"]
+    said = command.run("report", *options, code=0).stderr
+    assert "30 routed questions of the period" in said
+    assert "nothing was asked" in said
+    done = command.run("report", *options, "--budget", "5", "--json", code=0)
+    reply = json.loads(done.stdout)
+    assert reply["asked"]["comparison"]["verdict"] in ("better", "as good")
+    assert "booked to cli:" in done.stderr
+    assert command.run("report", "--budget", "5").exit_code == 2

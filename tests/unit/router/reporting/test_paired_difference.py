@@ -1,0 +1,75 @@
+"""The interval of a mean difference from a random sample of questions: it covers, and never says what cannot be."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ragbandit.router.reporting.paired_difference import Ends, Sample, expected_half_width, mean_difference
+
+LOOKS = (5, 20, 60, 200, 400)
+
+
+def known(values) -> list[Ends]:
+    return [Ends(low=float(value), high=float(value)) for value in values]
+
+
+def sample(values, *, drawn_from: int, questions: int | None = None, others=(), least=-2.0, most=2.0) -> Sample:
+    questions = questions or drawn_from + len(others)
+    return Sample(
+        asked=known(values), drawn_from=drawn_from, others=others, questions=questions, least=least, most=most
+    )
+
+
+def test_it_covers_at_every_look():
+    """In at least 95 of 100 made worlds, no look at a growing sample misses the mean: also with rare large losses."""
+    chance = np.random.default_rng(3)
+    kinds = (
+        lambda: chance.integers(0, 2, 400) - (chance.random(400) < 0.6) * 1.0,
+        lambda: np.where(chance.random(400) < 0.97, 0.04, -1.3),
+        lambda: np.where(chance.random(400) < 0.01, 1.9, 0.0),
+    )
+    for kind in kinds:
+        missed = 0
+        for _ in range(100):
+            values = kind()
+            found = [mean_difference(sample(values[:look], drawn_from=400)) for look in LOOKS]
+            missed += any(not one.low <= values.mean() <= one.high for one in found)
+        assert missed <= 5
+
+
+def test_what_was_asked_whole_is_exact():
+    """If every question of different arms was asked, both ends are the mean over all questions."""
+    found = mean_difference(sample([1.0, 0.0, -0.5, 0.5], drawn_from=4, questions=10))
+    assert (found.low, found.estimate, found.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_what_is_not_known_is_bounded():
+    """Without answers the ends are what is possible; questions that cannot be asked widen them by their own bounds."""
+    nothing = mean_difference(sample([], drawn_from=5, questions=10, least=-1.0, most=0.5))
+    assert (nothing.low, nothing.estimate, nothing.high) == (-0.5, None, 0.25)
+    values = np.tile([0.5, 0.1], 100)
+    alone = mean_difference(sample(values, drawn_from=400, questions=500))
+    others = [Ends(low=-0.6, high=0.9)] * 50
+    both = mean_difference(sample(values, drawn_from=400, questions=500, others=others))
+    assert both.low == pytest.approx(alone.low - 50 * 0.6 / 500)
+    assert both.high == pytest.approx(alone.high + 50 * 0.9 / 500)
+    assert both.low < both.estimate < both.high
+
+
+def test_an_answer_without_a_score_lies_between_its_bounds():
+    """Each end of the interval takes the worst of what an answer without a score may be worth."""
+    asked = [*known([0.2] * 50), *[Ends(low=-0.8, high=1.0)] * 50]
+    found = mean_difference(Sample(asked=asked, drawn_from=100, others=(), questions=100, least=-2.0, most=2.0))
+    assert (found.low, found.high) == pytest.approx((-0.3, 0.6))
+
+
+@pytest.mark.parametrize("count", [30, 100, 300])
+def test_a_forecast_is_near(count):
+    """The forecast is at least half of the width that comes, and at most one and a half times as wide."""
+    chance = np.random.default_rng(1)
+    values = (chance.random(1000) < 0.9) * 1.0 - (chance.random(1000) < 0.7)
+    found = mean_difference(sample(values[:count], drawn_from=1000))
+    ratio = expected_half_width(count, sample=sample(values[:20], drawn_from=1000)) / ((found.high - found.low) / 2.0)
+    assert 0.5 < ratio < 1.5
+    assert math.isclose(expected_half_width(1000, sample=sample(values[:20], drawn_from=1000)), 0.0, abs_tol=1e-9)

@@ -1,0 +1,129 @@
+"""Scores of single answers in paired runs: by the rubric of `judge`, or by a check (`reward.check` or an own function).
+
+A scorer sees the question, the answer and its passages, and never the arm.
+"""
+
+import asyncio
+import time
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
+from ragbandit.router.storage.rows.conversion import body_hash
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.plugins import function_identity, import_class
+from ragbandit.shared.types import Cost, Outcome
+from ragbandit.strategies.base import Account, Generator, Passage, Request
+from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess
+from ragbandit.workers.judge.rubric import rubric_hash
+from ragbandit.workers.setup.generators import generator_version, make_generator
+from ragbandit.workers.setup.judge_checks import JudgeOfArm, judge_template
+
+#: names of the configured scorers
+JUDGE, CHECK = "judge", "check"
+#: longest name of a scorer, see `PairedAnswer.rater`
+_LONGEST: Final = 64
+
+
+class Score(NamedTuple):
+    #: in [0, 1]; None if the answer gets no score
+    quality: float | None
+    #: why there is no score
+    fault: str | None = None
+    #: whether another try could give a score: the model or the check failed, not the answer
+    may_pass: bool = False
+
+
+class Scorer(Protocol):
+    #: name of the judge, or path of the check
+    name: str
+    #: hash of all that defines the scores, 43 digits
+    identity: str
+
+    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
+        """Score an answer that is not blank. bill: gets the cost, however the call ends."""
+
+    async def close(self) -> None: ...
+
+
+class RubricScorer:
+    """The judge's model with its rubric."""
+
+    def __init__(self, settings: JudgeSettings, *, generator: Generator, version: str = "") -> None:
+        """version: settings of the generator that influence its replies, see `generator_version`."""
+        self._judge, self._seconds = JudgeOfArm(settings, generator=generator), settings.seconds
+        self.name = f"judge {generator.name}"[:_LONGEST]
+        shown = [settings.passages, settings.passage_words, settings.text_chars, settings.max_tokens]
+        rubric = rubric_hash(judge_template(settings.templates))
+        self.identity = body_hash({"model": generator.name, "version": version, "rubric": rubric, "shown": shown})
+
+    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
+        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
+        try:
+            prompt, score = self._judge.ask(question=question, answer=outcome.answer or "", sources=sources)
+        except ArmFailed as error:
+            return Score(None, str(error))
+        lost = Account()
+        try:
+            deadline = time.monotonic() + self._seconds
+            request = Request(prompt=prompt, max_tokens=self._judge.max_tokens, deadline=deadline, lost=lost)
+            done = await self._judge.generator.complete(request)
+            bill.cost += Cost(dollars=done.dollars)
+            if done.finish == "deadline":
+                raise ArmFailed(f"the judge did not reply within {self._seconds:g} s")
+        except ArmFailed as error:
+            return Score(None, str(error), may_pass=True)
+        finally:
+            bill.cost += lost.cost
+        try:
+            return Score(score(done.text))
+        except ArmFailed as error:
+            return Score(None, str(error))
+
+    async def close(self) -> None:
+        await self._judge.generator.close()
+
+
+class CheckScorer:
+    """A check: `reward.check`, or a function of the user with the same arguments."""
+
+    def __init__(self, settings: RewardSettings) -> None:
+        self._process, self.check = CheckProcess(settings), str(settings.check)
+        self.name = self.check[-_LONGEST:]
+        function = function_identity(import_class(self.check, where="reward.check"))
+        self.identity = body_hash({"check": function, "params": dict(settings.check_params)})
+
+    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:  # noqa: ARG002 - it costs nothing
+        score = partial(self._process.score, question=question, answer=outcome.answer, sources=outcome.sources)
+        try:
+            quality = await asyncio.to_thread(score)
+        except CheckFailed as error:
+            return Score(None, error.message, may_pass=True)
+        return Score(quality, None if quality is not None else "the check gave no score")
+
+    async def close(self) -> None:
+        self._process.end()
+
+
+def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer:
+    """Make a scorer. Raises ConfigError, InvalidInput.
+
+    chosen: JUDGE, CHECK, or "MODULE:NAME" of a function; None for the judge if it is set, else the check
+    """
+    generator = judge.generator
+    if chosen is None:
+        chosen = JUDGE if generator is not None else CHECK
+    if chosen == JUDGE:
+        if generator is None:
+            raise ConfigError("there is no judge", field="judge.generator", remedy=f"add this line: {JUDGE_LINE}")
+        made = make_generator(generator, section="judge.generator")
+        return RubricScorer(judge, generator=made, version=generator_version(generator))
+    if chosen == CHECK:
+        if reward.check is None:
+            remedy = f"give --judge MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"
+            raise ConfigError("nothing scores the answers", field="judge", remedy=remedy)
+        return CheckScorer(reward)
+    if ":" not in chosen:
+        remedy = "give judge, check, or MODULE:NAME of a function with the arguments of reward.check"
+        raise InvalidInput(f"{chosen!r:.80} is no judge", field="judge", remedy=remedy)
+    return CheckScorer(RewardSettings(check=chosen, check_s=reward.check_s))

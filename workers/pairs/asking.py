@@ -1,0 +1,225 @@
+"""Stored questions as a paired run asks them: with their conversation and limits, both arms in a random order.
+
+Each answer and each score is stored at once, so that an interrupted run continues. The expected dollars of a question
+are booked before it is asked, and replaced by its cost however the run ends.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from ragbandit.router.config.settings import BudgetSettings
+from ragbandit.router.reporting.paired_comparison import Pairing, is_asked
+from ragbandit.router.reporting.paired_questions import PairedQuestions, drawn_for
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.storage.access.spending import Spender, reserve, settle
+from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
+from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash, canonical
+from ragbandit.shared.errors import NotFound, StoreError
+from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
+from ragbandit.shared.texts.text_forms import is_blank
+from ragbandit.shared.types import ArmName, Budget, DecisionId, Outcome, Query, calls_of
+from ragbandit.strategies.base import Account
+from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, Work
+from ragbandit.workers.evaluation.scoring import Score
+from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.setup.loading import LoadedArm
+
+log = logging.getLogger("ragbandit.worker")
+
+#: maximum number of questions whose rows are kept in memory
+_KEPT: Final = 64
+
+Pairs = dict[DecisionId, dict[ArmName, PairedAnswer]]
+
+
+class StoredQuestions:
+    """What a paired run asks about stored questions, and where it keeps the answers."""
+
+    def __init__(
+        self,
+        questions: PairedQuestions,
+        *,
+        store: DecisionStore,
+        limits: BudgetSettings,
+        arms: Mapping[ArmName, LoadedArm],
+        pairing: Pairing,
+        rater: str,
+        pairs: Pairs,
+        prices: Prices,
+        actor: str,
+        secret: bytes,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """pairs: the answers so far, see `Pairing.of`; new ones are added. actor: who asks, and is charged."""
+        self.found: dict[str, StoredAnswer] = {}
+        self.dollars: dict[str, float] = {}
+        self.pairs = pairs
+        self._questions = {one.id: one for one in questions.askable}
+        self._against, self._pairing, self._rater = questions.against, pairing, rater
+        self._store, self._limits, self._arms = store, limits, arms
+        self._prices, self._actor, self._secret, self._clock = prices, actor, secret, clock
+        self._records: dict[DecisionId, DecisionRecord | None] = {}
+        self._faults: dict[str, str] = {}
+        #: decision -> arm -> dollars of the answer and of its score so far
+        self._costs: dict[DecisionId, dict[ArmName, float]] = {}
+        self._bills: dict[DecisionId, Account] = {}
+
+    def rows(self) -> list[LabelledQuestion]:
+        """The questions that lack an answer, in their random order. Their texts are read when they are asked."""
+        return [
+            LabelledQuestion(id=one.id, question="")
+            for one in self._questions.values()
+            if not is_asked(one, self.pairs, against=self._against)
+        ]
+
+    # What the run asks.
+
+    def work(self, row: LabelledQuestion) -> list[Work]:
+        record = self._record(DecisionId(row.id))
+        if record is None:
+            return []
+        question = self._questions[record.decision.id]
+        arms = [question.arm, self._against]
+        if drawn_for(question.id, secret=self._secret, what="decide order") < 0.5:
+            arms.reverse()
+        works = [Work(key=f"{question.id} {arm}", arm=arm, question=record.decision.query.text) for arm in arms]
+        for work in works:
+            self._enter_known(work)
+        return works
+
+    def query(self, work: Work) -> tuple[Query, Budget]:
+        query = self._decision(work).decision.query
+        return replace(query, limits=()), capped(query.budget, limits=self._limits)
+
+    def outcome(self, work: Work) -> Outcome | None:
+        """The outcome of the decision, if it is this arm's by its definition of now."""
+        record = self._decision(work)
+        outcome, query = record.outcome, record.decision.query
+        if outcome is None or work.arm != record.decision.arm or outcome.run_by != "worker":
+            return None
+        if outcome.stop_reason in NOT_ITS_FAULT or calls_of(outcome) or CHAT_HASH in query.request:
+            return None
+        made_by = {name: value for name, value in outcome.made_by.items() if name not in (FAILURE, SUCCESSOR)}
+        present = self._arms[work.arm].made_by(capped(query.budget, limits=self._limits))
+        return outcome if canonical(made_by) == canonical(dict(present)) else None
+
+    def expected(self, work: Work) -> float:
+        answer = 0.0 if self.outcome(work) is not None else self._prices.of(work.arm)
+        return answer + self._prices.of_score()
+
+    @contextlib.contextmanager
+    def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> Iterator[None]:
+        key = DecisionId(row.id)
+        database, spenders = self._store.database, [Spender("key", self._actor)]
+        reserved = reserve(database, spenders, dollars=expected, now=self._clock(), check=lambda _sums: None)
+        self._bills[key] = bill
+        try:
+            yield
+        finally:
+            del self._bills[key]
+            self._records.pop(key, None)
+            try:
+                settle(database, reserved, dollars=bill.cost.dollars)
+            except StoreError as error:
+                extra = {"action": "decide", "dollars": bill.cost.dollars, "reason": str(error)}
+                log.warning("the cost of a question cannot be booked; its estimate stays booked", extra=extra)
+
+    def unscored(self, work: Work, score: Score) -> None:
+        self._faults[work.key] = score.fault or "no score"
+
+    # Where the run keeps answers.
+
+    def add(self, outcome: Outcome, *, work: Work, score: float | None = None) -> None:
+        key = _decision_of(work)
+        is_stored = self.outcome(work) is not None
+        costs, bill = self._costs.setdefault(key, {}), self._bills.get(key)
+        paid = 0.0 if bill is None else bill.cost.dollars
+        dollars = max(paid - sum(costs.values()), 0.0)
+        if work.key not in self.found and not is_stored:
+            self._prices.add(work.arm, dollars)
+        elif work.key in self.found:
+            self._prices.add_score(dollars)
+        costs[work.arm] = costs.get(work.arm, 0.0) + dollars
+        has_failed = outcome.status == "failed" and not is_stored
+        quality = 0.0 if is_blank(outcome.answer) and not has_failed else score
+        answer = PairedAnswer(
+            decision_id=key,
+            arm=work.arm,
+            version=self._pairing.versions[work.arm],
+            judge=self._pairing.judge,
+            rater=self._rater,
+            is_stored=is_stored,
+            status=outcome.status,
+            answer=None if is_stored else outcome.answer,
+            cost=outcome.cost,
+            steps=outcome.steps,
+            stop_reason=outcome.stop_reason,
+            error=None if is_stored else outcome.error,
+            quality=quality,
+            unjudged=self._faults.get(work.key),
+            dollars=costs[work.arm],
+            actor=self._actor,
+            made_at=self._clock(),
+        )
+        self.found[work.key] = _as_found(answer, work=work, text=outcome.answer)
+        if keep_answer(self._store.database, answer):
+            for decision, by_arm in self._pairing.of([answer]).items():
+                self.pairs.setdefault(decision, {}).update(by_arm)
+
+    def _enter_known(self, work: Work) -> None:
+        known = self.pairs.get(_decision_of(work), {}).get(work.arm)
+        if known is not None:
+            self.found.setdefault(work.key, _as_found(known, work=work, text=None))
+
+    def _decision(self, work: Work) -> DecisionRecord:
+        record = self._record(_decision_of(work))
+        assert record is not None
+        return record
+
+    def _record(self, key: DecisionId) -> DecisionRecord | None:
+        """The decision and its outcome; None if they left the store or were erased meanwhile."""
+        if key not in self._records:
+            try:
+                record = self._store.record(key)
+            except NotFound:
+                self._records[key] = None
+            else:
+                self._records[key] = record if record.decision.query.text.strip() else None
+            idle = [one for one in self._records if one not in self._bills and one != key]
+            for one in idle[: max(len(self._records) - _KEPT, 0)]:
+                del self._records[one]
+        return self._records[key]
+
+
+def _decision_of(work: Work) -> DecisionId:
+    return DecisionId(work.key.rpartition(" ")[0])
+
+
+def _as_found(answer: PairedAnswer, *, work: Work, text: str | None) -> StoredAnswer:
+    """text: the answer; None for an answer of an earlier run, which needs no score any more."""
+    return StoredAnswer(
+        key=work.key,
+        arm=answer.arm,
+        question=work.question,
+        status=answer.status,
+        answer=text,
+        stop_reason=answer.stop_reason,
+        error=answer.error,
+        steps=answer.steps,
+        cost=answer.cost,
+        made_by={},
+        made_at=answer.made_at,
+        score=answer.quality,
+    )
+
+
+def version_of(arm: LoadedArm, *, limits: BudgetSettings) -> str:
+    """sha256 of the arm's definition and of the limits of its answers, 43 digits."""
+    made_by = {name: value for name, value in arm.made_by(Budget()).items() if name != "budget"}
+    return body_hash({"made_by": made_by, "version": arm.version, "limits": limits.model_dump(mode="json")})

@@ -1,0 +1,201 @@
+"""`report --decide`: asks both ways the same stored questions until the verdict is known, the budget is spent, or no
+question is left. Before it asks, it says how many questions it can ask, for how much, and how sure the result will be.
+"""
+
+import asyncio
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ragbandit.router.comparison import MARGIN
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.reporting.paired_comparison import (
+    Pairing,
+    is_asked,
+    keep_pairing,
+    paired_comparison,
+    paired_sample,
+)
+from ragbandit.router.reporting.paired_difference import expected_half_width
+from ragbandit.router.reporting.paired_questions import PairedQuestions
+from ragbandit.router.reporting.reading import PairedComparison
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.texts.formats import counted, money
+from ragbandit.shared.types import ArmName, Json
+from ragbandit.workers.evaluation.paired import PairedRun
+from ragbandit.workers.evaluation.scoring import Scorer
+from ragbandit.workers.pairs.asking import Pairs, StoredQuestions
+from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.setup.loading import LoadedArm, parts_of
+
+#: number of new pairs between two looks at the verdict. The interval holds at every look
+_LOOK_EVERY: Final = 5
+#: a run ends if an arm fails so often in a row: its server is probably down
+_MOST_FAILURES: Final = 3
+#: maximum number of questions that are asked at the same time
+_AT_ONCE: Final = 8
+#: number of questions whose expected dollars make the mean of a plan
+_PRICED: Final = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a run would do, before anything is asked."""
+
+    against: str
+    questions: int
+    same: int
+    differing: int
+    askable: int
+    #: reason -> number of questions that cannot be asked
+    not_askable: Mapping[str, int]
+    #: questions that both have answered in earlier runs
+    asked: int
+    #: expected dollars of one question, both answers and both scores
+    dollars_each: float
+    #: questions that the budget pays; None without a budget
+    payable: int | None
+    #: about half the width of the interval after these questions, and after all askable questions
+    half_width: float | None
+    least_half_width: float
+
+    @property
+    def left(self) -> int:
+        return self.askable - self.asked
+
+    @property
+    def sentences(self) -> list[str]:
+        of = f"{counted(self.questions, 'routed question')} of the period"
+        lines = [f"{of}: {self.same:,} went to {self.against} anyway, {self.differing:,} to other arms"]
+        if self.not_askable:
+            why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(self.not_askable.items()))
+            lines.append(f"cannot be asked again, so that their difference is only bounded: {why}")
+        lines.append(f"{self.asked:,} of {self.askable:,} that can be asked were asked before")
+        each = f"about {_rounded(self.dollars_each)} each" if self.dollars_each else "which cost no dollars"
+        if self.left:
+            whole = f"all {self.left:,} others, {each} (both answers and their scores)"
+            price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
+            lines.append(f"{whole}{price}, would tell the difference {_exactness(self.least_half_width)}")
+        if self.payable is not None and self.half_width is not None and self.payable < self.left:
+            pays = f"the budget pays about {counted(self.payable, 'question')}"
+            lines.append(f"{pays}: then the difference is known {_exactness(self.half_width)}")
+        return lines
+
+
+def _exactness(half_width: float) -> str:
+    return f"to about ±{half_width:.2g}" if half_width >= 0.001 else "exactly"
+
+
+def _rounded(dollars: float) -> str:
+    return money(float(f"{dollars:.2g}"), "dollars")
+
+
+@dataclass(kw_only=True)
+class PairedDecision:
+    """A paired comparison of stored questions: its plan, and its run."""
+
+    settings: Settings
+    ledger: Ledger
+    questions: PairedQuestions
+    arms: Mapping[ArmName, LoadedArm]
+    scorer: Scorer
+    pairing: Pairing
+    pairs: Pairs
+    asking: StoredQuestions
+    prices: Prices
+    actor: str
+    _is_closed: bool = False
+
+    def result(self) -> PairedComparison:
+        return paired_comparison(self.questions, self.pairs, setting=self.settings.reward, rater=self.scorer.name)
+
+    def plan(self, *, budget: float | None) -> Plan:
+        """budget: dollars; None without one."""
+        questions, rows = self.questions, self.asking.rows()
+        askable = questions.askable
+        priced = [
+            math.fsum(self.asking.expected(work) for work in works)
+            for works in map(self.asking.work, rows[:_PRICED])
+            if works
+        ]
+        each = statistics.fmean(priced) if priced else 0.0
+        payable = None
+        if budget is not None:
+            payable = min(len(rows), int(budget / each)) if each else len(rows)
+        sample = paired_sample(questions, self.pairs, setting=self.settings.reward)
+        asked = len(askable) - len(rows)
+
+        def width(count: int) -> float:
+            return expected_half_width(count, sample=sample)
+
+        return Plan(
+            against=questions.against,
+            questions=questions.questions,
+            same=questions.questions - len(questions.differing),
+            differing=len(questions.differing),
+            askable=len(askable),
+            not_askable=questions.obstacles,
+            asked=asked,
+            dollars_each=each,
+            payable=payable,
+            half_width=None if payable is None else width(asked + payable),
+            least_half_width=width(len(askable)),
+        )
+
+    def run(self, *, budget: float, progress: Progress, warn: Callable[[str], None]) -> Mapping[str, Any]:
+        """Ask until the verdict is known or `budget` dollars are spent. Returns facts about the run. Ctrl-C ends it."""
+        before = sum(is_asked(one, self.pairs, against=self.questions.against) for one in self.questions.askable)
+        run = PairedRun(
+            rows=self.asking.rows(),
+            arms=self.arms,
+            answers=self.asking,
+            settings=self.settings,
+            family="ours",
+            progress=progress,
+            judge=self.scorer,
+            budget=budget,
+            is_known=lambda _records: self._is_known(),
+            warn=warn,
+            asked=self.asking,
+            look_every=_LOOK_EVERY,
+            needs_judge=True,
+            most_failures=_MOST_FAILURES,
+            source_chars=self.settings.log.source_chars,
+        )
+        keep_pairing(
+            self.ledger.database, self.pairing, label=self.ledger.label, rater=self.scorer.name, now=time.time()
+        )
+        if self._is_known():
+            run.ended = "the verdict was known before"
+        self._is_closed = True  # the run closes what it used
+        run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
+        asked = sum(is_asked(one, self.pairs, against=self.questions.against) for one in self.questions.askable)
+        facts: dict[str, Json] = {"asked": asked - before, "dollars": run.spent, "failed": sum(run.failures.values())}
+        facts |= {"ended": run.ended or "every question that can be asked was asked"}
+        with self.ledger.database.write() as connection:
+            told: dict[str, Json] = {"against": str(self.questions.against), "judge": self.scorer.name, **facts}
+            record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=told)
+        return facts
+
+    def close(self) -> None:
+        """Close models, retrievers and the scorer, unless a run has."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+
+        async def close() -> None:
+            for part in (*parts_of(self.arms.values()), self.scorer):
+                await part.close()
+
+        asyncio.run(close())
+
+    def _is_known(self) -> bool:
+        """Whether more answers would hardly change the verdict: better, worse, or as good in both directions."""
+        reward = self.result().comparison.reward
+        is_close = reward.high is not None and reward.high < MARGIN
+        return reward.verdict() in ("better", "worse") or (reward.verdict() == "as good" and is_close)

@@ -1,0 +1,103 @@
+"""Verb `report`: what the router earned, and with --decide the paired comparison that settles it."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.security.budget_words import budget_lines
+from ragbandit.router.cli.console import console, print_json
+from ragbandit.router.cli.inspection import serving_policy
+from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.comparison.page import check_page, write_page
+from ragbandit.router.comparison.terminal import print_assessment
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.learning import status as ledger_status
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report as report_in_store
+from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.shared.errors import InvalidInput
+
+
+def report(
+    since: Annotated[str, typer.Option(help="a date, a time or an age: 7d, 4w")] = "7d",
+    until: Annotated[str | None, typer.Option(help="a date, a time or an age; default: now")] = None,
+    tenant: Annotated[str | None, typer.Option(help="this tenant only")] = None,
+    against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="write the report as one HTML file")] = None,
+    decide: Annotated[
+        bool, typer.Option("--decide", help="ask both ways the same stored questions; alone, only say what it costs")
+    ] = False,
+    budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that --decide may spend")] = None,
+    module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="functions of your arms, by name")] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="who scores both answers: judge, check, or MODULE:NAME of a function")
+    ] = None,
+    show_all: AllOption = False,
+    label: LabelOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report what the router saved against always using one arm, and at what quality, with intervals and a verdict.
+
+    Reads the database: costs of all outcomes, quality of rated answers. If there are more than 30,000 questions,
+    it compares a uniform sample. --json prints the reply of /v1/report.
+
+    --decide --budget DOLLARS asks the other arm on stored questions, lets one judge score both answers, and reports the
+    difference. It ends when the verdict is known; the next run goes on. Without --budget it only says what it would do.
+    """
+    if html is not None:
+        check_page(html, field="html")
+    if not decide:
+        _refuse_alone(budget=budget, module=module, judge=judge)
+    now = time.time()
+    with opened(config, label=label) as (settings, ledger):
+        scope = ReportScope(
+            label=ledger.label,
+            since=parse_time(since, now=now),
+            until=now if until is None else parse_time(until, now=now, field="until"),
+            tenant=tenant,
+            reward=settings.reward,
+        )
+
+        def made() -> Report:
+            return report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
+
+        result = made()
+        if decide:
+            file = configuration.load(config).file or Path("config.yaml")
+            folder = configuration.class_folder(file)
+            options: dict[str, Any] = {"budget": budget, "module": module, "judge": judge, "folder": folder}
+            # imported here, since reports alone load neither arms nor models
+            from ragbandit.workers.verbs.deciding import decide as ask_both
+
+            ask_both(result, settings=settings, ledger=ledger, scope=scope, **options)
+            result = made()
+        mapped = policy_map(
+            ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
+        )
+        serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
+        state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
+        budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
+    result = replace(result, learning=None if state is None else state.line)
+    shown = words.assessment(result, now=now, kinds=mapped.kinds)
+    shown = replace(shown, notes=(*budgets, *shown.notes))
+    if html is not None:
+        write_page(html, shown, field="html")
+    if as_json:
+        print_json(plain(result))
+    else:
+        print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")
+
+
+def _refuse_alone(**options: object) -> None:
+    """Raise InvalidInput for an option that serves only --decide."""
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidInput("serves only --decide", field=name, remedy="add --decide, or leave it out")

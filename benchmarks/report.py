@@ -107,6 +107,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_quality=guess,
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
+        limits=(0.0, 1.0),
         counts=world.rated.mean() / q if world.chosen else None,
     )
     newest = slice(None, None, -1)

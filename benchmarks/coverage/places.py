@@ -31,6 +31,8 @@ from ragbandit.shared.types import ArmName, Matrix
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
 #: mean dollars of an answer of each arm
 DOLLARS: Final = np.array([0.02, 0.004, 0.0004])
+#: reward that a unit of cost takes, in the report's place
+WEIGHT: Final = 0.03
 #: a replay at every look costs more: so often for one that may be looked at again
 FEW_LOOKS: Final = (500, 1_000, DECISIONS)
 
@@ -231,30 +233,34 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 
 
 def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
-    """`ragbandit report` and the first panel: quality and cost against always each arm, after every 100 decisions."""
+    """`ragbandit report` and the first panel: all differences from always each arm, after every 100 decisions.
+
+    The cost of every arm follows the question.
+    """
     lived = life(kind, seed=seed)
     rows, random = np.arange(len(lived.action)), np.random.default_rng([seed, 3])
-    means = np.array([1.0, 2.0, 4.0])
+    means = np.array([1.0, 2.0, 4.0]) * np.exp(0.6 * lived.features[:, 1:2] - 0.18)
     spent = (means * np.exp(random.normal(-0.125, 0.5, lived.pmf.shape)))[rows, lived.action]
+    worth = lived.chance - WEIGHT * means
     lines: dict[Line, list[Look]] = {}
     for look in LOOKS:
         here = lived.part(slice(0, look))
-        log = _report_log(here, spent[:look])
-        served = here.value(here.pmf)
+        log = _report_log(here, spent[:look], weight=WEIGHT)
         for one in report_of(log, _SCOPE, policy=PolicySettings()).arms:
             arm = ARMS.index(one.second.removeprefix("always "))
-            truths = (served - here.chance[:, arm]).mean(), float((here.pmf @ means).mean() - means[arm])
-            for (name, found), truth in zip((("quality", one.quality), ("cost", one.cost)), truths, strict=True):
+            values = {"reward": worth[:look], "quality": here.chance, "cost": means[:look]}
+            for name, value in values.items():
+                truth = float(((here.pmf * value).sum(axis=1) - value[:, arm]).mean())
                 line = Line(name=f"{name}, {one.second}", confidence=0.95, every_look=True)
-                lines.setdefault(line, []).append(Look(truth=float(truth), low=found.low, high=found.high))
+                lines.setdefault(line, []).append(_look(getattr(one, name), truth))
     return lines
 
 
 _SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)
 
 
-def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
-    count = len(rows.action)
+def _report_log(rows: Life, spent: npt.NDArray[np.float64], *, weight: float = 0.0) -> ReportRows:
+    count, quality = len(rows.action), np.where(rows.rated, rows.reward, np.nan)
     zero, unknown = np.zeros(count), np.full(rows.pmf.shape, np.nan)
     return ReportRows(
         arms=ARMS,
@@ -267,10 +273,14 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportRows:
         pmf=rows.pmf,
         candidate=rows.candidate,
         costs={"dollars": spent, "steps": zero, "seconds": zero},
-        quality=np.where(rows.rated, rows.reward, np.nan),
+        quality=quality,
+        reward=quality - weight * spent,
         expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
         expected_cost=unknown,
         left_out={},
+        best=1.0 - weight * spent,
+        worst=-weight * spent,
+        limits=(-1.0, 1.0),
     )
 
 

@@ -68,12 +68,17 @@ def cost_change(cost: Difference) -> float | None:
 
 
 def difference(value: Difference) -> str:
-    """Estimate and ends: "+0.094 (+0.040 to +0.146)"; without a verdict the ends alone, or "not known yet"."""
+    """Estimate and ends: "+0.094 (+0.040 to +0.146)"; without a verdict or estimate the ends, or "not known yet"."""
     if value.low is None or value.high is None or value.tells_nothing:
         return NOT_KNOWN
     if value.low <= 0.0 <= value.high:
         return between(value)
-    return f"{signed(value.estimate)} ({between(value)})"
+    return between(value) if value.estimate is None else f"{signed(value.estimate)} ({between(value)})"
+
+
+def headline(value: Difference) -> str:
+    """The estimate; without one, the ends of the interval."""
+    return between(value) if value.estimate is None else signed(value.estimate)
 
 
 def between(value: Difference) -> str:

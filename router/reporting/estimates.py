@@ -10,21 +10,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.comparison import Difference
+from ragbandit.router.comparison import MARGIN, Difference
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, asymptotic_width
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
+#: (below or low, above or high)
+Interval = tuple[float, float]
 
 #: probability that the interval misses the true difference at any look while the log grows
 ALPHA: Final = 0.05
 #: number of effective rows at which the interval is tightest
-_NARROWEST_AT: Final = 200
+_NARROWEST_AT: Final = 100
 #: the interval allows for this number of unseen rows with the heaviest weight and the most extreme value; see
 #: `python -m benchmarks.coverage --places report`
-_UNSEEN_ROWS: Final = 1.5
+_UNSEEN_ROWS: Final = 1.25
 #: share of the range of values by which an unseen value may differ from the mean, even if the mean is at its end
 _LEAST_ROOM: Final = 0.1
 #: a difference below this share of the larger mean is rounding, and is set to 0
@@ -35,9 +37,24 @@ _PRIOR_ROWS: Final = 2.0
 _FEWEST_FOR_SLOPE: Final = 20
 #: with this number of effective rows, half of the fitted slope is used; with more rows, a larger share
 _HALF_SLOPE: Final = 20.0
+#: share of ALPHA for the interval from what is possible; it varies less than the other, and needs less
+_ERROR_OF_BOUNDS: Final = 0.5
 #: share of Wilson's correction for skewness that is applied, so that the interval holds however often it is computed
 _LEAN: Final = 0.95
+#: the interval is shortened on the side without rare rows by at most this share of the standard error, so that a few
+#: rows that lie far away by chance do not shorten it
+_MOST_LEAN: Final = 0.5
 _TINY: Final = 1e-300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Possible:
+    """What each answer could have been worth, if its quality is unknown and its cost is known."""
+
+    best: Vector | float  #: shape (n,), NaN without an outcome; a number if it is the same for every answer of any arm
+    worst: Vector | float
+    least: float  #: smallest value of any answer
+    most: float  #: largest value of any answer
 
 
 def compared(
@@ -51,51 +68,51 @@ def compared(
     least: float,
     most: float,
     counts: Vector | None = None,
+    possible: Possible | None = None,
 ) -> tuple[Difference, Matrix | None]:
     """One way of choosing arms minus another, in the unit of `value`. A row is a question.
 
     Returns (difference, doubly robust scores of both ways, whose means it compares: shape (2, n)). Below
-    FEWEST_EFFECTIVE effective rows there are no estimate, interval and scores, only the mean of what was served.
+    FEWEST_EFFECTIVE effective rows there are no scores, and no interval except that of `possible`.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
     pmf: probabilities of the K arms at the draw, shape (n, K)
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
     first, second: probabilities of the arms in both ways, shape (n, K), 0 where `pmf` is 0. `first` is None for the
-        answers that were served
+        answers that were served; `second` is then a single arm
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
+    possible: bounds of the values, used if `first` is None; None if values have no bounds
     """
-    n, is_seen = len(value), ~np.isnan(value)
-    if not is_seen.any():
+    if np.isnan(value).all():
         return Difference(), None
     draws = _Draws.of(value, arm=arm, pmf=pmf, predicted=predicted, counts=counts)
-    served, unknown = draws.served()
-    mean = None if first is not None else float(served.mean())
-    effective = min(draws.effective(policy) for policy in (first, second) if policy is not None)
-    if not effective >= FEWEST_EFFECTIVE:  # also for NaN
-        return Difference(first=mean, effective_rows=effective), None
-    span = most - least
     if first is None:
-        scores = np.stack([served, draws.scores(second)])
-        heavy = draws.heavy(second, in_row=1.0 - draws.ratio(second))
-        unseen = 0.0 if is_seen.all() else 1.0 / float(draws.seen_share[arm[is_seen]].min())
-        # An unseen answer of the second way lowers the difference if it is better than expected, at most the best
-        # possible; an unseen answer that was served lowers it if it is worse.
-        ours, theirs = (_room(float(row.mean()), least=least, most=most) for row in scores)
-        below, above = max(heavy * theirs[1], unseen * ours[0]), max(heavy * theirs[0], unseen * ours[1])
-    else:
-        scores = np.stack([draws.scores(first), draws.scores(second)])
-        away = np.abs(first - second)
-        below = above = draws.heavy(away, in_row=draws.ratio(away)) * span
-        unknown = float(away[:, ~draws.is_tried].sum(axis=1).mean())
-    return _interval(scores, effective=effective, farthest=(below / n, above / n), margin=unknown * span), scores
+        return _Served.of(draws, place=int(second[0].argmax()), least=least, most=most).against(possible)
+    effective = min(draws.effective(policy) for policy in (first, second))
+    if not effective >= FEWEST_EFFECTIVE:  # also for NaN
+        return Difference(effective_rows=effective), None
+    scores = np.stack([draws.scores(first), draws.scores(second)])
+    away, span = np.abs(first - second), most - least
+    farthest = draws.heavy(away, in_row=draws.ratio(away)) * span / len(value)
+    unknown = float(away[:, ~draws.is_tried].sum(axis=1).mean())
+    middle, low, high = _interval(
+        scores[0] - scores[1],
+        effective=effective,
+        farthest=(farthest, farthest),
+        margin=unknown * span,
+        alpha=ALPHA,
+    )
+    means = float(scores[0].mean()), float(scores[1].mean())
+    return _difference(middle, ends=(low, high), means=means, effective=effective), scores
 
 
-def _room(mean: float, *, least: float, most: float) -> tuple[float, float]:
-    """How far a value may lie below and above a mean, each at least _LEAST_ROOM of the range of values."""
-    span = most - least
-    return max(mean - least, _LEAST_ROOM * span), max(most - mean, _LEAST_ROOM * span)
+def _difference(
+    middle: float | None, *, ends: Interval, means: tuple[float | None, float | None], effective: float
+) -> Difference:
+    first, second = means
+    return Difference(estimate=middle, low=ends[0], high=ends[1], effective_rows=effective, first=first, second=second)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +149,10 @@ class _Draws:
             balanced=inverse * scale[arm],
         )
 
+    def of_values(self, value: Vector, *, predicted: Matrix) -> "_Draws":
+        """The same draws with other values."""
+        return _Draws.of(value, arm=self.arm, pmf=self.pmf, predicted=predicted, counts=None)
+
     def drawn(self, table: Matrix) -> Vector:
         column: Vector = table[np.arange(len(self.arm)), self.arm]
         return column
@@ -140,16 +161,20 @@ class _Draws:
         return self.drawn(policy) / self.drawn(self.pmf)
 
     def effective(self, policy: Matrix) -> float:
-        """Effective rows for a policy; also computed from the probabilities of all questions, so that questions that
-        hardly ever draw an arm count too.
+        """Effective rows for a policy, or for a part of every question; also computed from the probabilities of all
+        questions, so that questions that hardly ever draw an arm count too.
         """
         squares = (policy**2 / self._chance / self.seen_share).sum(axis=1)
         expected = float((squares if self.counts is None else squares * self.counts).sum())
         return min(
             _effective(self.drawn(policy) * self.balanced),
-            effective_rows(float(len(self.arm)), squares=expected),
-            _effective(self.seen_weight / self.seen_share[self.arm]),
+            effective_rows(float(policy.sum()), squares=expected),
+            self.effective_seen(),
         )
+
+    def effective_seen(self, rows: Flags | slice = slice(None)) -> float:
+        """Effective rows for the mean of the values that were drawn in these rows."""
+        return _effective(self.seen_weight[rows] / self.seen_share[self.arm[rows]])
 
     def scores(self, policy: Matrix) -> Vector:
         models = np.zeros(policy.shape)
@@ -159,6 +184,19 @@ class _Draws:
         rest = np.where(self.balanced > 0.0, self.value - self.drawn(models), 0.0) * self.balanced
         scores: Vector = (policy * models).sum(axis=1) + self.drawn(policy) * rest
         return scores
+
+    def elsewhere(self, place: int) -> Vector:
+        """Scores whose mean estimates the sum over all questions of (1 - p) x (value of this arm), shape (n,).
+
+        p: the arm's probability. A question that drew the arm has the weight (1 - p) / p for what its value differs
+        from the model; other questions have the model's value.
+        """
+        chance, is_control = self.pmf[:, place], self.arm == place
+        weight = np.where(is_control, self.seen_weight * (1.0 - chance) / chance, 0.0)
+        model = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
+        scale = float((1.0 - chance).sum() / weight.sum())
+        rest = np.where(weight > 0.0, self.value - model, 0.0) * weight * scale
+        return np.where(is_control, rest, model)
 
     def heavy(self, policy: Matrix, *, in_row: Vector) -> float:
         """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
@@ -177,22 +215,152 @@ class _Draws:
     def _chance(self) -> Matrix:
         return np.where(self.pmf > 0.0, self.pmf, np.inf)
 
-    def served(self) -> tuple[Vector, float]:
-        """Returns (estimated value of each served answer, share of the rows that drew an arm without any seen row)."""
+    def served(self) -> Vector:
+        """The estimated value of each served answer, shape (n,)."""
         value, is_seen = self.value, self.seen_weight > 0.0
         model, overall = np.empty(len(value)), float(np.average(value[is_seen], weights=self.seen_weight[is_seen]))
-        predicted, unknown = self.drawn(self.predicted), 0.0
+        predicted = self.drawn(self.predicted)
         for place in np.unique(self.arm):
             rows = self.arm == place
             seen = rows & is_seen
             if not seen.any():
-                model[rows], unknown = overall, unknown + float(rows.mean())
+                model[rows] = overall
                 continue
             fitted = _fitted(value[rows], weight=self.seen_weight[rows], predicted=predicted[rows])
             above_arm = overall - float(np.average(value[seen], weights=self.seen_weight[seen]))
             model[rows] = fitted + _PRIOR_ROWS / (_PRIOR_ROWS + seen.sum()) * above_arm
         rest = np.where(is_seen, value - model, 0.0) * self.seen_weight / self.seen_share[self.arm]
-        return model + rest, unknown
+        scores: Vector = model + rest
+        return scores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Served:
+    """The served answers, to be compared with the answers of one arm.
+
+    A question that the arm itself answered has no difference of its own. It is a control of the other questions, with
+    the weight (1 - p) / p, where p is the arm's probability: the effect on the treated with known p, doubly robust
+    (Hahn 1998, "On the role of the propensity score in efficient semiparametric estimation of average treatment
+    effects", section 3).
+    """
+
+    draws: _Draws
+    place: int  #: the arm
+    least: float
+    most: float
+    values: Vector  #: estimated value of each served answer
+    is_other: Flags  #: whether another arm answered
+
+    @classmethod
+    def of(cls, draws: _Draws, *, place: int, least: float, most: float) -> "_Served":
+        return cls(draws=draws, place=place, least=least, most=most, values=draws.served(), is_other=draws.arm != place)
+
+    def against(self, possible: Possible | None) -> tuple[Difference, Matrix | None]:
+        """The difference and its scores; see `compared`.
+
+        With bounds, the interval is the intersection of two, whose errors add up to ALPHA: of what controls were worth,
+        and of what they could have been worth at best (low end) and at worst (high end). The second needs no rating of
+        a control, and varies less.
+        """
+        alpha = ALPHA if possible is None else ALPHA * (1.0 - _ERROR_OF_BOUNDS)
+        mean, controls = float(self.values.mean()), self._controls(self.draws)
+        effective = min(self._rated(), controls)
+        middle, low, high, scores = None, -math.inf, math.inf, None
+        if controls > 0.0:
+            other = self.draws.elsewhere(self.place)
+            middle = float((np.where(self.is_other, self.values, 0.0) - other).mean())
+            if effective >= FEWEST_EFFECTIVE:
+                scores = np.stack([self.values, np.where(self.is_other, 0.0, self.values) + other])
+                middle, low, high = self._minus(other, draws=self.draws, alpha=alpha, possible=possible)
+        if possible is not None:
+            low = max(low, self._minus_possible(possible.best, possible=possible)[1])
+            high = min(high, self._minus_possible(possible.worst, possible=possible)[2])
+            # Only questions that another arm answers, or would have answered, differ.
+            share = max(float(self.is_other.mean()), 1.0 - float(self.draws.pmf[:, self.place].mean()))
+            farthest = share * (possible.most - possible.least)
+            if low > -math.inf or farthest <= MARGIN:
+                low = max(low, -farthest)
+            if high < math.inf or farthest <= MARGIN:
+                high = min(high, farthest)
+        if low == -math.inf or high == math.inf:
+            return Difference(first=mean, effective_rows=effective), None
+        if middle is None:
+            return _difference(None, ends=(low, high), means=(mean, None), effective=effective), None
+        middle = min(max(middle, low), high)
+        return _difference(middle, ends=(low, high), means=(mean, mean - middle), effective=effective), scores
+
+    def _controls(self, draws: _Draws) -> float:
+        """Effective number of controls; 0 if the arm's value was never seen, or could not be."""
+        away = np.zeros_like(draws.pmf)
+        away[:, self.place] = 1.0 - draws.pmf[:, self.place]
+        if not (draws.is_tried[self.place] and away.any()):
+            return 0.0
+        effective = draws.effective(away)
+        return effective if effective > 0.0 else 0.0  # also for NaN
+
+    def _rated(self) -> float:
+        """Effective number of rated answers of other arms."""
+        return self.draws.effective_seen(self.is_other)
+
+    def _minus_possible(self, values: Vector | float, *, possible: Possible) -> tuple[float, float, float]:
+        """Middle and ends of the interval if the arm's answers had these values."""
+        draws = None if isinstance(values, float) else self.draws.of_values(values, predicted=self.draws.predicted)
+        controls = math.inf if draws is None else self._controls(draws)
+        if not min(self._rated(), controls) >= FEWEST_EFFECTIVE:
+            return 0.0, -math.inf, math.inf
+        other = np.where(self.is_other, values, 0.0) if draws is None else draws.elsewhere(self.place)
+        return self._minus(other, draws=draws, alpha=ALPHA * _ERROR_OF_BOUNDS, possible=possible)
+
+    def _minus(
+        self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None
+    ) -> tuple[float, float, float]:
+        """Middle and ends of the difference from the arm's answers.
+
+        other: scores of the arm's answers (`_Draws.elsewhere`). draws: where they come from; None if they are known
+        """
+        difference = np.where(self.is_other, self.values, 0.0) - other
+        effective, farthest = self._rated(), self._farthest_own(possible)
+        if draws is not None:
+            squares = (difference - difference.mean()) ** 2
+            parts = float(squares[self.is_other].sum()), float(squares[~self.is_other].sum())
+            effective = _pooled(parts, rows=(effective, self._controls(draws)))
+            # An answer of the arm lowers the difference if it is better than expected, at most the best possible.
+            above, below = self._farthest(other, draws=draws)
+            farthest = max(farthest[0], below), max(farthest[1], above)
+        unknown = float((self.is_other & ~self.draws.is_tried[self.draws.arm]).mean())
+        margin = unknown * (self.most - self.least)
+        return _interval(difference, effective=effective, farthest=farthest, margin=margin, alpha=alpha)
+
+    def _farthest_own(self, possible: Possible | None) -> Interval:
+        """Amounts by which the most extreme unseen answer of other arms could lower and raise the mean difference."""
+        draws, is_seen = self.draws, self.draws.seen_weight > 0.0
+        rated = is_seen & self.is_other
+        if is_seen[self.is_other].all():
+            return 0.0, 0.0
+        heavy = 1.0 / float(draws.seen_share[draws.arm[rated]].min())
+        if draws.counts is not None:
+            heavy = draws.heavy(np.zeros_like(draws.pmf), in_row=self.is_other.astype(np.float64))
+        below, above = self._room(self.values)
+        if possible is not None and not isinstance(possible.worst, float):  # these answers have known costs
+            below = max(float((draws.value - possible.worst)[rated].mean()), self._least_room)
+        return heavy * below / len(draws.arm), heavy * above / len(draws.arm)
+
+    def _farthest(self, other: Vector, *, draws: _Draws) -> Interval:
+        """Amounts by which the most extreme unseen answer of the arm could lower and raise the mean of `other`."""
+        away = np.zeros_like(draws.pmf)
+        away[:, self.place] = 1.0 - draws.pmf[:, self.place]
+        heavy = draws.heavy(away, in_row=draws.ratio(away)) / len(other)
+        below, above = self._room(other)
+        return heavy * below, heavy * above
+
+    def _room(self, values: Vector) -> Interval:
+        """How far a value may lie below and above the mean of these, each at least _LEAST_ROOM of the range."""
+        mean = float(values[self.is_other].mean())
+        return max(mean - self.least, self._least_room), max(self.most - mean, self._least_room)
+
+    @property
+    def _least_room(self) -> float:
+        return _LEAST_ROOM * (self.most - self.least)
 
 
 def _heaviest(squares: Vector | Matrix, weights: Vector | Matrix) -> float:
@@ -200,26 +368,36 @@ def _heaviest(squares: Vector | Matrix, weights: Vector | Matrix) -> float:
     return float((squares * weights).sum()) / total if total > 0.0 else 0.0
 
 
+def _pooled(squares: Interval, *, rows: Interval) -> float:
+    """Effective rows of the sum of two independent means, by the variance of each (Satterthwaite 1946).
+
+    squares: sums of squared deviations of both. rows: their effective rows
+    """
+    total = squares[0] + squares[1]
+    if total <= 0.0:
+        return min(rows)
+    return 1.0 / sum((square / total) ** 2 / count for square, count in zip(squares, rows, strict=True))
+
+
 def _effective(weight: Vector) -> float:
     return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
 
 
-def _interval(scores: Matrix, *, effective: float, farthest: tuple[float, float], margin: float) -> Difference:
-    """The mean difference of two rows of scores with its interval.
+def _interval(
+    difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float
+) -> tuple[float, float, float]:
+    """Returns (mean of the differences, low end, high end).
 
     farthest: amounts by which the most extreme unseen row could lower and raise the mean. margin: added to both sides
     """
-    first, second = map(float, scores.mean(axis=1))
-    difference = scores[0] - scores[1]
     middle = float(difference.mean())
-    if abs(middle) < _ROUNDING * max(abs(first), abs(second)):
+    if abs(middle) < _ROUNDING * float(np.abs(difference).max()):
         middle = 0.0
     variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
     below, _ = _standard_errors(difference - middle, variance=variance, farthest=farthest[0])
     _, above = _standard_errors(difference - middle, variance=variance, farthest=farthest[1])
-    times = asymptotic_width(effective, alpha=ALPHA, tightest_at=_NARROWEST_AT) * math.sqrt(effective)
-    low, high = middle - times * below - margin, middle + times * above + margin
-    return Difference(estimate=middle, low=low, high=high, effective_rows=effective, first=first, second=second)
+    times = asymptotic_width(effective, alpha=alpha, tightest_at=_NARROWEST_AT) * math.sqrt(effective)
+    return middle, middle - times * below - margin, middle + times * above + margin
 
 
 def _standard_errors(deviations: Vector, *, variance: float, farthest: float) -> tuple[float, float]:
@@ -227,21 +405,24 @@ def _standard_errors(deviations: Vector, *, variance: float, farthest: float) ->
 
     Only few of the rare rows were seen. So the interval leans to the side on which they lie, as Wilson's interval of a
     share does (1927). On the other side, the interval allows for _UNSEEN_ROWS only as far as the log shows that rare
-    rows may lie there.
+    rows may lie there. Neither error falls if `farthest` grows.
 
     deviations: the rows minus their mean, shape (n,)
     variance: variance of the mean
-    farthest: amount that the most extreme row adds to the mean
+    farthest: amount that the most extreme row adds to the mean; at least the amount by which the rows lean is used
     """
-    if farthest <= 0.0:  # the arm costs nothing, so unseen answers add nothing
+    rows = deviations / len(deviations)
+    lean = float(rows @ rows**2) / max(float(rows @ rows), _TINY)
+    farthest = max(farthest, abs(lean))
+    if farthest <= 0.0:
         return math.sqrt(variance), math.sqrt(variance)
-    rows = deviations / (len(deviations) * farthest)
-    lean = float(rows @ rows**2) / max(float(rows @ rows), _TINY)  # in units of `farthest`
-    rarity = min(math.hypot(lean, 1.0 / math.sqrt(1.0 + 2.0 * float(rows**2 @ rows**2))), 1.0)
-    near, wide = (math.sqrt(variance + (_UNSEEN_ROWS * farthest * share) ** 2) for share in (rarity, 1.0))
-    shift = _LEAN * _UNSEEN_ROWS * farthest * max(min(lean, 1.0), -1.0)
-    below, above = (near, wide) if lean > 0.0 else (wide, near)
-    return max(below - shift, 0.0), max(above + shift, 0.0)
+    spread = rows / farthest
+    rare = farthest / math.sqrt(1.0 + 2.0 * float(spread**2 @ spread**2))
+    near, wide = (math.sqrt(variance + (_UNSEEN_ROWS * amount) ** 2) for amount in (math.hypot(lean, rare), farthest))
+    towards = min(abs(lean), _MOST_LEAN * math.sqrt(variance))
+    near = max(min(near, wide) - _LEAN * _UNSEEN_ROWS * towards, 0.0)
+    wide += _LEAN * _UNSEEN_ROWS * abs(lean)
+    return (near, wide) if lean > 0.0 else (wide, near)
 
 
 def _fitted(value: Vector, *, weight: Vector, predicted: Vector) -> Vector:

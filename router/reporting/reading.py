@@ -23,9 +23,11 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import label_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import Choices
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
@@ -131,7 +133,8 @@ _PAGE: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", "quality", "reward", "by_judge", "counts", *UNITS)
+_JUDGED: Final = ("quality", "reward", "by_judge", "counts", "best", "worst")
+_COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
 _ROUNDING: Final = 1e-6
@@ -192,6 +195,11 @@ class ReportRows:
     candidate: Matrix | None = None
     #: what decided the newest questions instead of the policy, the newest first
     deciders: Sequence[Decider] = ()
+    #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`
+    best: Vector | None = None
+    worst: Vector | None = None
+    #: smallest and largest possible reward, if every quality is in [0, 1]; None if they are on a scale without bounds
+    limits: tuple[float, float] | None = None
 
     @property
     def sample(self) -> Sample | None:
@@ -218,7 +226,7 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions = count_questions(connection, scope.condition & ~has_key(decisions.c.facts, IMPORTED))
             rows = _read_rows(connection, scope, questions=questions)
-    return rows.log(whole=questions if questions > scope.most else None)
+    return rows.log(scope, whole=questions if questions > scope.most else None)
 
 
 def count_questions(connection: Connection, condition: ColumnElement[bool]) -> int:
@@ -268,6 +276,7 @@ class _Rows:
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     imported: int = 0
+    is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
     deciders: list[Decider] = field(default_factory=list)
     #: the numbers of _COLUMNS, row after row
@@ -297,6 +306,8 @@ class _Rows:
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
+        if rated and (row["preset"] in WHOLE or not 0.0 <= row["quality"] <= 1.0):
+            self.is_bounded = False
         self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
         costs = (np.nan,) * 3
         if row["cost"] is not None:
@@ -312,6 +323,7 @@ class _Rows:
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
                 label_weight(json.loads(facts)) if row["judged_by"] == "label" and LabelRequest.key in facts else 1.0,
+                *_possible(row, setting=scope.reward, is_rated=rated),
                 *costs,
             )
         )
@@ -323,7 +335,7 @@ class _Rows:
         for arm, *numbers in zip(arms, pmf, quality, cost, candidate or pmf, strict=True):
             self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
-    def log(self, *, whole: int | None) -> ReportRows:
+    def log(self, scope: ReportScope, *, whole: int | None) -> ReportRows:
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         offered = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
         cells = offered["row"].astype(np.intp), offered["place"].astype(np.intp)
@@ -352,9 +364,16 @@ class _Rows:
             left_out=dict(self.left_out),
             whole=whole,
             reward=columns["reward"],
+            **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
             deciders=self.deciders,
         )
+
+    def _bounds(self, columns: Mapping[str, Vector], *, setting: RewardSettings | None) -> dict[str, Any]:
+        if setting is None or not self.is_bounded:
+            return {}
+        limits = min(setting.minimum, 1.0), min(setting.maximum, 1.0)
+        return {"best": columns["best"], "worst": columns["worst"], "limits": limits}
 
 
 def _by_column(numbers: "array[float]", width: int) -> Matrix:
@@ -392,6 +411,17 @@ def reward_of(row: RowMapping, *, setting: RewardSettings | None) -> float:
         return float(row["value"])
     value = row["quality"] - setting.weight * row["charged"]
     return float(min(max(value, setting.minimum), setting.maximum))
+
+
+def _possible(row: RowMapping, *, setting: RewardSettings | None, is_rated: bool) -> tuple[float, float]:
+    """Largest and smallest possible reward of an answer at its cost; NaN without an outcome."""
+    if setting is None or (row["cost"] is None and not is_rated):
+        return math.nan, math.nan
+    cost = row["charged"]
+    if not is_rated:
+        cost = cost_of_terms(row["steps"], cost_value(row["cost"]), terms=setting.cost)
+    best, worst = (quality - setting.weight * cost for quality in (1.0, 0.0))
+    return min(max(best, setting.minimum), setting.maximum), min(max(worst, setting.minimum), setting.maximum)
 
 
 def _price(row: RowMapping) -> str:

@@ -17,7 +17,7 @@ from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import state_of
-from ragbandit.router.reporting.estimates import Choices, compared
+from ragbandit.router.reporting.estimates import Choices, Possible, compared
 from ragbandit.router.reporting.paired_comparison import stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
 from ragbandit.router.storage.sql.counters import day_of
@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, number, percent
-from ragbandit.shared.types import Matrix
+from ragbandit.shared.types import Matrix, Vector
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -247,9 +247,9 @@ def compared_ways(
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
     rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, **ways}
     measured = []
-    for values in (log.quality, log.quality if log.reward is None else log.reward):
+    for values, possible in _valued(log):
         least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
-        found, scores = compared(values, least=least, most=most, **rated)
+        found, scores = compared(values, least=least, most=most, possible=possible, **rated)
         measured.append(_clipped(found, least - most, most - least))
     quality, reward = measured
     spent, chosen = log.costs[unit], (second if first is None else first + second)[np.arange(len(log.arm)), log.arm]
@@ -271,6 +271,19 @@ def compared_ways(
         blocked=blocked,
     )
     return comparison, scores
+
+
+def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
+    """Qualities and rewards, each with what is possible."""
+    quality = None if log.limits is None else Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
+    yield log.quality, quality
+    if log.reward is None or log.limits is None:
+        yield (log.quality, quality) if log.reward is None else (log.reward, None)
+        return
+    least, most = log.limits
+    best = most if log.best is None else log.best
+    worst = least if log.worst is None else log.worst
+    yield log.reward, Possible(best=best, worst=worst, least=least, most=most)
 
 
 def _clipped(value: Difference, low: float, high: float) -> Difference:

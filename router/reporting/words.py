@@ -95,7 +95,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
-        number=comparison_words.signed(lead.reward.estimate) if lead is not None and known else NOT_KNOWN,
+        number=comparison_words.headline(lead.reward) if lead is not None and known else NOT_KNOWN,
         about=about,
         verdict=None if lead is None else lead.verdict,
         state=report.state,

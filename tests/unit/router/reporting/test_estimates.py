@@ -11,23 +11,25 @@ def compared(value, *, pmf, against, **options):
     return estimates.compared(value, pmf=pmf, second=np.tile(np.eye(2)[against], (len(value), 1)), **options)[0]
 
 
-def comparison(value, *, arm, p, against=1, predicted=None):
+def comparison(value, *, arm, p, against=1, predicted=None, **options):
     """A comparison of two arms. p: probability of the second arm."""
     pmf = np.stack([1.0 - p, p], axis=1)
     predicted = np.full(pmf.shape, np.nan) if predicted is None else predicted
-    return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=0.0, most=2.0)
+    given = {"least": 0.0, "most": 2.0, **options}
+    return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, **given)
 
 
 def test_costs_of_all_outcomes():
-    """Where every value is seen, what was served is the plain mean, and the arm's is the mean weighted by 1 / p."""
+    """What was served is the plain mean; elsewhere the arm is worth the mean of its answers with weight (1 - p) / p."""
     random = np.random.default_rng(1)
     p = random.uniform(0.1, 0.9, 400)
     arm = (random.random(400) < p).astype(np.intp)
     value = 1.0 + arm + random.normal(0.0, 0.1, 400)
     found = comparison(value, arm=arm, p=p)
-    weight = arm / p
+    weight = arm * (1.0 - p) / p
+    elsewhere = weight @ value / weight.sum()
     assert found.first == pytest.approx(value.mean(), abs=1e-12)
-    assert found.second == pytest.approx(weight @ value / weight.sum(), abs=1e-12)
+    assert found.second == pytest.approx(np.where(arm == 1, value, elsewhere).mean(), abs=1e-12)
     assert found.low < found.estimate < found.high
     assert found.estimate == pytest.approx(found.first - found.second)
 
@@ -48,7 +50,7 @@ def test_ratings_that_depend_on_the_arm():
 def test_the_interval_leans_to_rare_rows(losses):
     """That of a share reaches as far as Wilson's to the side of the rarer value, and to the other side no less."""
     value = np.where(np.arange(200) < losses, 0.0, 1.0)
-    share, n, z = value.mean(), 200, 3.0
+    share, n, z = value.mean(), 200, 2.0 * estimates._UNSEEN_ROWS
     below, above = estimates._standard_errors(value - share, variance=share * (1.0 - share) / n, farthest=1.0 / n)
     spread = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     lean = z * z / (2.0 * n) * (1.0 - 2.0 * share)
@@ -56,6 +58,16 @@ def test_the_interval_leans_to_rare_rows(losses):
     assert (z * below, z * above) == pytest.approx(wilson, rel=0.15)
     assert z * below >= 0.97 * wilson[0]
     assert z * above >= 0.97 * wilson[1]
+
+
+@pytest.mark.parametrize("skew", [-1.0, 1.0])
+def test_a_wider_range_of_values_never_narrows_the_interval(skew):
+    """Neither error falls if the most extreme row may lie farther away."""
+    rows = skew * np.random.default_rng(5).lognormal(0.0, 1.5, 300)
+    rows -= rows.mean()
+    options = {"variance": float(rows.var()) / len(rows)}
+    errors = [estimates._standard_errors(rows, farthest=far, **options) for far in np.linspace(0.0, 0.3, 40)]
+    assert (np.diff(np.array(errors), axis=0) >= -1e-12).all()
 
 
 def test_what_was_not_tried_has_no_interval():
@@ -72,10 +84,49 @@ def test_what_was_not_tried_has_no_interval():
 
 def test_an_arm_whose_values_nobody_saw():
     """If no value of an arm is known, the interval allows any value in the range for its share of the questions."""
-    arm = np.tile(np.array([0, 1], dtype=np.intp), 500)
-    value = np.where(arm == 1, 1.0, np.nan)
-    found = comparison(value, arm=arm, p=np.full(1000, 0.5))
-    assert found.low <= 0.5 * (0.0 - 1.0) < 0.5 * (2.0 - 1.0) <= found.high
+    arm = np.tile(np.array([0, 1, 1, 2], dtype=np.intp), 500)
+    pmf = np.tile([0.25, 0.5, 0.25], (2000, 1))
+    options = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "least": 0.0, "most": 2.0}
+    second = np.tile([0.0, 1.0, 0.0], (2000, 1))
+    found, _ = estimates.compared(np.where(arm == 0, np.nan, 1.0), second=second, **options)
+    assert found.low <= 0.25 * (0.0 - 1.0) < 0.25 * (2.0 - 1.0) <= found.high
+    assert estimates.compared(np.where(arm == 1, 1.0, np.nan), second=second, **options)[0].low is None
+
+
+def test_answers_of_the_arm_itself_do_not_differ():
+    """Ratings of the arm's own answers move the estimate only as controls of the other questions."""
+    random = np.random.default_rng(2)
+    p = np.where(np.arange(2000) % 2, 0.5, 1.0)
+    arm = np.where(random.random(2000) < p, 1, 0)
+    value = np.where(arm == 1, random.random(2000), 0.5)
+    found = comparison(value, arm=arm, p=p)
+    noisy = comparison(np.where(p == 1.0, 2.0 * random.random(2000), value), arm=arm, p=p)
+    assert (found.low, found.high) == pytest.approx((noisy.low, noisy.high), abs=0.005)
+
+
+def test_what_is_possible_bounds_the_difference():
+    """A quality is at most 1, so no control needs a rating; without a known cost of the arm, its cost may be 0."""
+    random = np.random.default_rng(4)
+    n, p = 2000, np.full(2000, 0.1)
+    arm = (random.random(n) < p).astype(np.intp)
+    value = np.where(arm == 0, (random.random(n) < 0.98) - 0.02, np.nan)
+    charge = np.where(arm == 0, 0.02, 0.2)
+    possible = estimates.Possible(best=1.0 - charge, worst=-charge, least=-1.0, most=1.0)
+    found = comparison(value, arm=arm, p=p, least=-0.2, most=1.0, possible=possible)
+    assert 0.0 < found.low < 0.9 * (0.98 - 0.02 - 0.8)
+    assert found.estimate is None
+    free = estimates.Possible(best=1.0, worst=-1.0, least=-1.0, most=1.0)
+    assert comparison(value, arm=arm, p=p, least=-0.2, most=1.0, possible=free).low < 0.0
+    assert comparison(value, arm=arm, p=p, least=-0.2, most=1.0).low is None
+
+
+def test_the_interval_is_within_what_is_possible():
+    """Where other arms answer 3 % of the questions, the difference is within 3 % of the range, rated or not."""
+    arm = (np.arange(1000) % 33 > 0).astype(np.intp)
+    value = np.where(np.arange(1000) < 40, 1.0, np.nan)
+    possible = estimates.Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
+    found = comparison(value, arm=arm, p=np.full(1000, 0.97), possible=possible)
+    assert (found.low, found.high) == pytest.approx((-0.031, 0.031))
 
 
 def labelled_by_doubt(seed, *, n=6_000):

@@ -1,0 +1,260 @@
+"""After how many questions does a report know what is true? Made worlds of two arms, served and learned by the product.
+
+    python -m benchmarks.coverage.verdicts              # 10 services of each world
+    python -m benchmarks.coverage.verdicts --runs 3 gain trap
+
+The caller runs the arms; cost is dollars, 30 % of the answers are rated, the holdback of 5 % goes to `large`. The
+report against always `large` is made after every 100 questions.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from typer.testing import CliRunner
+
+from benchmarks.figures import machine
+from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
+from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.reporting.reading import ReportRows, ReportScope, read_log
+from ragbandit.router.reporting.report import report_of
+from ragbandit.router.serving.router import Router
+from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.types import Matrix, Query, Vector
+from ragbandit.workers.cli import app
+
+ARMS: Final = ("small", "large")
+_SHORT: Final = (
+    "price of tea",
+    "capital of Peru",
+    "author of Emma",
+    "height of K2",
+    "age of Pele",
+    "color of ruby",
+    "speed of sound",
+)
+_LONG: Final = (
+    "compare how the two reports of the last year explain why revenue fell in the north while costs rose",
+    "explain step by step which of the three suppliers would be cheaper if the currency loses a tenth",
+    "summarise what the contract and its two annexes say about liability and who pays in case of delay",
+)
+#: value of a dollar in right answers
+WEIGHT: Final = 18.0
+#: questions between two reports, and between two calls of learn()
+EVERY: Final = 100
+_LEARN_EVERY: Final = 20
+#: questions with the outcomes of both arms of a warm start
+_WARM: Final = 100
+#: a truth this close to 0 is neither better nor worse
+_NOTHING: Final = 1e-3
+_POLICY: Final = PolicySettings(holdback=HoldbackSettings(arm="large"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """Chances to be right and dollars of both arms, on short questions and on long ones: shape (2, 2)."""
+
+    right: Sequence[tuple[float, float]] = ((0.95, 0.93), (0.45, 0.93))
+    dollars: Sequence[tuple[float, float]] = ((0.001, 0.01), (0.001, 0.01))
+    incumbent: bool = False  #: whether `large` is the incumbent of a safe start
+    warm: bool = False  #: whether it starts with the outcomes of both arms on 100 questions
+    spread: float = 0.0  #: spread of an answer's dollars, of a lognormal
+    holdback: float = 0.05
+    rated: float = 0.3
+
+
+WORLDS: Final[Mapping[str, World]] = {
+    "gain": World(),
+    "gain_safe": World(incumbent=True),
+    "gain_warm": World(warm=True),
+    "null": World(right=((0.8, 0.8), (0.8, 0.8)), dollars=((0.005, 0.005), (0.005, 0.005))),
+    # the cost of `large` follows the question, so what its other answers cost does not speak of a short question
+    "trap": World(right=((0.84, 0.93), (0.45, 0.93)), dollars=((0.001, 0.002), (0.001, 0.018))),
+    "trap_safe": World(
+        right=((0.84, 0.93), (0.45, 0.93)), dollars=((0.001, 0.002), (0.001, 0.018)), incumbent=True, spread=0.5
+    ),
+    "spread": World(spread=0.8),
+    # the best possible answer is far above the arm's, so it bounds nothing
+    "no bound": World(right=((0.8, 0.75), (0.3, 0.75))),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Life:
+    """A served world. Vectors have shape (n,), the newest question first."""
+
+    rows: ReportRows
+    gain: Vector  #: expected reward of the answer minus expected reward of `large`
+
+
+def lived(world: World, *, seed: int, questions: int) -> Life:
+    """Serve `questions` questions of the world."""
+    random = np.random.default_rng([seed, 80])
+    kind = random.integers(2, size=questions + _WARM)
+    texts = [_text(number, long=bool(one), random=random) for number, one in enumerate(kind)]
+    right = random.random((len(kind), 2)) < np.array(world.right)[kind]
+    spread = np.exp(random.normal(-(world.spread**2) / 2, world.spread, right.shape))
+    dollars = np.array(world.dollars)[kind] * spread
+    rated = random.random(questions) < world.rated
+    with tempfile.TemporaryDirectory() as folder:
+        config = _configured(world, folder=Path(folder))
+        if world.warm:
+            _warmed(config, texts=texts[questions:], right=right[questions:], dollars=dollars[questions:])
+        with Router.open(config, jobs=MemoryJobs()) as router:
+            router.service.secret = bytes(32)  # the same draws each time
+            began = time.time()
+            for number, text in enumerate(texts[:questions]):
+                decision = router.route(Query(text=text, id=f"q{number}"))
+                arm = ARMS.index(decision.arm)
+                router.outcome(decision.id, answer="y", cost={"dollars": float(dollars[number, arm])})
+                if rated[number]:
+                    router.feedback(decision.id, rating=bool(right[number, arm]))
+                if (number + 1) % _LEARN_EVERY == 0:
+                    router.learn()
+            scope = ReportScope(label="main", since=began, until=time.time() + 1.0, reward=router.settings.reward)
+            rows = read_log(router.database, scope)
+    worth = (np.array(world.right) - WEIGHT * np.array(world.dollars))[kind[:questions]]
+    drawn = np.array([ARMS.index(arm) for arm in rows.arms])[rows.arm][::-1]
+    gain = worth[np.arange(questions), drawn] - worth[:, 1]
+    return Life(rows=rows, gain=gain[::-1])
+
+
+def _text(number: int, *, long: bool, random: np.random.Generator) -> str:
+    return f"{random.choice(_LONG if long else _SHORT)} {number}?"
+
+
+def _configured(world: World, *, folder: Path) -> Path:
+    policy: dict[str, Any] = {"holdback": {"arm": "large", "share": world.holdback}}
+    if world.incumbent:
+        policy["incumbent"] = "large"
+    settings = {
+        "data_dir": str(folder / "data"),
+        "encoder": {"model": "hashing"},
+        "arms": {arm: {"run_by": "caller"} for arm in ARMS},
+        "policy": policy,
+        "reward": {"weight": WEIGHT, "cost": {"dollars": 1.0}},
+    }
+    config = folder / "config.yaml"
+    config.write_text(json.dumps(settings))
+    return config
+
+
+def _warmed(config: Path, *, texts: Sequence[str], right: npt.NDArray[np.bool_], dollars: Matrix) -> None:
+    table = config.with_name("table.jsonl")
+    rows = [
+        {"question": text, "correct": dict(zip(ARMS, was, strict=True)), "dollars": dict(zip(ARMS, cost, strict=True))}
+        for text, was, cost in zip(texts, right.tolist(), dollars.tolist(), strict=True)
+    ]
+    table.write_text("\n".join(map(json.dumps, rows)))
+    done = CliRunner().invoke(app, ["advise", "--table", str(table), "--warm", "--config", str(config)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """What the report said after some questions."""
+
+    questions: int
+    rated: int
+    found: Comparison
+    truth: float  #: mean gain
+
+    @property
+    def is_false(self) -> bool:
+        return {
+            "better": self.truth < _NOTHING,
+            "worse": self.truth > -_NOTHING,
+            "as good": self.truth < -MARGIN - _NOTHING,
+            NOT_KNOWN: False,
+        }[self.found.verdict]
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether there is an interval without the truth."""
+        low, high = self.found.reward.low, self.found.reward.high
+        return low is not None and high is not None and not low - 1e-9 <= self.truth <= high + 1e-9
+
+
+def marks(life: Life) -> list[Mark]:
+    """The reports after every 100 questions, against always `large`."""
+    found, count = [], len(life.gain)
+    large = life.rows.arms.index("large")
+    for questions in range(EVERY, count + 1, EVERY):
+        rows = life.rows.part(slice(count - questions, None))
+        scope = ReportScope(label="main", since=0.0, until=float(rows.made_at.max()) + 1.0)
+        report = report_of(rows, scope, policy=_POLICY, against="large")
+        assert report.total is not None
+        could = rows.pmf[:, large] > 0.0
+        rated = int((~np.isnan(rows.quality)).sum())
+        truth = float(life.gain[count - questions :][could].mean())
+        found.append(Mark(questions=questions, rated=rated, found=report.total, truth=truth))
+    return found
+
+
+def first(looks: Sequence[Mark], verdict: str = "better") -> Mark | None:
+    """The first report with this verdict, if it is true."""
+    return next((mark for mark in looks if mark.found.verdict == verdict and not mark.is_false), None)
+
+
+def _looked(name: str, seed: int, questions: int) -> list[Mark]:
+    return marks(lived(WORLDS[name], seed=seed, questions=questions))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a line for every world."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.coverage.verdicts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("worlds", nargs="*", help=f"of {', '.join(WORLDS)}; default: all")
+    parser.add_argument("--runs", type=int, default=10, help="services of every world")
+    parser.add_argument("--questions", type=int, default=2_500, help="questions of every service")
+    parser.add_argument("--jobs", type=int, default=cores())
+    asked = parser.parse_args(list(arguments))
+    columns = ("world", "truth at the end", 'first true "better": questions (rated)', "least, most", "false", "missed")
+    table = Table(*columns, box=box.SIMPLE)
+    with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = {
+            name: [pool.submit(_looked, name, seed, asked.questions) for seed in range(asked.runs)]
+            for name in asked.worlds or WORLDS
+        }
+        for name, waiting in jobs.items():
+            table.add_row(name, *_row([job.result() for job in waiting]))
+    Console(width=140).print(table)
+    print(f"{asked.runs} services of {asked.questions:,} questions each; {machine()}")
+
+
+def _row(lives: Sequence[Sequence[Mark]]) -> tuple[str, ...]:
+    known = sorted((mark.questions, mark.rated) for mark in map(first, lives) if mark is not None)
+    # a service without the verdict counts as later than all others
+    ranked = [*known, *[(10**9, 0)] * (len(lives) - len(known))]
+    middle = int(median(range(len(ranked))))
+    at = ranked[middle]
+    return (
+        f"{np.mean([looks[-1].truth for looks in lives]):+.3f}",
+        "not known" if at[0] == 10**9 else f"{at[0]:,} ({at[1]:,})",
+        f"{known[0][0]:,}, {known[-1][0]:,}" if known else "-",
+        f"{sum(any(mark.is_false for mark in looks) for looks in lives)} of {len(lives)}",
+        f"{sum(any(mark.is_missed for mark in looks) for looks in lives)} of {len(lives)}",
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

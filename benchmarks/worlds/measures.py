@@ -26,7 +26,7 @@ from ragbandit.shared.types import Matrix, Vector
 #: questions after which rewards while learning are read: of a pass, labelled or not
 READ: Final = (100, 300, 1000)
 WHOLE, AFTER, CHEAPEST = "whole pass", "after", "cheapest right arm"
-#: smallest gain of full information for a world to count in the share
+#: smallest gain of full information, or lead of the best arm, for a share in a world
 WORTH: Final = 0.012
 DRAWS: Final = 400
 #: a block of a pass: the key of its figure, the questions before it, and those until its end
@@ -79,7 +79,10 @@ class Measured:
     break_even: int | None
     #: least ratio to the incumbent's reward over prefixes of 100 questions or more, and the passes below 1 - harm
     worst_prefix: float | None
-    harmed: float
+    harmed: int
+    passes: int
+    #: what always the best fixed arm earns more than the incumbent
+    lead: float
     #: AFTER divided by the gain of full information; None if this gain is too small
     share: float | None
     #: the policy, always each arm, CHEAPEST -> (share right, its standard error over seeds, steps) on the rest
@@ -117,7 +120,9 @@ def measured(world: World, *, task: Task, passes: Sequence[Judged], possible: fl
         incumbent=beside,
         break_even=break_even(passes, fixed=fixed)[0],
         worst_prefix=worst_prefix(passes, fixed=fixed),
-        harmed=sum(harmed) / len(harmed),
+        harmed=sum(harmed),
+        passes=len(harmed),
+        lead=float(rewards[:, world.best].mean() - fixed.mean()),
         share=best[AFTER].value / possible if possible > WORTH else None,
         answers=_answers(world, policy=task.policy, passes=passes),
         labels=math.fsum(one.labels for one in passes) / len(passes),

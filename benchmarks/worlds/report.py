@@ -1,5 +1,6 @@
 """A board as tables in Markdown. Figures are thousandths of a reward per question."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
@@ -64,8 +65,8 @@ def _worlds_table(board: Board) -> Table:
 
 def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
     table = _table(
-        title, "policy", *_keys(rows), WHOLE, AFTER, "of possible", "against the incumbent", "break-even",
-        "worst prefix", "labels",
+        title, "policy", *_keys(rows), WHOLE, AFTER, "of possible", "against the incumbent", "of the lead",
+        "break-even", "worst prefix", "labels",
     )  # fmt: skip
     for row in rows:
         table.add_row(
@@ -74,6 +75,7 @@ def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
             *(_cell(row.best.get(key)) for key in (*_keys(rows), WHOLE, AFTER)),
             "" if row.share is None else f"{row.share:.2f}",
             _cell(row.incumbent[WHOLE]),
+            f"{_of_the_lead(row):.2f}" if row.lead > WORTH else "",
             "never" if row.break_even is None else str(row.break_even),
             "" if row.worst_prefix is None else f"{row.worst_prefix:.3f}",
             f"{row.labels:.0f}",
@@ -107,7 +109,8 @@ def _means_table(board: Board) -> Table:
     last = _KEYS[-1]
     table = _table(
         "mean over the worlds", "policy", *_KEYS, WHOLE, AFTER, "of possible", "against the incumbent",
-        f"{WHOLE} less {first}'s", f"worst at {last}", "worst whole pass", "harmed", "worst prefix",
+        "of the lead", "least", f"{WHOLE} less {first}'s", f"worst at {last}", "worst whole pass", "harmed",
+        "worst prefix",
     )  # fmt: skip
     for mode, share in _parts(board):
         rows = _rows(board, mode=mode, share=share)
@@ -115,6 +118,7 @@ def _means_table(board: Board) -> Table:
         for policy in board.policies:
             mine = [row for row in rows if row.policy == policy]
             shares = [row.share for row in mine if row.share is not None]
+            leads = [_of_the_lead(row) for row in mine if row.lead > WORTH]
             ratios = [row.worst_prefix for row in mine if row.worst_prefix is not None]
             less = mean_of([row.best[WHOLE] - base[row.world] for row in mine])
             table.add_row(
@@ -123,9 +127,11 @@ def _means_table(board: Board) -> Table:
                 *(_mean_cell([row.best for row in mine], key) for key in (*_KEYS, WHOLE, AFTER)),
                 f"{np.mean(shares):.2f} ({len(shares)})" if shares else "",
                 _cell(mean_of([row.incumbent[WHOLE] for row in mine])),
+                f"{_mean_of_the_lead(mine):.2f}" if leads else "",
+                f"{min(leads):.2f} ({len(leads)})" if leads else "",
                 "" if policy == first else _cell(less),
                 *(_worst_cell(mine, key) for key in (last, WHOLE)),
-                f"{100 * np.mean([row.harmed for row in mine]):.0f} %",
+                f"{sum(row.harmed for row in mine)} of {sum(row.passes for row in mine)}",
                 f"{min(ratios):.3f}" if ratios else "",
             )
     return table
@@ -147,6 +153,15 @@ def _answers_table(board: Board) -> Table:
         spread = "" if error is None else f" ± {100.0 * error:.1f}"
         shown.add_row(name, way, f"{100.0 * right:.1f}{spread}", f"{steps:.2f}", f"{100.0 * above:+.1f}")
     return shown
+
+
+def _of_the_lead(row: Measured) -> float:
+    return row.incumbent[WHOLE].value / row.lead
+
+
+def _mean_of_the_lead(rows: Sequence[Measured]) -> float:
+    """A ratio of sums, since a world with a small lead would decide a mean of ratios."""
+    return math.fsum(row.incumbent[WHOLE].value for row in rows) / math.fsum(row.lead for row in rows)
 
 
 def _keys(rows: Sequence[Measured]) -> list[str]:
@@ -187,7 +202,9 @@ def _notes(board: Board) -> list[str]:
     read = (
         f"{', '.join(_KEYS)}: mean until so many questions, labelled or not, against the best fixed arm; {AFTER}: the "
         "greedy choice on the rest; break-even, worst prefix: against the incumbent, cold against the best fixed arm; "
-        "harmed: passes with a prefix below what policy.harm allows"
+        f"of the lead: what a {WHOLE} earns more than the incumbent, over what always the best fixed arm earns "
+        f"more; in a world only if this is above {1000 * WORTH:g}, over all worlds as a ratio of sums; least: in one "
+        "world; harmed: passes with a prefix below what policy.harm allows"
     )
     possible = (
         "possible: gain of the better of kernel ridge and nearest neighbours with all outcomes, 10 folds; where it is "

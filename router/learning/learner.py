@@ -63,6 +63,8 @@ class Learner:
         self._arms = ArmChanges(ledger)
         self._encoder_hash = ""
         self._decided = 0
+        #: whether the last batch contained all decisions that were ready
+        self._is_at_end = False
         #: number of features in the ledger's first update; None without updates
         self._width: int | None = None
         self._renew_at = self._frontier_due = -math.inf
@@ -146,7 +148,7 @@ class Learner:
 
         Returns the number of closed decisions: 0 if none was ready, or if another learner has the lease. While a new
         ledger still inherits the store's decisions, it returns 1. patience_s: how long to wait for the lease, seconds.
-        attended: whether a person waits for this call: then it neither pauses nor diagnoses.
+        attended: whether a person waits for this call: then it neither pauses nor diagnoses, and looks only once
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -168,9 +170,9 @@ class Learner:
                     self._corrections = corrections_of(connection)
                 while time.monotonic() < give_up:
                     closed = self._step()
-                    if not closed:
-                        break
                     total += closed
+                    if not closed or (attended and self._is_at_end):
+                        break
                 # Publish even if nothing was learned, because the newest snapshot may be missing or have other params.
                 self.publish(force=True)
                 if not attended and self.publisher.take_new():
@@ -235,6 +237,7 @@ class Learner:
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
             page = self.ledger.ready(closing_rule(learning), now=now, limit=learning.batch, after=after)
+            self._is_at_end = len(page) < learning.batch
             if not page:
                 break
             self._join(page, batch=batch)

@@ -73,7 +73,7 @@ class Publisher:
         stored = self.ledger.latest_snapshots(limit=limit, **maker)
         if not (stored and stored[0].version == info.version and self._is_whole(stored[0])):
             self.ledger.database.check_file()  # raises if the data folder was moved: writing would create a new one
-            self.files.write(info, tensors, described)
+            self.files.write(info, tensors, described, policy=policy)
             self.ledger.add_snapshot(info)
             self._written_at = time.monotonic()
             self._took_s = self._written_at - began

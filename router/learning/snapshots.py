@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, restored
+from ragbandit.router.policies.base import Policy, copied, restored
 from ragbandit.router.storage.ledgers.inheritance import OTHER_ENCODER
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, SnapshotError
@@ -68,19 +68,32 @@ def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
 class SnapshotFiles:
     """The folder of the snapshots: a local folder or a URL that fsspec supports (s3://, gs://, memory://)."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, hands_over: bool = False) -> None:
+        """hands_over: for a process that learns and serves: `load` returns a copy of the policy that was written last,
+        instead of reading it again.
+        """
         self.root = root
         self._folder = Folder(root, field="snapshots")
+        self._hands_over = hands_over
+        #: the snapshot that was written last, with a copy of its policy, until it is loaded
+        self._newest: tuple[SnapshotInfo, Policy] | None = None
 
-    def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
-        """Write the tensor file, then the JSON file, which makes the snapshot valid. Raises SnapshotError."""
-        text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at}, indent=1)
+    def write(
+        self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any], *, policy: Policy | None = None
+    ) -> None:
+        """Write the tensor file, then the JSON file, which makes the snapshot valid. Raises SnapshotError.
+
+        policy: the policy that was packed, to be handed over
+        """
+        text = json.dumps(dict(described) | {"sha256": info.sha256, "made_at": info.made_at})
         json_name, tensor_name = _names(info.version)
         try:
             self._folder.put(tensor_name, tensors)
             self._folder.put(json_name, text.encode())
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
+        copy = copied(policy) if policy is not None and self._hands_over else None
+        self._newest = None if copy is None else (info, copy)
 
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
         """Load a policy after checking format, sha256, encoder, shapes and finite numbers. Raises SnapshotError.
@@ -89,6 +102,9 @@ class SnapshotFiles:
             folder. `ragbandit replay`, which makes no decisions, gives the version's name, with 12 digits of the sha256
         encoder_hash: the required encoder; None accepts any encoder
         """
+        newest, self._newest = self._newest, None
+        if newest is not None and isinstance(known, SnapshotInfo) and newest[0].sha256 == known.sha256:
+            return newest[1], newest[0]
         version, sha256 = (known, None) if isinstance(known, str) else (known.version, known.sha256)
         tensors, described = self._read(version)
         claimed, made_at = described.pop("sha256", None), described.pop("made_at", 0.0)

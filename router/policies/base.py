@@ -5,6 +5,7 @@ A decision is made by pure functions: `Policy.pmf`, then `gate` (the pmf is fini
 share for one arm), and `choose` (draw by the decision's seed). `draw` runs all steps after `Policy.pmf`.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -262,6 +263,14 @@ def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SnapshotError(f"this is not a state of {policy.algorithm} with these params: {error!r}") from error
     return policy
+
+
+def copied(policy: Policy) -> Policy | None:
+    """A copy that learns apart from the policy, as `restored` makes it from the policy's state, but faster.
+
+    None if the policy does not have the attribute `copyable`.
+    """
+    return copy.deepcopy(policy) if getattr(policy, "copyable", False) else None
 
 
 def checked_arrays(

@@ -30,6 +30,7 @@ older rows is reduced. The prior does not fade.
 import functools
 import hashlib
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
@@ -308,8 +309,7 @@ class Heads:
                 precision[place, place] += scaled.gram
                 drawn[:, place] += scaled.noise
                 moment[:, place] += scaled.moment
-        inverse = np.linalg.inv(precision)
-        part.covariance = 0.5 * (inverse + inverse.T)
+        part.covariance = _inverse(precision)
         _flat(self._mean)[:, part.place] = moment @ part.covariance
         _flat(self._drawn)[:, part.place] = drawn @ part.covariance
 
@@ -387,6 +387,26 @@ class Heads:
                 signs = signs_of(arm, "row", int(number), count=self.pairs)
                 row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count, signs)
                 self._add(self._parts[arm], row)
+
+
+#: sha256 of a matrix -> its inverse, as long as a policy has it
+_inverses: Final = weakref.WeakValueDictionary[bytes, Matrix]()
+
+
+def _inverse(precision: Matrix) -> Matrix:
+    """The inverse of a symmetric positive definite matrix, read-only.
+
+    Policies of one process share it: a router that restores the newest snapshot has had most of its sums before, since
+    they change once in a block, and the learner in its process has them.
+    """
+    key = hashlib.sha256(precision.data).digest()
+    found = _inverses.get(key)
+    if found is None:
+        inverse = np.linalg.inv(precision)
+        found = 0.5 * (inverse + inverse.T)
+        found.flags.writeable = False
+        _inverses[key] = found
+    return found
 
 
 def _flat(stack: Matrix) -> Matrix:

@@ -76,7 +76,7 @@ class RouterProcess:
         #: receives notifications; None before `start`, and without Redis
         self.listener: Listener | None = None
         self.notifier = Notifier(jobs)
-        files = SnapshotFiles(settings.snapshot_root)
+        files = SnapshotFiles(settings.snapshot_root, hands_over=True)
         snapshots = SnapshotLoader(database, settings=settings, files=files, encoder=encoder)
         self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
         self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)

@@ -314,7 +314,9 @@ class Router(AbstractContextManager["Router"]):
         for settings in (self.settings, *self.process.versions.learned()):
             label = settings.policy.label
             if label not in self._learners or self._learners[label].settings != settings:
-                self._learners[label] = make_learner(settings, database=self.database, jobs=self.process.jobs)
+                files = self.process.versions.snapshots.files
+                learner = make_learner(settings, database=self.database, jobs=self.process.jobs, files=files)
+                self._learners[label] = learner
             closed.append(self._learners[label].drain(attended=True))
         self._undiagnosed += sum(closed)
         self._diagnose(least=LEAST)

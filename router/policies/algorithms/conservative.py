@@ -231,7 +231,7 @@ def _inner_policy(policy: str, *, params: Mapping[str, Json], context: Mapping[s
 _INNER: Final = "inner/"
 #: names of attributes that this policy takes from the inner policy (see `__getattr__`)
 _INSIDE: Final = frozenset(
-    {"age", "alarms", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
+    {"age", "alarms", "copyable", "deterministic", "lean", "needs", "noise", "noise_at", "schema"}
     | {"seen", "serves_prices", "tolerance"}
 )
 #: weight of the noise (see the module); a larger value takes less risk

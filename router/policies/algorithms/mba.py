@@ -80,6 +80,7 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
     lean: ClassVar[bool] = True
+    copyable: ClassVar[bool] = True
     serves_prices: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
     tolerance: ClassVar[float] = TOLERANCE

@@ -161,14 +161,15 @@ def make_jobs(settings: Settings) -> Jobs:
     return RedisJobs(connect(redis_url(settings), timeout_s=1.0), expected=expected)
 
 
-def make_learner(settings: Settings, *, database: Database, jobs: Jobs) -> Learner:
+def make_learner(settings: Settings, *, database: Database, jobs: Jobs, files: SnapshotFiles | None = None) -> Learner:
+    """The learner of the settings' ledger. files: the files of a router that loads the snapshots in this process."""
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
 
     def announce(_info: object) -> None:
         with contextlib.suppress(QueueError):  # logged once per outage; routers also poll for snapshots
             jobs.publish("snapshot")
 
-    files = SnapshotFiles(settings.snapshot_root)
+    files = files or SnapshotFiles(settings.snapshot_root)
     return Learner(ledger, files=files, settings=settings, announce=announce, clock=steady_clock().now)
 
 

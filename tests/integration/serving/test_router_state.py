@@ -2,9 +2,14 @@
 
 import threading
 
-from ragbandit import Router
+import numpy as np
+import pytest
+
+from ragbandit import Query, Router
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning import learner
+from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
+from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as router_module
 from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
@@ -57,3 +62,36 @@ def test_learn_diagnoses_rarely(router, monkeypatch):
     assert router.route("Who?").version == router.status().snapshot
     assert len(diagnosed) == 2
     assert router.verify().ok
+
+
+@pytest.mark.parametrize("incumbent", [None, "single_step"])
+def test_a_label_costs_no_reading_and_hardly_an_inversion(settings, monkeypatch, incumbent):
+    """`learn` hands its policy over: no snapshot is read, and matrices are inverted for new arms and blocks only.
+
+    The policy that decides is the one that the snapshot's files give, and not the learner's own object.
+    """
+    read, inverted = [], []
+    whole, inverse = SnapshotFiles._read, np.linalg.inv
+    monkeypatch.setattr(SnapshotFiles, "_read", lambda *a: read.append(1) or whole(*a))
+    monkeypatch.setattr(np.linalg, "inv", lambda matrix: inverted.append(len(matrix)) or inverse(matrix))
+    configuration, labels = settings(policy={"incumbent": incumbent}), 40
+    database = open_database(configuration)
+    with Router(configuration, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
+        router.start()
+        for number in range(labels):
+            decision = router.route(f"Who wrote book {number}?")
+            router.outcome(decision.id, answer="x", steps=1)
+            router.feedback(decision.id, rating=number % 2 == 0)
+            router.learn()
+            if number == 0:  # the learner has loaded the first snapshot
+                read.clear()
+        assert (read, len([size for size in inverted if size > 1]) < labels) == ([], True)
+        served, learner = router.service.serving, next(iter(router._learners.values()))
+        loaded, info = SnapshotFiles(configuration.snapshot_root).load(served.version)
+        assert served.policy is not learner.policy
+        assert sha256_after(served.policy, info=info) == sha256_after(loaded, info=info) == info.sha256
+        features, arms = router.encoder.encode(["Who?"])[0], tuple(configuration.arms)
+        ours, theirs = (
+            pmf_of_one(one, Query(text="Who?"), features=features, arms=arms) for one in (served.policy, loaded)
+        )
+        assert (ours.pmf, ours.scores) == (pytest.approx(theirs.pmf), pytest.approx(theirs.scores))

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.mba import LinUcb
-from ragbandit.router.policies.base import apply, pmf_of_one
+from ragbandit.router.policies.base import apply, copied, pmf_of_one, restored
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates, sha_of, taught
@@ -236,3 +236,28 @@ def test_an_alarm_restarts_the_arm():
     assert policy.age(ARMS[0]) < 100
     output = pmf_of_one(policy, made_query(1), features=made_features(1), arms=arms)
     assert output.facts["quality"][0] == pytest.approx(0.1, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["linucb", "mba", "conservative"])
+def test_a_copy_learns_apart(name):
+    """What the policy learns later is not in its copy. A policy without the attribute `copyable` has no copy."""
+    policy = taught(maker(name), made_updates(150))
+    before, copy = sha_of(policy), copied(policy)
+    assert sha_of(copy) == before
+    query, features = made_query(1), made_features(1)
+    output = pmf_of_one(copy, query, features=features, arms=ARMS)
+    for update in made_updates(90, first=151):
+        policy.learn(update)
+    assert sha_of(copy) == before != sha_of(policy)
+    assert pmf_of_one(copy, query, features=features, arms=ARMS) == output
+    assert copied(make_policy("uniform", params={})) is None
+
+
+def test_restored_policies_share_their_inverses():
+    """Policies with the same sums have one read-only inverse of them."""
+    policy = taught(maker("mba"), made_updates(150))
+    again = restored(maker("mba")(), *policy.state())
+    for name, heads in policy._models.items():
+        for arm, part in heads._parts.items():
+            assert again._models[name]._parts[arm].covariance is part.covariance
+            assert not part.covariance.flags.writeable

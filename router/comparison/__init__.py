@@ -28,8 +28,12 @@ MARGIN: Final = 0.05
 SAME_COST: Final = 0.02
 #: smallest gain in reward per question that justifies a router
 WORTH: Final = 0.01
-#: largest forecast, as a multiple of the questions so far
-_FARTHEST: Final = 1000.0
+#: largest forecast, as a multiple of the rated questions so far
+FARTHEST: Final = 20.0
+#: largest end of a forecast / smallest end
+_RANGE: Final = 5.0
+#: share of the evidence that is there when there are nearly enough rows for an interval
+_WITHOUT_INTERVAL: Final = 0.1
 #: unit of time, its seconds
 _TIMES: Final = (("minute", 60.0), ("hour", 3600.0), ("day", 86_400.0), ("week", 604_800.0), ("month", 2_629_800.0))
 
@@ -112,7 +116,7 @@ class Comparison:
     missing: str | None
     """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
     progress: float
-    """Share of the evidence for a verdict that is there, in [0, 1]."""
+    """Share of the evidence that surely suffices for a verdict, in [0, 1]; 1 with a verdict, which may come before."""
 
 
 def compare(
@@ -130,27 +134,34 @@ def compare(
     seconds: float | None = None,
     needed: float = 0.0,
     blocked: str | None = None,
+    outlook: float | None = None,
+    unsteady: str | None = None,
 ) -> Comparison:
     """Make a comparison with its verdict.
 
     seconds: time in which `rated` questions were rated, for the forecast; None if traffic does not grow
     needed: effective rows that the method of the intervals needs
     blocked: why there may be no verdict, such as a log that contradicts its probabilities
+    outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
+    unsteady: why it is not known how long a verdict takes, although there is an outlook
     """
     verdict = reward.verdict() if blocked is None else NOT_KNOWN
     missing, progress = blocked, 0.0
     if verdict != NOT_KNOWN:
         progress = 1.0
     elif blocked is None:
-        times = reward.times_more() if reward.is_known else needed / max(reward.effective_rows, 1e-9)
-        progress = 0.0
+        progress = _progress(reward, needed=needed)
+        multiple = reward.times_more() if outlook is None else outlook
         if not rated or reward.effective_rows <= 0.0:
-            missing = f"rated questions of {second}"
-        elif times <= _FARTHEST:
-            progress = min(1.0 / max(times, 1.0), 0.99)
-            missing = forecast(rated * (times - 1.0), seconds_each=seconds / rated if seconds else None)
+            missing, progress = f"rated questions of {second}", 0.0
+        elif unsteady is not None:
+            missing = f"not known how long: {unsteady}"
+        elif not reward.is_known:
+            missing = f"not known how long: {reward.effective_rows:.0f} of {needed:.0f} effective rated questions"
+        elif multiple <= FARTHEST:
+            missing = _total(rated, multiple=multiple, seconds_each=seconds / rated if seconds else None)
         else:  # also for NaN
-            missing = "more than this traffic will tell: the difference is close to zero, or an arm is hardly drawn"
+            missing = "not known how long: the difference is close to a limit, or an arm is hardly drawn"
     return Comparison(
         first=first,
         second=second,
@@ -165,6 +176,23 @@ def compare(
         verdict=verdict,
         missing=missing,
         progress=progress,
+    )
+
+
+def _progress(reward: Difference, *, needed: float) -> float:
+    """Share of the evidence for a verdict: an interval that is narrower than MARGIN always has one."""
+    if reward.low is None or reward.high is None:
+        return 0.0 if needed <= 0.0 else _WITHOUT_INTERVAL * min(reward.effective_rows / needed, 1.0)
+    return min(MARGIN / max(reward.high - reward.low, MARGIN), 0.99)
+
+
+def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
+    """The rated questions that a verdict takes in all, as a range: "about 420 to 2,100 rated questions in all"."""
+    least = rated * max(multiple / math.sqrt(_RANGE), 1.0)
+    least, most = (float(f"{count:.2g}") for count in (least, _RANGE * least))
+    text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
+    return (
+        text if seconds_each is None else f"{text}, within {about_time((most - rated) * seconds_each)} at today's rate"
     )
 
 

@@ -5,13 +5,14 @@ A report compares the served answers with always using one arm, a rollout compar
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.comparison import MARGIN, Difference
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, asymptotic_width
+from ragbandit.router.reporting.outlook import Ends, outlook
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
@@ -57,6 +58,14 @@ class Possible:
     most: float  #: largest value of any answer
 
 
+class Compared(NamedTuple):
+    difference: Difference
+    #: doubly robust scores of both ways, whose means are compared, shape (2, n); None without an interval from them
+    scores: Matrix | None = None
+    #: how many times the questions so far a verdict takes; None if that is not known
+    outlook: float | None = None
+
+
 def compared(
     value: Vector,
     *,
@@ -69,11 +78,10 @@ def compared(
     most: float,
     counts: Vector | None = None,
     possible: Possible | None = None,
-) -> tuple[Difference, Matrix | None]:
+) -> Compared:
     """One way of choosing arms minus another, in the unit of `value`. A row is a question.
 
-    Returns (difference, doubly robust scores of both ways, whose means it compares: shape (2, n)). Below
-    FEWEST_EFFECTIVE effective rows there are no scores, and no interval except that of `possible`.
+    Below FEWEST_EFFECTIVE effective rows there are no scores, and no interval except that of `possible`.
 
     value: values of the answers, the newest first, shape (n,); NaN if the value of an answer is not known
     arm: index of the drawn arm, shape (n,)
@@ -86,18 +94,18 @@ def compared(
     possible: bounds of the values, used if `first` is None; None if values have no bounds
     """
     if np.isnan(value).all():
-        return Difference(), None
+        return Compared(Difference())
     draws = _Draws.of(value, arm=arm, pmf=pmf, predicted=predicted, counts=counts)
     if first is None:
         return _Served.of(draws, place=int(second[0].argmax()), least=least, most=most).against(possible)
     effective = min(draws.effective(policy) for policy in (first, second))
     if not effective >= FEWEST_EFFECTIVE:  # also for NaN
-        return Difference(effective_rows=effective), None
+        return Compared(Difference(effective_rows=effective))
     scores = np.stack([draws.scores(first), draws.scores(second)])
     away, span = np.abs(first - second), most - least
     farthest = draws.heavy(away, in_row=draws.ratio(away)) * span / len(value)
     unknown = float(away[:, ~draws.is_tried].sum(axis=1).mean())
-    middle, low, high = _interval(
+    ends = _interval(
         scores[0] - scores[1],
         effective=effective,
         farthest=(farthest, farthest),
@@ -105,7 +113,8 @@ def compared(
         alpha=ALPHA,
     )
     means = float(scores[0].mean()), float(scores[1].mean())
-    return _difference(middle, ends=(low, high), means=means, effective=effective), scores
+    found = _difference(ends.middle, ends=(ends.low, ends.high), means=means, effective=effective)
+    return Compared(found, scores)
 
 
 def _difference(
@@ -255,39 +264,43 @@ class _Served:
     def of(cls, draws: _Draws, *, place: int, least: float, most: float) -> "_Served":
         return cls(draws=draws, place=place, least=least, most=most, values=draws.served(), is_other=draws.arm != place)
 
-    def against(self, possible: Possible | None) -> tuple[Difference, Matrix | None]:
-        """The difference and its scores; see `compared`.
+    def against(self, possible: Possible | None) -> Compared:
+        """The difference; see `compared`.
 
         With bounds, the interval is the intersection of two, whose errors add up to ALPHA: of what controls were worth,
         and of what they could have been worth at best (low end) and at worst (high end). The second needs no rating of
         a control, and varies less.
         """
         alpha = ALPHA if possible is None else ALPHA * (1.0 - _ERROR_OF_BOUNDS)
-        mean, controls = float(self.values.mean()), self._controls(self.draws)
+        mean, controls, chance = float(self.values.mean()), self._controls(self.draws), self.draws.pmf[:, self.place]
         effective = min(self._rated(), controls)
-        middle, low, high, scores = None, -math.inf, math.inf, None
+        middle, drawn, scores = None, None, None
         if controls > 0.0:
             other = self.draws.elsewhere(self.place)
             middle = float((np.where(self.is_other, self.values, 0.0) - other).mean())
             if effective >= FEWEST_EFFECTIVE:
                 scores = np.stack([self.values, np.where(self.is_other, 0.0, self.values) + other])
-                middle, low, high = self._minus(other, draws=self.draws, alpha=alpha, possible=possible)
+                drawn = self._minus(other, draws=self.draws, alpha=alpha, possible=possible)
+                middle = drawn.middle
+        best = None if possible is None else self._minus_possible(possible.best, possible=possible)
+        worst = None if possible is None else self._minus_possible(possible.worst, possible=possible)
+        low = max((ends.low for ends in (drawn, best) if ends is not None), default=-math.inf)
+        high = min((ends.high for ends in (drawn, worst) if ends is not None), default=math.inf)
         if possible is not None:
-            low = max(low, self._minus_possible(possible.best, possible=possible)[1])
-            high = min(high, self._minus_possible(possible.worst, possible=possible)[2])
             # Only questions that another arm answers, or would have answered, differ.
-            share = max(float(self.is_other.mean()), 1.0 - float(self.draws.pmf[:, self.place].mean()))
+            share = max(float(self.is_other.mean()), 1.0 - float(chance.mean()))
             farthest = share * (possible.most - possible.least)
             if low > -math.inf or farthest <= MARGIN:
                 low = max(low, -farthest)
             if high < math.inf or farthest <= MARGIN:
                 high = min(high, farthest)
         if low == -math.inf or high == math.inf:
-            return Difference(first=mean, effective_rows=effective), None
-        if middle is None:
-            return _difference(None, ends=(low, high), means=(mean, None), effective=effective), None
-        middle = min(max(middle, low), high)
-        return _difference(middle, ends=(low, high), means=(mean, mean - middle), effective=effective), scores
+            return Compared(Difference(first=mean, effective_rows=effective))
+        middle = None if middle is None else min(max(middle, low), high)
+        means = mean, None if middle is None else mean - middle
+        found = _difference(middle, ends=(low, high), means=means, effective=effective)
+        further = outlook(drawn, best=best, worst=worst, odds=(1.0 - chance) ** 2 / chance)
+        return Compared(found, None if middle is None else scores, further)
 
     def _controls(self, draws: _Draws) -> float:
         """Effective number of controls; 0 if the arm's value was never seen, or could not be."""
@@ -302,19 +315,17 @@ class _Served:
         """Effective number of rated answers of other arms."""
         return self.draws.effective_seen(self.is_other)
 
-    def _minus_possible(self, values: Vector | float, *, possible: Possible) -> tuple[float, float, float]:
-        """Middle and ends of the interval if the arm's answers had these values."""
+    def _minus_possible(self, values: Vector | float, *, possible: Possible) -> Ends | None:
+        """The interval if the arm's answers had these values; None with too few rows."""
         draws = None if isinstance(values, float) else self.draws.of_values(values, predicted=self.draws.predicted)
         controls = math.inf if draws is None else self._controls(draws)
         if not min(self._rated(), controls) >= FEWEST_EFFECTIVE:
-            return 0.0, -math.inf, math.inf
+            return None
         other = np.where(self.is_other, values, 0.0) if draws is None else draws.elsewhere(self.place)
         return self._minus(other, draws=draws, alpha=ALPHA * _ERROR_OF_BOUNDS, possible=possible)
 
-    def _minus(
-        self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None
-    ) -> tuple[float, float, float]:
-        """Middle and ends of the difference from the arm's answers.
+    def _minus(self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None) -> Ends:
+        """The interval of the difference from the arm's answers.
 
         other: scores of the arm's answers (`_Draws.elsewhere`). draws: where they come from; None if they are known
         """
@@ -383,10 +394,8 @@ def _effective(weight: Vector) -> float:
     return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
 
 
-def _interval(
-    difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float
-) -> tuple[float, float, float]:
-    """Returns (mean of the differences, low end, high end).
+def _interval(difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float) -> Ends:
+    """The interval of the mean of the differences.
 
     farthest: amounts by which the most extreme unseen row could lower and raise the mean. margin: added to both sides
     """
@@ -396,8 +405,16 @@ def _interval(
     variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
     below, _ = _standard_errors(difference - middle, variance=variance, farthest=farthest[0])
     _, above = _standard_errors(difference - middle, variance=variance, farthest=farthest[1])
-    times = asymptotic_width(effective, alpha=alpha, tightest_at=_NARROWEST_AT) * math.sqrt(effective)
-    return middle, middle - times * below - margin, middle + times * above + margin
+    return Ends(
+        rows=difference,
+        middle=middle,
+        below=below,
+        above=above,
+        effective=effective,
+        alpha=alpha,
+        tightest_at=_NARROWEST_AT,
+        margin=margin,
+    )
 
 
 def _standard_errors(deviations: Vector, *, variance: float, farthest: float) -> tuple[float, float]:

@@ -82,7 +82,10 @@ def report_of(
     """
     unit = unit_of(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
-    groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm)
+    rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
+    state = state_of(log.deciders, rated=rated)
+    unsteady = None if state is None else "something else than the policy decides most questions"
+    groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm, unsteady=unsteady)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
     arms = [comparison for comparison, _ in pairs]
@@ -97,8 +100,6 @@ def report_of(
         curve = _curve(comparable, arms[chosen], scores=pairs[chosen][1], arm=chosen)
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
-    rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
-    state = state_of(log.deciders, rated=rated)
     result = Report(
         state=state,
         advice=None if state is not None or alarm is not None else _fix(arms),
@@ -172,6 +173,7 @@ class _Groups:
     unit: Unit
     seconds: float  #: since the first question
     alarm: str | None
+    unsteady: str | None  #: why it is not known how long a verdict takes
 
     def of(self, group: Choices, *, names: Mapping[int, str], against: int | None) -> tuple[Comparison, ...]:
         if against is None:
@@ -191,7 +193,13 @@ class _Groups:
         arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
         names = name, f"always {log.arms[against]}"
         comparison, scores = compared_ways(
-            log, names=names, second=arm, unit=self.unit, seconds=self.seconds, blocked=self.alarm
+            log,
+            names=names,
+            second=arm,
+            unit=self.unit,
+            seconds=self.seconds,
+            blocked=self.alarm,
+            unsteady=self.unsteady,
         )
         if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
             missing = "more than this sample; `ragbandit replay` reads every question"
@@ -239,22 +247,24 @@ def compared_ways(
     unit: Unit,
     seconds: float,
     blocked: str | None,
+    unsteady: str | None = None,
 ) -> tuple[Comparison, Matrix | None]:
     """Compare two ways of choosing arms in these rows. Returns (comparison, scores of both ways; see `compared`).
 
-    first, second: see `compared`. seconds: age of the oldest row. blocked: why the rows are not evidence
+    first, second: see `compared`. seconds: age of the oldest row. blocked: why the rows are not evidence.
+    unsteady: why it is not known how long a verdict takes
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
     rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, **ways}
-    measured = []
+    measured, outlook, scores = [], None, None
     for values, possible in _valued(log):
         least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
-        found, scores = compared(values, least=least, most=most, possible=possible, **rated)
+        found, scores, outlook = compared(values, least=least, most=most, possible=possible, **rated)
         measured.append(_clipped(found, least - most, most - least))
     quality, reward = measured
     spent, chosen = log.costs[unit], (second if first is None else first + second)[np.arange(len(log.arm)), log.arm]
     most = float(np.nanmax(spent[chosen > 0.0], initial=0.0))
-    cost, _ = compared(spent, predicted=log.expected_cost, least=0.0, most=most, **ways)
+    cost, *_ = compared(spent, predicted=log.expected_cost, least=0.0, most=most, **ways)
     # The difference is largest if the second way would have cost nothing, and smallest if the first would have.
     ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
     comparison = compare(
@@ -269,6 +279,8 @@ def compared_ways(
         seconds=seconds,
         needed=FEWEST_EFFECTIVE,
         blocked=blocked,
+        outlook=None if first is not None else outlook or math.inf,
+        unsteady=unsteady,
     )
     return comparison, scores
 

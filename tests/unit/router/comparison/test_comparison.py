@@ -41,15 +41,22 @@ def test_no_point_stands_beside_what_is_not_known():
     assert "0.077" in sentence(compared(0.01, 0.077, 0.3))
 
 
-def test_what_is_missing_has_a_number_and_a_time():
-    """The forecast grows with the square of the interval, and is never precise."""
+def test_what_is_missing_is_a_range_and_a_time():
+    """The largest end of a forecast is five times the smallest; what is too far away is not known."""
     comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings
-    assert comparison.missing == "about 100 more rated questions, about 4 days at today's rate"
-    assert comparison.progress == pytest.approx(1 / 2.25)
-    assert compared(-0.1, 0.05, 0.2, seconds=None).missing == "about 100 more rated questions"
+    assert comparison.missing == "about 100 to 500 rated questions in all, within about 2 weeks at today's rate"
+    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=8.0).missing == "about 360 to 1,800 rated questions in all"
+    assert compared(-0.1, 0.05, 0.2, unsteady="a safe start").missing == "not known how long: a safe start"
     for high in (900.0, float("inf"), float("nan")):
-        assert "close to zero" in str(compared(-0.9, 0.0, high).missing)
+        assert "not known how long: the difference is close" in str(compared(-0.9, 0.0, high).missing)
+    assert compared(None, 0.0, None, needed=200).missing == "not known how long: 100 of 200 effective rated questions"
     assert forecast(0.2) == "about 1 more rated question"
+
+
+def test_the_bar_of_progress_has_one_scale():
+    """The bar is the width that surely suffices divided by the width of the interval; without one it is near 0."""
+    assert compared(-0.1, 0.05, 0.2).progress == pytest.approx(0.05 / 0.3)
+    assert compared(None, 0.0, None, needed=200).progress == pytest.approx(0.05)
 
 
 def test_a_blocked_comparison_has_no_verdict():

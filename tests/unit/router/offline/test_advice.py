@@ -187,7 +187,7 @@ def verdict(low, estimate, high, *, questions=400, **changes):
         (verdict(-0.05, 0.05, 0.15), "not enough", "about 1,000 more labelled questions"),  # route: 3 times 400
         (verdict(-0.03, 0.0, 0.03), "not enough", "about 3,000 more labelled questions"),  # fix: 8 times 400
         (verdict(-0.1, 0.0, 0.1, worth=0.0), "not enough", "more labelled questions than anybody has"),
-        (verdict(None, 0.1, None, questions=5), "not enough", "about 5 more rated questions"),
+        (verdict(None, 0.1, None, questions=5), "not enough", "not known how long: 5 of 10 effective rated questions"),
     ],
 )
 def test_the_verdict_and_what_it_needs(advice, expected, missing):

@@ -88,9 +88,9 @@ def test_an_arm_whose_values_nobody_saw():
     pmf = np.tile([0.25, 0.5, 0.25], (2000, 1))
     options = {"arm": arm, "pmf": pmf, "predicted": np.full(pmf.shape, np.nan), "least": 0.0, "most": 2.0}
     second = np.tile([0.0, 1.0, 0.0], (2000, 1))
-    found, _ = estimates.compared(np.where(arm == 0, np.nan, 1.0), second=second, **options)
+    found = estimates.compared(np.where(arm == 0, np.nan, 1.0), second=second, **options).difference
     assert found.low <= 0.25 * (0.0 - 1.0) < 0.25 * (2.0 - 1.0) <= found.high
-    assert estimates.compared(np.where(arm == 1, 1.0, np.nan), second=second, **options)[0].low is None
+    assert estimates.compared(np.where(arm == 1, 1.0, np.nan), second=second, **options).difference.low is None
 
 
 def test_answers_of_the_arm_itself_do_not_differ():
@@ -200,3 +200,21 @@ def test_an_unseen_answer_is_at_most_as_good_as_possible():
     assert better.high == pytest.approx(plain.high)
     assert worse.high > plain.high + 0.01
     assert worse.low == pytest.approx(plain.low)
+
+
+def test_the_outlook_is_the_number_of_rows_of_the_verdict():
+    """After that many times the same rows, the interval gives a verdict; before, it gives none."""
+    random = np.random.default_rng(8)
+    arm, pmf = random.integers(2, size=400), np.full((400, 2), 0.5)
+    value = (random.random(400) < 0.7).astype(np.float64)
+
+    def found(times):
+        many = {"arm": np.tile(arm, times), "pmf": np.tile(pmf, (times, 1))}
+        options = {"predicted": np.full((400 * times, 2), np.nan), "least": 0.0, "most": 1.0}
+        second = np.tile([0.0, 1.0], (400 * times, 1))
+        return estimates.compared(np.tile(value, times), second=second, **many, **options)
+
+    times = found(1).outlook
+    assert 2.0 < times < 20.0
+    assert found(int(times) - 1).difference.verdict() == "not known yet"
+    assert found(int(times) + 2).difference.verdict() != "not known yet"

@@ -1,7 +1,7 @@
 """`ragbandit report --decide` on made lives: both arms answer a growing random sample of the questions.
 
 The cost of an answer follows the question. In every second life, one of ten questions cannot be asked again, and the
-judge refuses one of fifty answers. The truth is what all answers of both ways would have been worth.
+judge refuses one of fifty answers. The truth is what the answers of both ways are worth in the mean.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,8 @@ class AskedLife:
         random, count, rows = np.random.default_rng([seed, 5]), len(life.action), np.arange(len(life.action))
         quality = (random.random(life.chance.shape) < life.chance).astype(float)
         dollars = _DOLLARS * np.exp(0.8 * life.features[:, :1] + random.normal(0.0, 0.5, life.chance.shape))
-        value = np.clip(quality - _REWARD.weight * dollars, _REWARD.minimum, _REWARD.maximum)
+        right, wrong = (np.clip(q - _REWARD.weight * dollars, _REWARD.minimum, _REWARD.maximum) for q in (1.0, 0.0))
+        value = life.chance * right + (1.0 - life.chance) * wrong
         fixed = ARMS.index(AGAINST)
         draws, is_whole = random.random(count), seed % 2 == 1
         is_askable = (random.random(count) >= _NOT_ASKABLE) | is_whole
@@ -64,7 +65,7 @@ class AskedLife:
             dollars=dollars,
             refused=((random.random(life.chance.shape) < _REFUSED) & (not is_whole)).astype(float),
             truth=float((value[rows, life.action] - value[:, fixed]).mean()),
-            true_quality=float((quality[rows, life.action] - quality[:, fixed]).mean()),
+            true_quality=float((life.chance[rows, life.action] - life.chance[:, fixed]).mean()),
         )
 
     def after(self, asked: int) -> tuple[Difference, Difference]:

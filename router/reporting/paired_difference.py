@@ -1,12 +1,16 @@
 """The mean difference of two ways of answering, from both answers to a random sample of the questions.
 
-What is estimated: the mean over all questions of (value of the first way - value of the second way). A question that
-both ways send to the same arm has the difference 0. A sample of the other questions is asked in a random order, which
-does not depend on any outcome. What cannot be known lies between what is possible.
+What is estimated: the mean over all questions of (value of the first way - value of the second way), where a value is
+the mean of what the arm's answers to the question are worth. A question that both ways send to the same arm has the
+difference 0. A sample of the other questions is asked in a random order, which does not depend on any outcome. What
+cannot be known lies between what is possible.
 
-The bounds are a confidence sequence for the mean of a finite population that is sampled without replacement
-(Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting", section 5). They hold for
-every sample size at once and for every distribution: one may look, stop, and go on at any time.
+The bounds are a confidence sequence for the mean of bounded values by betting: the wealth of a bettor whom a mean
+should leave poor (Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting"; here a
+mixture of constant bets). They hold for every distribution and at every sample size, so one may look, stop, and go on
+at any time. Sampling without replacement makes the expected wealth smaller (Maclaurin's inequality), so the bounds hold
+for a finite period, too. They are not narrowed when most questions were asked: other answers of the same arms may be
+worth something else, and two equal arms must not differ because each of them was asked once.
 """
 
 import math
@@ -22,15 +26,16 @@ from ragbandit.shared.types import Vector
 
 #: probability that the interval misses the true difference at any sample size
 ALPHA: Final = 0.05
-#: The bets, as shares of the largest possible bet. Their mean wealth is the evidence against a mean: the small ones win
-#: with thousands of questions, the large ones with few.
-_BETS: Final = np.array([0.95, 0.6, 0.36, 0.2, 0.1, 0.05, 0.02])
+#: The bets, as shares of the largest possible bet, and the shares of the first money. The sum of their wealth is the
+#: evidence against a mean: small bets win with thousands of questions, large ones with few
+_BETS: Final = np.array([0.95, 0.5, 0.25, 0.12, 0.06, 0.03])
+_MONEY: Final = np.array([0.35, 0.28, 0.19, 0.1, 0.05, 0.03])
 #: a bound is exact to this share of the range of differences
 _EXACT: Final = 2.0**-30
 #: parts of a forecast: log wealth that the mixture of bets costs, and the share of the reach that bounds on bets cost.
 #: Forecasts are within about a fifth of the width from 30 questions on
-_MIXTURE: Final = 1.3
-_REACH: Final = 0.85
+_MIXTURE: Final = 1.0
+_REACH: Final = 0.7
 #: standard deviation of a difference that a forecast assumes until _FEWEST differences are known
 _DEVIATION, _FEWEST = 0.5, 10
 _TINY: Final = 1e-12
@@ -72,8 +77,8 @@ def mean_difference(sample: Sample, *, alpha: float = ALPHA) -> Difference:
     high = np.array([ends.high for ends in asked], dtype=np.float64)
     floor, ceiling = sample.least, sample.most
     bounds = [
-        _lower(low, floor=floor, population=sample.drawn_from, alpha=alpha / 2.0),
-        -_lower(-high, floor=-ceiling, population=sample.drawn_from, alpha=alpha / 2.0),
+        _lower(low, floor=floor, alpha=alpha / 2.0),
+        -_lower(-high, floor=-ceiling, alpha=alpha / 2.0),
     ]
     rest = math.fsum(ends.low for ends in sample.others), math.fsum(ends.high for ends in sample.others)
     ends = [
@@ -94,27 +99,20 @@ def _estimate(sample: Sample, *, ends: Sequence[float]) -> float | None:
     return min(max((mean * sample.drawn_from + others) / sample.questions, ends[0]), ends[1])
 
 
-def _lower(values: Vector, *, floor: float, population: int, alpha: float) -> float:
-    """The lower bound of a population's mean, at every number of values with probability 1 - alpha.
+def _lower(values: Vector, *, floor: float, alpha: float) -> float:
+    """The lower bound of the mean, at every number of values with probability 1 - alpha.
 
     values: the drawn values, in their order, shape (n,), all >= floor
     """
-    count, total = len(values), float(values.sum())
-    if population == 0:
-        return 0.0
-    possible = (total + (population - count) * floor) / population
-    if not count:
-        return possible
-    # The mean of what is left before each draw, if the mean of the population is `mean`.
-    before, left = np.concatenate([[0.0], np.cumsum(values)[:-1]]), population - np.arange(count)
+    if not len(values):
+        return floor
 
     def wealth(mean: float) -> float:
-        expected = (population * mean - before) / left
-        stake = _BETS[:, None] / np.maximum(expected - floor, _TINY)
-        logs = np.log(np.maximum(1.0 + stake * (values - expected), _TINY)).sum(axis=1)
-        return float(np.logaddexp.reduce(logs)) - math.log(len(_BETS))
+        stake = _BETS[:, None] / max(mean - floor, _TINY)
+        logs = np.log(np.maximum(1.0 + stake * (values - mean), _TINY)).sum(axis=1)
+        return float(np.logaddexp.reduce(logs + np.log(_MONEY)))
 
-    return _falling_root(wealth, level=-math.log(alpha), low=possible, high=max(float(total / count), possible))
+    return _falling_root(wealth, level=-math.log(alpha), low=floor, high=max(float(values.mean()), floor))
 
 
 def _falling_root(function: Callable[[float], float], *, level: float, low: float, high: float) -> float:
@@ -139,7 +137,6 @@ def expected_half_width(asked: int, *, sample: Sample, alpha: float = ALPHA) -> 
     unknown = math.fsum(one.high - one.low for one in sample.others) / 2.0 / max(sample.questions, 1)
     if asked <= 0 or not sample.drawn_from:
         return share * reach + unknown
-    left = max(sample.drawn_from - asked, 0) / sample.drawn_from
     evidence = (math.log(2.0 / alpha) + _MIXTURE) / asked
-    width = math.hypot(deviation * math.sqrt(2.0 * evidence), _REACH * evidence * reach) * math.sqrt(left)
+    width = math.hypot(deviation * math.sqrt(2.0 * evidence), _REACH * evidence * reach)
     return share * min(width, reach) + unknown

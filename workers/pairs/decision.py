@@ -80,15 +80,11 @@ class Plan:
         if self.left:
             whole = f"all {self.left:,} others, {each} (both answers and their scores)"
             price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
-            lines.append(f"{whole}{price}, would tell the difference {_exactness(self.least_half_width)}")
+            lines.append(f"{whole}{price}, would tell the difference to about ±{self.least_half_width:.2g}")
         if self.payable is not None and self.half_width is not None and self.payable < self.left:
             pays = f"the budget pays about {counted(self.payable, 'question')}"
-            lines.append(f"{pays}: then the difference is known {_exactness(self.half_width)}")
+            lines.append(f"{pays}: then the difference is known to about ±{self.half_width:.2g}")
         return lines
-
-
-def _exactness(half_width: float) -> str:
-    return f"to about ±{half_width:.2g}" if half_width >= 0.001 else "exactly"
 
 
 def _rounded(dollars: float) -> str:

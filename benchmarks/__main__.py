@@ -11,7 +11,8 @@ from benchmarks import replay_speed
 # First, while this process is small: Linux counts a parent's most memory as its children's.
 replay_speed.main()
 
-from benchmarks import encoder, route  # noqa: E402
+from benchmarks import encoder, learn, route  # noqa: E402
 
 route.main()
+learn.main()
 encoder.main()

@@ -354,5 +354,5 @@ def _applied(
     if material.origin != STORE:
         details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
     if apply:
-        details["incumbent"] = set_incumbent(advice.best, file=file, **common)
+        details["incumbent"] = set_incumbent(advice, file=file, **common)
     return details

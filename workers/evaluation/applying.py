@@ -6,32 +6,47 @@ The snapshot of the new settings is made before the file is replaced, so that th
 import math
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import yaml
 
 from ragbandit.router.config.loading import load, with_changes
-from ragbandit.router.config.settings import HoldbackSettings, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.offline.advice import Advice
 from ragbandit.router.policies.settings_check import check_policy
+from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
 from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import Json
+from ragbandit.shared.types import ArmName, Json
+from ragbandit.workers.evaluation.holdback import holdback_size
+
+#: fewest answers of a store that show how many are rated
+_FEWEST: Final = 200
 
 
-def set_incumbent(arm: str, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder) -> str:
-    """Write `arm` into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line to add.
+def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder) -> str:
+    """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line
+    to add.
+
+    The share of a holdback that is configured stays; else it is computed.
 
     settings: the present ones. file: their file; None if there is none. Raises StoreError and SnapshotError.
     """
-    share = (settings.policy.holdback or HoldbackSettings(arm=arm)).share
+    arm, configured = advice.best, settings.policy.holdback
+    routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
+    size = holdback_size(advice.comparisons[0], routed=routed, rated=_rated(ledger))
+    share = size.share if configured is None else configured.share
+    why = f" ({size.sentence})" if configured is None else ""
     policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, "share": share}}
     line = f"policy: {_flow(policy)}"
 
@@ -53,7 +68,13 @@ def set_incumbent(arm: str, *, file: Path | None, settings: Settings, ledger: Le
         return f"not set: {error}"
     except OSError as error:
         return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
-    return f"{arm}, with a holdback of {percent(share)}, in {file}; restart a running service to use them"
+    return f"{arm}, with a holdback of {percent(share)}{why}, in {file}; restart a running service to use them"
+
+
+def _rated(ledger: Ledger) -> float | None:
+    """Share of the store's answers that are rated; None if there are too few answers."""
+    log = read_log(ledger.database, ReportScope(label=str(ledger.label), since=0.0, until=time.time()))
+    return None if len(log.arm) < _FEWEST else float((~np.isnan(log.quality)).mean())
 
 
 def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:

@@ -173,7 +173,7 @@ def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
         (
             f"{CONFIG}...\n",
             {},
-            "of config.yaml was found; add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.02}}",
+            "of config.yaml was found; add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.05}}",
         ),
         (CONFIG, {"RAGBANDIT_POLICY__INCUMBENT": "small"}, "not set: policy.holdback.arm: 'big' would keep its share"),
     ],
@@ -210,7 +210,7 @@ def test_the_library_gives_the_same_verdict(folder):
         decision = router.route("easy easy 999?")
         assert decision.version.startswith(f"main-{learned}-")
         assert decision.pmf[decision.arms.index("small")] > 0.5
-        assert "policy.incumbent: big, with a holdback of 2 %, in config.yaml" in " ".join(advice.notes)
+        assert "policy.incumbent: big, with a holdback of 5 % (a verdict after about " in " ".join(advice.notes)
         with pytest.raises(InvalidInput, match="only small to run"):
             advise(router, {"small": pipelines["small"]}, questions)
         with pytest.raises(InvalidInput, match="a mapping of names to functions"):

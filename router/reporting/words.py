@@ -1,7 +1,7 @@
 """The sentence of a report, and what it shows on a screen and a page."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -105,7 +105,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         curves=() if report.curve is None else (report.curve,),
         missing=None if lead is None else lead.missing,
         progress=1.0 if lead is None else lead.progress,
-        actions=() if report.advice is None else (report.advice,),
+        actions=tuple(_actions(report, lead)),
         tables=tuple(_table(title, rows, unit=report.unit, by_arm=by_arm) for title, rows, by_arm in tables if rows),
         notes=(
             *([report.price] if report.price else []),
@@ -115,6 +115,13 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         cost_unit=report.unit,
         facts={} if total is None else _facts(total, report),
     )
+
+
+def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
+    if report.advice is not None:
+        yield report.advice
+    if lead is not None and lead.verdict == NOT_KNOWN:
+        yield "decide now: `ragbandit report --decide` says how many questions a verdict takes, and for how much"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

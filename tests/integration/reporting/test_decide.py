@@ -248,7 +248,9 @@ def test_what_a_run_needs_is_named(world, arms):
 
 
 def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
-    """The command says how many questions, for how much and how sure; without --budget it asks nothing."""
+    """A report without a verdict names the command, which says how many questions, for how much and how sure; without
+    --budget it asks nothing.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_judge.py").write_text(CODE)
     (tmp_path / "own_arms.py").write_text(
@@ -263,6 +265,7 @@ def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
             key = router.route(f"easy {number}").id
             router.outcome(key, answer="yes", cost={"dollars": 0.001})
     options = ["--decide", "--against", "large", "--module", "own_arms:arms", "--judge", "own_judge:right"]
+    assert "decide now: `ragbandit report --decide`" in command.run("report", code=0).stdout
     said = command.run("report", *options, code=0).stderr
     assert "30 routed questions of the period" in said
     assert "nothing was asked" in said

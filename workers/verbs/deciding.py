@@ -1,8 +1,11 @@
 """The part of the verb `report` that asks: --decide sets up a paired comparison of stored questions, and runs it."""
 
+import contextlib
 import statistics
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Any, Final
 
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
@@ -15,7 +18,10 @@ from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease, lease_holder
+from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
@@ -26,6 +32,10 @@ from ragbandit.workers.pairs.decision import PairedDecision
 from ragbandit.workers.pairs.prices import Prices, assumed_dollars
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
+
+#: duration of the lease unless it is renewed, and time between renewals, seconds
+_LEASE_S: Final = 60.0
+_RENEW_S: Final = 15.0
 
 
 def decide(
@@ -44,27 +54,37 @@ def decide(
         remedy = "give a longer period with --since, or another --tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
     pipelines = {} if module is None else named_pipelines(module, folder=folder)
-    decision = prepared(
-        ledger,
-        scope,
-        settings=settings,
-        against=arm_of(result.total),
-        pipelines=pipelines,
-        judge=judge,
-        actor=actor(),
-    )
-    try:
+    options: dict[str, Any] = {"against": arm_of(result.total), "pipelines": pipelines, "judge": judge}
+    with contextlib.ExitStack() as stack:
+        if budget is not None:
+            stack.enter_context(_alone(ledger.database))
+        decision = prepared(ledger, scope, settings=settings, actor=actor(), **options)
+        stack.callback(decision.close)
         for line in decision.plan(budget=budget).sentences:
             errors.say(line)
         if budget is None:
             errors.say("nothing was asked: say with --budget how many dollars this may cost, for example --budget 1")
             return
-        with bars(errors) as progress:
-            facts = decision.run(budget=budget, progress=progress, warn=errors.say)
-    finally:
-        decision.close()
+        progress = stack.enter_context(bars(errors))
+        facts = decision.run(budget=budget, progress=progress, warn=errors.say)
     asked, spent = counted(facts["asked"], "question"), money(facts["dollars"], "dollars")
     errors.say(f"asked {asked} for {spent}, booked to {actor()}; ended: {facts['ended']}")
+
+
+@contextlib.contextmanager
+def _alone(database: Database) -> Iterator[None]:
+    """Let one process at a time ask, since two would pay for the same questions. Raises NotReady."""
+    lease, holder = Lease(database=database, name="decide"), lease_holder("decide")
+    if not lease.acquire(holder=holder, lease_s=_LEASE_S):
+        remedy = "wait until that process has ended, then run this again"
+        raise NotReady("another process asks questions of this store", field="decide", remedy=remedy)
+    renew = partial(lease.acquire, holder=holder, lease_s=_LEASE_S)
+    renewal = Routine("renew the lease of paired questions", renew, every_s=_RENEW_S, at_once=False).start()
+    try:
+        yield
+    finally:
+        renewal.close()
+        lease.release(holder=holder)
 
 
 def prepared(

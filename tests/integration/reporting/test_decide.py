@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,8 @@ from ragbandit.router.serving.deciding.steps import needs
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Query
@@ -269,6 +272,11 @@ def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
     said = command.run("report", *options, code=0).stderr
     assert "30 routed questions of the period" in said
     assert "nothing was asked" in said
+    with closing(Database("sqlite:///data/ragbandit.db")) as database:
+        lease = Lease(database=database, name="decide")
+        assert lease.acquire(holder="elsewhere/decide", lease_s=30.0)
+        assert "another process asks questions of this store" in command.run("report", *options, "--budget", "5").output
+        lease.release(holder="elsewhere/decide")
     done = command.run("report", *options, "--budget", "5", "--json", code=0)
     reply = json.loads(done.stdout)
     assert (reply["asked"]["asked"], reply["asked"]["judge"]) == (reply["asked"]["differing"], "own_judge:right")

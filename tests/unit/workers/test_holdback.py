@@ -28,7 +28,7 @@ def compared(gain, *, quality=(0.94, 0.93), dollars=-0.005):
     ],
 )
 def test_the_smallest_share_that_soon_gives_a_verdict(comparison, routed, rated, share):
-    """The share grows as the gain and what bounds can tell become smaller."""
+    """The share grows as the gain becomes smaller, and if bounds are of no use."""
     assert holdback_size(comparison, routed=routed, rated=rated).share == share
 
 

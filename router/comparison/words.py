@@ -73,6 +73,11 @@ def difference(value: Difference) -> str:
         return NOT_KNOWN
     if value.low <= 0.0 <= value.high:
         return between(value)
+    return estimated(value)
+
+
+def estimated(value: Difference) -> str:
+    """Estimate and ends, with or without a verdict; without an estimate the ends."""
     return between(value) if value.estimate is None else f"{signed(value.estimate)} ({between(value)})"
 
 

@@ -109,6 +109,8 @@ class Report:
     """The sample behind comparisons; null if every question was read."""
     total: Comparison | None
     """All questions, against the arm to compare with; null if nothing can be compared."""
+    before: str | None = None
+    """What the questions of a warm start showed before the start, in words; null without one against this arm."""
     asked: PairedComparison | None = None
     """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
     curve: LearningCurve | None = None

@@ -16,6 +16,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.reporting import words
+from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, Possible, compared
 from ragbandit.router.reporting.paired_comparison import stored_comparison
@@ -62,7 +63,9 @@ def report(
     result = report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
     if result.total is None or scope.reward is None:
         return result
-    arm = arm_of(result.total)
+    arm, weight = arm_of(result.total), scope.reward.weight
+    before = before_start(database, result.total, label=scope.label, weight=weight)
+    result = result if before is None else words.with_before(result, before)
     asked = stored_comparison(database, scope, against=arm, reward=scope.reward)
     return result if asked is None else words.with_asked(result, asked)
 

@@ -27,6 +27,11 @@ def sentence(report: Report, *, now: float) -> str:
     return f"{start}{text}; {_verdict(total)}."
 
 
+def with_before(report: Report, before: str) -> Report:
+    """The report with what was known before the start, also in its sentence."""
+    return replace(report, before=before, sentence=f"{report.sentence} {before}")
+
+
 def with_asked(report: Report, asked: PairedComparison) -> Report:
     """The report with the comparison by questions that were asked again, also in its sentence."""
     return replace(report, asked=asked, sentence=f"{report.sentence} {asked_words(asked)}")
@@ -91,6 +96,8 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
             verdict = f"{asked_words(asked)} By live traffic, {verdict}"
         else:
             verdict = f"{verdict} {asked_words(asked)}"
+    if report.before is not None:
+        verdict = f"{verdict} {report.before}"
     known = lead is not None and lead.verdict != NOT_KNOWN
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",

@@ -29,6 +29,7 @@ from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy, TableTrained
+from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.serving.checks.questions import checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
@@ -353,6 +354,8 @@ def _applied(
     common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
     if material.origin != STORE:
         details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
+        weight, label = settings.reward.weight, str(ledger.label)
+        keep_comparisons(ledger.database, advice.comparisons, label=label, weight=weight, now=time.time())
     if apply:
         details["incumbent"] = set_incumbent(advice, file=file, **common)
     return details

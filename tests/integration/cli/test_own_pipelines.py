@@ -14,6 +14,7 @@ import yaml
 
 from ragbandit import advise
 from ragbandit.router.config.loading import load
+from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Cost
@@ -211,6 +212,8 @@ def test_the_library_gives_the_same_verdict(folder):
         assert decision.version.startswith(f"main-{learned}-")
         assert decision.pmf[decision.arms.index("small")] > 0.5
         assert "policy.incumbent: big, with a holdback of 5 % (a verdict after about " in " ".join(advice.notes)
+        kept = before_start(router.database, advice.comparisons[0], label="main", weight=router.settings.reward.weight)
+        assert kept.startswith(f"Before the start, on {advice.questions} labelled questions: +")
         with pytest.raises(InvalidInput, match="only small to run"):
             advise(router, {"small": pipelines["small"]}, questions)
         with pytest.raises(InvalidInput, match="a mapping of names to functions"):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
+from ragbandit.router.comparison import Difference, compare
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.reporting import reading
+from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -198,3 +200,26 @@ def test_sums_of_a_sample_are_scaled_to_the_period(store):
     assert part.total.cost.low <= whole.total.cost.estimate <= part.total.cost.high
     tiny = report(store.database, replace(SCOPE, most=12), policy=policy)
     assert tiny.total.missing == "more than this sample; `ragbandit replay` reads every question"
+
+
+def test_what_was_known_before_the_start(database, make_decision):
+    """A warm start's comparison stands beside the live one in the sentence, while the weight of cost is the same."""
+    store = Store(database, make_decision)
+    for number in range(12):
+        store.add(arm=("single_step", "multi_step")[number % 2], quality=1.0)
+    reward = Difference(estimate=0.134, low=0.037, high=0.225)
+    names = ("routing", "always multi_step")
+    known = compare(*names, design="paired outcomes", questions=100, rated=100, reward=reward)
+    drawn = compare(*names, design="logged draws", questions=100, rated=100, reward=reward)
+    scope = replace(SCOPE, reward=RewardSettings())
+    options = {"policy": PolicySettings(), "against": "multi_step"}
+    keep_comparisons(database, [drawn], label="main", weight=0.05, now=EPOCH)
+    assert report(database, scope, **options).before is None
+    keep_comparisons(database, [known], label="main", weight=0.05, now=EPOCH)
+    found = report(database, scope, **options)
+    start = "Before the start, on 100 labelled questions: +0.134 (+0.037 to +0.225) reward against always multi_step; "
+    assert found.before.startswith(f"{start}live so far: ")
+    assert found.before in found.sentence
+    assert report(database, scope, policy=PolicySettings(), against="single_step").before is None
+    changed = replace(SCOPE, reward=RewardSettings(weight=0.1))
+    assert report(database, changed, **options).before is None

@@ -4,7 +4,7 @@
    too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
 3. The endpoint reads the request and replies. Every exception becomes an error reply in the format of the path
-   (RagBandit's, that of a door, MCP's or a page), and every reply is counted.
+   (RagBandit's, a door's, MCP's or a page), and every reply is counted.
 """
 
 import asyncio

@@ -26,5 +26,5 @@ class Conversation:
         return replace(self, fields=fields)
 
 
-#: of a question that has no conversation
+#: the conversation of a question that came without one
 NO_CONVERSATION = Conversation()

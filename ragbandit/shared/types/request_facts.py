@@ -1,4 +1,4 @@
-"""What is stored of a request beside its question, in `Query.request`. Every key is here, with who writes it.
+"""Facts about a request that are stored with its question, in `Query.request`. Every key is here, with its writer.
 
 A key is absent if there is nothing to say. The stored JSON has the same names. A value from the store of another
 release may be of another type, so readers that depend on a type check it.
@@ -21,7 +21,7 @@ class RequestFacts(TypedDict, total=False):
     message: str
     """Id that the client gives the answer, by which a rating finds the decision."""
     metadata: Mapping[str, Json]
-    """Pairs of `metadata` that are no context."""
+    """Pairs of `metadata`, except those that the setting `context` declares."""
     ignored: list[Json]
     """Names of parameters and parts that the arm did not get."""
     failover: Json

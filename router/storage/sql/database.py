@@ -158,7 +158,10 @@ class Database:
             self.file.check(every_s=every_s)
 
     def close(self) -> None:
+        """Close all connections; those in use are closed when they are returned."""
+        pool = self.engine.pool
         self.engine.dispose()
+        event.listen(pool, "checkin", lambda driver, _record: driver.close())
 
     @contextmanager
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:

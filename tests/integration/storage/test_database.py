@@ -155,6 +155,17 @@ def test_a_connection_lost_while_statements_wait(postgres_url, make_decision):
         other.close()
 
 
+def test_a_connection_in_use_is_closed_after_its_database(database_url):
+    """A connection that is returned after `close` is closed too, so that its server does not keep it."""
+    database = Database(database_url)
+    with database.read() as connection:
+        driver = connection.connection.driver_connection
+        database.close()
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError), match="closed"):
+        driver.execute("SELECT 1")
+
+
 def test_a_connection_whose_pipeline_broke_is_closed(postgres_url, monkeypatch, caplog):
     """A pipeline that cannot end, as in a crash of the server, is one StoreError: the pool logs no tracebacks."""
 

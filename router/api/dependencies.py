@@ -41,7 +41,8 @@ def caller_of(request: Request) -> Caller:
 
 
 def router_of(request: Request) -> Router:
-    return cast(Router, request.app.state.router)
+    router: Router = request.scope["app"].state.router
+    return router
 
 
 def tracing_of(request: Request) -> Tracing:

@@ -416,15 +416,14 @@ class PartialReply(ModelReply):
             return ()
         size = len(self.text)
         self.take(value)
-        has_piece = self._has_reader and (self.delta or len(self.text) != size)
-        return ((len(self.text), self.delta),) if has_piece else ()
-
-    def take(self, value: Any) -> None:
-        size = len(self.text)
-        super().take(value)
         if len(self.text) > size:
             self.parts += 1
-            self._end_early()
+            # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
+            most, longest = 4 * (self.request.max_tokens + 4), 128 * self.request.max_tokens
+            if self.request.stop or self.parts > most or len(self.text) > longest:
+                self._end_early(most=most, longest=longest)
+        has_piece = self._has_reader and (self.delta or len(self.text) != size)
+        return ((len(self.text), self.delta),) if has_piece else ()
 
     def end(self) -> None:
         """Complete the message. Raises BrokenReply for a missing answer, ArmFailed for missing requested details."""
@@ -453,15 +452,16 @@ class PartialReply(ModelReply):
             text, logprob = self.tokens[0]
             self.tokens[0] = text[dropped:], logprob
 
-    def _end_early(self) -> None:
-        """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens."""
-        # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
+    def _end_early(self, *, most: int, longest: int) -> None:
+        """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens.
+
+        most: largest number of parts. longest: largest number of characters.
+        """
         end = first_stop(self.text, self.request.stop) if self.request.stop else None
-        longest = 128 * self.request.max_tokens
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
             self.has_enough = True
-        elif self.parts > 4 * (self.request.max_tokens + 4) or len(self.text) > longest:
+        elif self.parts > most or len(self.text) > longest:
             self.text, self.finish = self.text[:longest], "length"
             self.has_enough = True
 

@@ -88,6 +88,10 @@ _SECRETS: Final = [
         (("sk-", "rb_"), _ANY_KEY.pattern, _KEY),
     )
 ]
+#: any hint: most texts have none
+_HINTS: Final = re.compile(
+    "|".join(re.escape(hint) for hint in sorted({hint for hints, *_ in _SECRETS for hint in hints}))
+)
 
 
 def without_secrets(text: str) -> str:
@@ -104,9 +108,11 @@ def without_secrets(text: str) -> str:
         head, tail = text[:_END].rpartition("\n"), text[-_END:].partition("\n")
         text = f"{head[0] or head[2]}\n...\n{tail[2]}"
     lines = [line if len(line) <= _LINE else f"{line[:_LINE]}..." for line in text.split("\n")]
-    lowered = text.lower()
+    is_ascii, lowered = text.isascii(), text.lower()
+    if is_ascii and not _HINTS.search(lowered):
+        return "\n".join(lines)
     for hints, pattern, replacement in _SECRETS:
-        if not text.isascii() or any(hint in lowered for hint in hints):  # a pattern's `i` also matches a dotless i
+        if not is_ascii or any(hint in lowered for hint in hints):  # a pattern's `i` also matches a dotless i
             lines = [pattern.sub(replacement, line) for line in lines]
     return "\n".join(lines)
 

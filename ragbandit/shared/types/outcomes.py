@@ -56,7 +56,7 @@ class Cost:
                 object.__setattr__(self, name, type(amount)(MAX_AMOUNT if amount > 0 else 0))
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

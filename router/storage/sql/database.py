@@ -202,7 +202,7 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
 def _begin_postgres(connection: Connection) -> None:
     statement = connection.get_execution_options().get("ragbandit_begin", "BEGIN")
     if statement is not None:
-        driver: Any = connection.connection.driver_connection
+        driver: Any = connection.connection.dbapi_connection
         driver.send(statement)
 
 
@@ -225,10 +225,10 @@ def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) ->
 
 def _begin_sqlite(connection: Connection) -> None:
     foreign_keys = connection.get_execution_options().get("ragbandit_write")
+    driver: Any = connection.connection.dbapi_connection
     if foreign_keys is None:
-        connection.exec_driver_sql("BEGIN")
+        driver.execute("BEGIN")
         return
-    driver: Any = connection.connection.driver_connection
     if connection.info.get("foreign_keys") != foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
         driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
         connection.info["foreign_keys"] = foreign_keys

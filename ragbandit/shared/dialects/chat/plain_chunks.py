@@ -1,8 +1,10 @@
 """Chunks of a streamed chat that bring text and nothing else, as most chunks do."""
 
-from typing import Any
+from typing import Any, Final
 
 PlainParts = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+#: fields of a delta that a plain chunk may have
+_PLAIN: Final = ("content", "role")
 
 
 def plain_parts(value: Any) -> PlainParts | None:
@@ -10,9 +12,11 @@ def plain_parts(value: Any) -> PlainParts | None:
     try:
         (choice,) = value["choices"]
         delta = choice["delta"]
-        more = [sent for name, sent in delta.items() if sent is not None and name not in ("content", "role")]
+        for name, sent in delta.items():  # not a comprehension, which is a call more for every chunk
+            if sent is not None and name not in _PLAIN:
+                return None
         is_joined = list in map(type, choice.values())  # lists of a choice are joined over all chunks
-        if more or is_joined or not (delta["content"] and isinstance(delta["content"], str)):
+        if is_joined or not (delta["content"] and isinstance(delta["content"], str)):
             return None
         return {**value, "choices": None}, {**choice, "delta": None}, {**delta, "content": None}
     except (TypeError, KeyError, ValueError, AttributeError):

@@ -43,7 +43,7 @@ def _rows(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
 
 
 def _driver(connection: Connection) -> Any:
-    return connection.connection.dbapi_connection  # of these drivers it is `driver_connection`, by fewer calls
+    return connection.connection.dbapi_connection  # equals `driver_connection`, and takes fewer calls
 
 
 @lru_cache(maxsize=256)

@@ -43,8 +43,9 @@ def quality_words(quality: Difference) -> str:
     verdict = quality.verdict()
     if verdict == NOT_KNOWN:
         return ""
-    means = "" if quality.first is None else f" ({decimal(quality.first)} against {decimal(quality.second)})"
-    return f"quality {verdict}{means}"
+    if quality.first is None or quality.second is None:
+        return f"quality {verdict}"
+    return f"quality {verdict} ({decimal(quality.first)} against {decimal(quality.second)})"
 
 
 def cost_words(comparison: Comparison) -> str:

@@ -28,7 +28,7 @@ def sentence(report: Report, *, now: float) -> str:
 
 
 def with_before(report: Report, before: str) -> Report:
-    """The report with what was known before the start, also in its sentence."""
+    """The report with the findings of before the start, also in its sentence."""
     return replace(report, before=before, sentence=f"{report.sentence} {before}")
 
 

@@ -203,7 +203,7 @@ def test_sums_of_a_sample_are_scaled_to_the_period(store):
 
 
 def test_what_was_known_before_the_start(database, make_decision):
-    """A warm start's comparison stands beside the live one in the sentence, while the weight of cost is the same."""
+    """A warm start's comparison follows the live one in the sentence, while the weight of cost is the same."""
     store = Store(database, make_decision)
     for number in range(12):
         store.add(arm=("single_step", "multi_step")[number % 2], quality=1.0)

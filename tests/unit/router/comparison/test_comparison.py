@@ -8,7 +8,7 @@ from ragbandit.router.comparison.words import sentence
 DAY_S = 86_400.0
 
 
-def compared(low: float | None, estimate: float, high: float | None, **changes: object) -> Comparison:
+def compared(low: float | None, estimate: float | None, high: float | None, **changes: object) -> Comparison:
     reward = Difference(estimate=estimate, low=low, high=high, effective_rows=100.0)
     values: dict[str, object] = {"questions": 400, "rated": 100, "reward": reward, "seconds": 3 * DAY_S, "needed": 10}
     return compare("routing", "always deep", design="live traffic", **(values | changes))  # type: ignore[arg-type]
@@ -39,6 +39,8 @@ def test_no_point_stands_beside_what_is_not_known():
     assert "0.077" not in open_verdict + empty
     assert "-0.7" not in empty
     assert "0.077" in sentence(compared(0.01, 0.077, 0.3))
+    bounded = compared(0.02, None, 0.3, quality=Difference(low=0.01, high=0.2, first=0.94))
+    assert sentence(bounded) == "routing is better than always deep: +0.020 to +0.300 reward a question; quality better"
 
 
 def test_what_is_missing_is_a_range_and_a_time():

@@ -8,6 +8,7 @@ import pytest
 
 from ragbandit import Router
 from ragbandit.testing.openai_server import ScriptedServer
+from ragbandit.workers.evaluation.holdback import SHARES
 from tests.support import command, two_pipelines as world
 from tests.support.cases import every_case
 from tests.support.logs.log_rows import write_json
@@ -61,7 +62,8 @@ def test_the_path_of_a_new_user(folder, monkeypatch, empty_postgres_url):
     with Router.open() as router:
         decisions, rewards = ask(router, world.questions(60, seed=5))
         assert decisions[0].version.startswith(f"main-{applied['last_seq']}-")
-        assert {decision.facts["holdback"]["share"] for decision in decisions} == {0.02}
+        (share,) = {decision.facts["holdback"]["share"] for decision in decisions}
+        assert share in SHARES
         assert fmean(rewards) > 0.55  # always the worse pipeline earns 0.485; the incumbent, the better one, 0.60
         assert fmean(map(is_best_by_its_score, decisions)) > 0.9
         assert router.status().counters.learned == applied["last_seq"] + 60

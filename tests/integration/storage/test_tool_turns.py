@@ -14,7 +14,7 @@ from ragbandit.router.storage.rows.conversion import CHAT_HASH
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
-from ragbandit.shared.types import Cost, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.shared.types import Conversation, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for
 
 NOW = time.time()
@@ -24,8 +24,8 @@ def decision(key, *, first=None, previous=None, turn=0, tenant="default", said="
     made = decision_for("small")
     request = {} if first is None else {TOOL_TURN: {"first": first, "previous": previous or first, "turn": turn}}
     request |= {CONVERSATION: said, CHAT_HASH: f"chat {key[:2]}"}
-    chat = {"messages": [{"role": "user", "content": "a secret"}]}
-    query = replace(made.query, tenant=tenant, forced=first is not None, request=request, chat=chat)
+    chat = Conversation(fields={"messages": [{"role": "user", "content": "a secret"}]})
+    query = replace(made.query, tenant=tenant, forced=first is not None, request=request, conversation=chat)
     return replace(made, id=DecisionId(key), query=query, made_at=at + turn)
 
 

@@ -161,7 +161,8 @@ class Database:
         """Close all connections; those in use are closed when they are returned."""
         pool = self.engine.pool
         self.engine.dispose()
-        event.listen(pool, "checkin", lambda driver, _record: driver.close())
+        for each in (pool, self.engine.pool):  # the new pool has the connections of threads that have not ended yet
+            event.listen(each, "checkin", lambda _driver, record: record.invalidate())
 
     @contextmanager
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:

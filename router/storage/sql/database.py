@@ -161,8 +161,7 @@ class Database:
         """Close all connections; those in use are closed when they are returned."""
         pool = self.engine.pool
         self.engine.dispose()
-        for each in (pool, self.engine.pool):  # the new pool has the connections of threads that have not ended yet
-            event.listen(each, "checkin", lambda _driver, record: record.invalidate())
+        event.listen(pool, "checkin", lambda driver, _record: driver.close())
 
     @contextmanager
     def _wrapped(self, *, writes: bool = False) -> Iterator[None]:

@@ -26,7 +26,7 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
     file = tmp_path / "trace"
     with ScriptedServer({"": Reply(text="Paris")}) as server, file.open("wb", buffering=0) as trace:
 
-        def record(driver, _record):
+        def record(driver, _record, _proxy):
             if hasattr(driver, "pgconn"):
                 driver.pgconn.trace(trace.fileno())
             else:
@@ -46,8 +46,8 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
         }
         service = Service(Settings.model_validate(settings), inline=True)
         try:
-            service.router.database.engine.dispose()
-            event.listen(service.router.database.engine, "connect", record)
+            # At each use: routines of the service have connections already.
+            event.listen(service.router.database.engine, "checkout", record)
             counts = []
             for number in range(WARM_UP + COUNTED):
                 before = file.stat().st_size

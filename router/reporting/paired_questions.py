@@ -5,7 +5,6 @@ differ. Their order follows from the store's secret and their ids, so it depends
 it. It is the same at every run, so later runs continue earlier ones.
 """
 
-import hmac
 import json
 import math
 from collections import Counter
@@ -18,6 +17,7 @@ from sqlalchemy import RowMapping, and_, func, select
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.reading import ReportScope, count_questions, in_sample, reason_to_leave_out
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
 from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value
@@ -126,7 +126,7 @@ def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacl
         cost = cost_of_terms(row["steps"], cost_value(row["cost"]), terms=reward.cost)
     key = DecisionId(row["id"])
     return PairedQuestion(
-        id=key, arm=ArmName(row["arm"]), draw=drawn_for(key, secret=secret), cost=cost, obstacle=obstacle
+        id=key, arm=ArmName(row["arm"]), draw=drawn_for("decide", key, secret=secret), cost=cost, obstacle=obstacle
     )
 
 
@@ -141,9 +141,3 @@ def _obstacle(row: RowMapping, *, offered: Sequence[str], against: ArmName, arms
     if arms is not None and row["arm"] not in arms:
         return f"{row['arm']} cannot be run here"
     return None
-
-
-def drawn_for(decision_id: DecisionId, *, secret: bytes, what: str = "decide") -> float:
-    """A pseudorandom number in [0, 1), independent of the arm's draw. Callers cannot predict it."""
-    text = f"ragbandit {what}:{decision_id}".encode("utf-8", "surrogatepass")
-    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53

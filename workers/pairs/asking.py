@@ -13,8 +13,9 @@ from typing import Final
 
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.reporting.paired_comparison import Pairing, is_asked
-from ragbandit.router.reporting.paired_questions import PairedQuestions, drawn_for
+from ragbandit.router.reporting.paired_questions import PairedQuestions
 from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, reserve, settle
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
@@ -86,7 +87,7 @@ class StoredQuestions:
             return []
         question = self._questions[record.decision.id]
         arms = [question.arm, self._against]
-        if drawn_for(question.id, secret=self._secret, what="decide order") < 0.5:
+        if drawn_for("decide order", question.id, secret=self._secret) < 0.5:
             arms.reverse()
         works = [Work(key=f"{question.id} {arm}", arm=arm, question=record.decision.query.text) for arm in arms]
         for work in works:

@@ -9,9 +9,9 @@ from hashlib import sha256
 from typing import Final
 
 from ragbandit.router.api.security.budgets import stopped_until
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.jobs.scores import drawn_for
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome

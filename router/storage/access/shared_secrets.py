@@ -1,5 +1,6 @@
 """Secrets that the processes of a store share."""
 
+import hmac
 import secrets
 from typing import Final
 
@@ -30,3 +31,12 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
         secret = known_secret(database, name=name)  # read again, since another process may have been faster
     assert secret is not None
     return secret
+
+
+def drawn_for(purpose: str, decision_id: str, *, secret: bytes) -> float:
+    """A pseudorandom number in [0, 1) that decides something else about a decision than its arm, such as whether it is
+    judged. Callers cannot predict it.
+    """
+    # The space makes the number independent of the arm's draw, which hashes a text without a space.
+    text = f"ragbandit {purpose}:{decision_id}".encode("utf-8", "surrogatepass")
+    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53

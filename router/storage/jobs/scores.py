@@ -4,7 +4,6 @@ The transaction that stores an outcome inserts its jobs. The transaction that st
 job.
 """
 
-import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import Connection, and_, func, select
 
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
@@ -92,13 +92,6 @@ class JudgeSample:
     first: int = 0
     #: secret of the store, for `drawn_for`
     secret: bytes = b""
-
-
-def drawn_for(kind: ScoreKind, decision_id: str, *, secret: bytes) -> float:
-    """A pseudorandom number in [0, 1) that decides whether a job is made. Callers cannot predict it."""
-    # The space makes the number independent of the arm's draw, which hashes a text without a space.
-    text = f"ragbandit {kind}:{decision_id}".encode("utf-8", "surrogatepass")
-    return (int.from_bytes(hmac.digest(secret, text, "sha256")[:8], "big") >> 11) * 2.0**-53
 
 
 def sample_outcomes(

@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit import Router
-from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, drawn_for, read_questions
+from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps import needs
 from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.database import Database
@@ -121,7 +122,7 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
     routed = {f"q-{number}": world.router.decision(f"q-{number}").decision for number in range(40)}
     differing = sorted(
         (key for key, one in routed.items() if one.arm == "small"),
-        key=lambda key: drawn_for(key, secret=bytes.fromhex("5eed" * 16)),
+        key=lambda key: drawn_for("decide", key, secret=bytes.fromhex("5eed" * 16)),
     )
     asked = [routed[key].query.text for key in differing[: first.facts["asked"]]]
     assert Counter(arms.asked) == Counter((arm, text) for text in asked for arm in ("small", "large"))

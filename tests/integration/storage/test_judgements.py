@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.jobs.scores import JudgeSample, drawn_for, is_judgeable
+from ragbandit.router.storage.jobs.scores import JudgeSample, is_judgeable
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
 from ragbandit.router.storage.sql.counters import counted, kept, next_day
 from ragbandit.router.storage.sql.database import Database

@@ -26,7 +26,7 @@ from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.jobs.scores import drawn_for
+from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import ArmName, LabelRequest, Matrix

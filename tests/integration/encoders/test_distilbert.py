@@ -29,6 +29,8 @@ QUESTIONS = [
 ]
 
 
+#: the first test fits the projection of an empty cache: half a minute of one core
+pytestmark = pytest.mark.timeout(300)
 #: What float32's rounding may change in a feature, which is about 1: 24 bits, so at most 2**-24 of a number's size at
 #: each rounding; a token meets fewer than 90 on its way (see `bfloat16_error`), each behind a sum of at most 3,072
 #: terms whose order is the processor's choice. Roundings are as often up as down: sqrt(90 * 3072) * 2**-24 = 3e-5,

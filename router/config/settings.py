@@ -60,7 +60,7 @@ LEAST_SHARE: Final = 0.005
 
 
 class HoldbackSettings(Section):
-    """A control group: a fixed share of the questions goes to one arm. `ragbandit report` compares the policy with it.
+    """A control group: a share of the questions goes to one arm. `ragbandit report` compares the policy with it.
 
     Excluded are questions with a forced or pinned arm, turns that keep the arm of their session, and questions that
     offer only one arm, or not this arm.
@@ -70,6 +70,18 @@ class HoldbackSettings(Section):
     arm: Annotated[str, Field(min_length=1)]
     #: share of the questions, in addition to the share that the policy gives to the arm
     share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
+    #: number of learned answers of the arm after which the share falls like 1 / learned answers; None: it stays
+    until: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    #: the share to which it falls, at most `share`
+    then: Annotated[float, Field(gt=0, le=0.5)] | None = None
+
+    @model_validator(mode="after")
+    def _falling(self) -> "HoldbackSettings":
+        if (self.until is None) != (self.then is None):
+            raise ValueError("policy.holdback: `until` and `then` go together; set both, or leave out both")
+        if self.then is not None and self.then > self.share:
+            raise ValueError(f"policy.holdback.then: it must be at most the share, {self.share:g}")
+        return self
 
 
 class JudgeSettings(Section):
@@ -167,7 +179,7 @@ class PolicySettings(Section):
     incumbent: str | None = None
     #: largest share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
-    #: control group: a fixed share of the questions goes to the arm that would answer without a router; None: no group
+    #: control group: a share of the questions goes to the arm that would answer without a router; None: no group
     holdback: HoldbackSettings | None = None
     pick: PickSettings = PickSettings()
 

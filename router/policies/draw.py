@@ -4,11 +4,11 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.settings import LEAST_SHARE, PolicySettings
+from ragbandit.router.config.settings import LEAST_SHARE, HoldbackSettings, PolicySettings
 from ragbandit.router.policies.base import SINGLE_STEP, Policy, PolicyOutput, Restraint
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import (
@@ -33,10 +33,34 @@ BY_ARM: Final = ("quality", "cost", "weight")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdback:
-    """An arm that gets a fixed share, in (0, 1), of all questions."""
+    """An arm that gets a share, in (0, 1), of all questions. first, until, then, learned: see `HoldbackShare`."""
 
     arm: ArmName
     share: float
+    first: float | None = None
+    until: int | None = None
+    then: float | None = None
+    learned: int | None = None
+
+    @classmethod
+    def of(cls, settings: HoldbackSettings, *, seen: Mapping[ArmName, int]) -> "Holdback":
+        """The holdback of a decision. seen: arm -> number of learned outcomes."""
+        arm, first, until, then = ArmName(settings.arm), settings.share, settings.until, settings.then
+        if until is None or then is None:
+            return cls(arm=arm, share=first)
+        learned = seen.get(arm, 0)
+        share = falling_share(first, until=until, then=then, learned=learned)
+        return cls(arm=arm, share=share, first=first, until=until, then=then, learned=learned)
+
+
+def falling_share(first: float, *, until: int, then: float, learned: int) -> float:
+    """The share of a holdback: `first` until the arm has `until` learned answers, then less, but at least `then`.
+
+    It falls like 1 / learned. A report's interval of the mean difference over n questions has about the
+    variance (sum of 1 / share) / n^2. The number of learned answers grows at most in proportion to the questions, so
+    this variance never grows with n. It would after a step to less than half of the share.
+    """
+    return first if learned <= until else max(then, first * until / learned)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +209,7 @@ def with_holdback(
     """Give the holdback's arm its share. Returns (pmf, floor, fact to store)."""
     arm, share = holdback.arm, holdback.share
     mixed = tuple((1.0 - share) * p + (share if a == arm else 0.0) for a, p in zip(arms, pmf, strict=True))
-    return mixed, floor * (1.0 - share), HoldbackShare(arm=arm, share=share, floor=floor)
+    return mixed, floor * (1.0 - share), HoldbackShare(floor=floor, **asdict(holdback))
 
 
 def draw(
@@ -248,7 +272,9 @@ def cold_start_floors(
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
     """The holdback with which a decision was drawn; None if there was none."""
     fact = HoldbackShare.of(facts)
-    return None if fact is None else Holdback(arm=fact.arm, share=fact.share)
+    if fact is None:
+        return None
+    return Holdback(**{part.name: getattr(fact, part.name) for part in fields(Holdback)})
 
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
@@ -340,7 +366,7 @@ def drawn_by_arms(
     seen: Mapping[ArmName, int],
 ) -> list[Drawn]:
     """The draw of each question. seeds: None draws nothing, for callers that need the pmfs only (see `draw`)."""
-    holdback = settings.holdback
+    holdback = None if settings.holdback is None else Holdback.of(settings.holdback, seen=seen)
     share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
     floors = {offered: settings.floor_of(len(offered)) for offered in raised}
@@ -348,7 +374,7 @@ def drawn_by_arms(
         draw,
         fallback=settings.fallback,
         incumbent=None if settings.incumbent is None else ArmName(settings.incumbent),
-        holdback=None if holdback is None else Holdback(arm=ArmName(holdback.arm), share=holdback.share),
+        holdback=holdback,
     )
     own: Sequence[int | None] = [None] * len(arms) if seeds is None else seeds
     return [

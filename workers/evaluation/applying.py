@@ -28,7 +28,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.evaluation.holdback import holdback_size
+from ragbandit.workers.evaluation.holdback import Traffic, holdback_size
 
 #: fewest answers of a store that show how many are rated
 _FEWEST: Final = 200
@@ -38,16 +38,18 @@ def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledg
     """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line
     to add.
 
-    The share of a holdback that is configured stays; else it is computed.
+    A configured share of a holdback stays; else it is computed.
 
     settings: the present ones. file: their file; None if there is none. Raises StoreError and SnapshotError.
     """
     arm, configured = advice.best, settings.policy.holdback
     routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
-    size = holdback_size(advice.comparisons[0], routed=routed, rated=_rated(ledger))
-    share = size.share if configured is None else configured.share
-    why = f" ({size.sentence})" if configured is None else ""
-    policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, "share": share}}
+    size = holdback_size(advice.comparisons[0], routed=routed, traffic=_traffic(ledger, arm=arm))
+    setting: dict[str, float] = size.setting
+    why = f" ({size.sentence})"
+    if configured is not None:
+        setting, why = configured.model_dump(exclude={"arm"}, exclude_none=True), ""
+    policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, **setting}}
     line = f"policy: {_flow(policy)}"
 
     def prepare(served: Settings) -> None:
@@ -68,13 +70,20 @@ def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledg
         return f"not set: {error}"
     except OSError as error:
         return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
-    return f"{arm}, with a holdback of {percent(share)}{why}, in {file}; restart a running service to use them"
+    return (
+        f"{arm}, with a holdback of {percent(setting['share'])}{why}, in {file}; restart a running service to use them"
+    )
 
 
-def _rated(ledger: Ledger) -> float | None:
-    """Share of the store's answers that are rated; None if there are too few answers."""
+def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
     log = read_log(ledger.database, ReportScope(label=str(ledger.label), since=0.0, until=time.time()))
-    return None if len(log.arm) < _FEWEST else float((~np.isnan(log.quality)).mean())
+    learned = ledger.learned_of(ArmName(arm))
+    if len(log.arm) < _FEWEST:
+        return Traffic(learned=learned)
+    days = max(float(np.ptp(log.made_at)) / 86_400.0, 1.0)
+    return Traffic(
+        rated=float((~np.isnan(log.quality)).mean()), learned=learned, per_day=len(log.arm) * log.scale / days
+    )
 
 
 def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:

@@ -1,9 +1,11 @@
 """The size of a holdback: the smallest share with which a report soon knows whether routing is better.
 
-The forecast takes the two intervals of a report (docs/report.md): of the arm's answers in the holdback, and of what
+The share stays until the verdict is expected, and then falls to `LATER`, as more answers of the arm are learned. The
+forecast takes the two intervals of a report (docs/report.md): of the arm's answers in the holdback, and of what
 they could be worth at best, which needs their cost but no rating of them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +15,12 @@ from ragbandit.shared.texts.formats import percent, roughly
 
 #: shares to choose from
 SHARES: Final = (0.02, 0.05, 0.1)
-#: a verdict should come within this number of questions
+#: the share to which a larger one falls after the verdict
+LATER: Final = SHARES[0]
+#: the holdback if no gain is known, in learned answers of the arm
+USUAL_SHARE: Final = 0.1
+USUAL_UNTIL: Final = 200
+#: a verdict should come within this number of questions, or within a day
 _SOON: Final = 800.0
 #: a later verdict is no reason for a larger share
 _LATEST: Final = 20_000.0
@@ -26,32 +33,56 @@ _LARGEST_VARIANCE: Final = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the store shows about the service."""
+
+    rated: float | None = None  #: share of the answers that are rated; None if it is not known
+    learned: int = 0  #: learned answers of the arm, with those of a warm start
+    per_day: float = 0.0  #: questions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HoldbackSize:
     share: float
+    until: int | None  #: learned answers of the arm after which the share falls to LATER; None if it stays
     questions: float | None  #: questions until the verdict "better", about; None if no gain is known
     sentence: str
 
+    @property
+    def setting(self) -> dict[str, float]:
+        """The keys of `policy.holdback` without the arm."""
+        return {"share": self.share} | ({} if self.until is None else {"until": self.until, "then": LATER})
 
-def holdback_size(best: Comparison, *, routed: float, rated: float | None) -> HoldbackSize:
+
+def usual_size(sentence: str, *, learned: int = 0) -> HoldbackSize:
+    """The holdback if no gain is known."""
+    return HoldbackSize(share=USUAL_SHARE, until=learned + USUAL_UNTIL, questions=None, sentence=sentence)
+
+
+def holdback_size(best: Comparison, *, routed: float, traffic: Traffic) -> HoldbackSize:
     """Choose the share of the best fixed arm.
 
     best: routing compared with the arm
     routed: share of the questions that routing gives to other arms
-    rated: share of the answers that are rated; None if it is not known
     """
-    gain, known = best.reward.estimate, RATED if rated is None else rated
+    gain, known = best.reward.estimate, RATED if traffic.rated is None else traffic.rated
     if gain is None or gain <= 0.0 or routed <= 0.0 or known <= 0.0:
-        return HoldbackSize(share=SHARES[1], questions=None, sentence="no gain is known yet, so the usual share")
+        return usual_size("no gain is known yet, so the usual one", learned=traffic.learned)
     counts = {share: _questions(best, gain=gain, share=share, routed=routed, rated=known) for share in SHARES}
-    soon = [share for share, count in counts.items() if count <= _SOON]
+    soon = [share for share, count in counts.items() if count <= max(_SOON, traffic.per_day)]
     share = min(soon, default=SHARES[-1])
-    if counts[share] > _LATEST:
+    questions = counts[share]
+    if questions > _LATEST:
         sentence = f"the gain is too small for a verdict before {_LATEST:,.0f} questions"
-        return HoldbackSize(share=SHARES[1], questions=None, sentence=sentence)
-    text = f"a verdict after {roughly(counts[share])} questions, if {percent(round(known, 2))} are rated"
+        return usual_size(sentence, learned=traffic.learned)
+    text = f"a verdict after {roughly(questions)} questions, if {percent(round(known, 2))} are rated"
     if best.cost.estimate is not None and best.cost.estimate < 0.0:
-        text += f"; it costs about {words.amount(-best.cost.estimate * share * counts[share], best.unit)}"
-    return HoldbackSize(share=share, questions=counts[share], sentence=text)
+        text += f"; it costs about {words.amount(-best.cost.estimate * share * questions, best.unit)}"
+    until = None
+    if share > LATER:
+        until = traffic.learned + math.ceil(questions * known * (1.0 - routed + routed * share))
+        text = f"until {until:,} of its answers are learned, then falling to {percent(LATER)}: {text} until then"
+    return HoldbackSize(share=share, until=until, questions=questions, sentence=text)
 
 
 def _questions(best: Comparison, *, gain: float, share: float, routed: float, rated: float) -> float:

@@ -19,6 +19,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
 from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
+from ragbandit.workers.evaluation.holdback import usual_size
 from ragbandit.workers.setup.retrievers import kind_of, with_choice
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.verbs.model_abilities import described
@@ -155,7 +156,6 @@ WEIGHTS: Final = {
     "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
     "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
-_HOLDBACK: Final = 0.05
 #: OpenAI's reasoning models, which refuse a temperature and stop strings; the generator cuts answers at those itself
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _NO_PRICE: Final = (
@@ -352,13 +352,15 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     usual = ("single_step_large", "single_step", "large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
-    why = f"{incumbent} is the incumbent, and answers {_HOLDBACK:.0%} of the questions for comparison (holdback)"
+    held = usual_size("")
+    why = f"{incumbent} is the incumbent, and answers {held.share:.0%} of the questions for comparison (holdback)"
     note = (
         "incumbent: the arm that would answer without a router (docs/tutorial.md says more)\n"
         "harm: share of the incumbent's reward that may be lost while the router learns; a larger one learns faster\n"
-        "holdback: share of the questions that always go to the incumbent, since `ragbandit report` compares with it"
+        "holdback: share of the questions that always go to the incumbent, since `ragbandit report` compares with it;\n"
+        "    once `until` of its answers are learned, the share falls to `then`"
     )
-    sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": {"arm": incumbent, "share": _HOLDBACK}}}
+    sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": {"arm": incumbent, **held.setting}}}
     return Choice(topic="policy", why=why, sections=sections, note=note)
 
 

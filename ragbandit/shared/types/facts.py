@@ -179,13 +179,18 @@ class SafeStart(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldbackShare(Fact):
-    """The fixed share of the draw that one arm had."""
+    """The share of the draw that one arm had."""
 
     key: ClassVar[str] = "holdback"
     arm: ArmName
     share: float
     #: floor without the holdback
     floor: float | None
+    #: where the share falls: its settings, and the arm's learned answers, from which `share` follows (`falling_share`)
+    first: float | None = None
+    until: int | None = None
+    then: float | None = None
+    learned: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from ragbandit.router.policies.draw import (
     choose,
     configured_floor,
     draw,
+    falling_share,
     holdback_of,
     seed_of,
 )
@@ -37,6 +38,7 @@ from ragbandit.shared.types import (
     IMPORTED,
     ColdStartFloors,
     Decision,
+    HoldbackShare,
     Json,
     SnapshotInfo,
 )
@@ -56,12 +58,23 @@ def draw_fault(decision: Decision) -> str | None:
         return f"pmf is no distribution: {pmf}"
     if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
         return f"pmf falls below the floor {decision.floor}"
+    if _held_fault(decision):
+        return "the share of the holdback does not follow from its settings and its number of learned answers"
     index = choose(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
         return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
     if pmf[index] != decision.propensity:
         return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
     return None
+
+
+def _held_fault(decision: Decision) -> bool:
+    held = HoldbackShare.of(decision.facts)
+    if held is None or held.first is None or held.until is None or held.then is None:
+        return False  # the share is the setting itself
+    return held.learned is None or held.share != falling_share(
+        held.first, until=held.until, then=held.then, learned=held.learned
+    )
 
 
 Counter = Literal[
@@ -318,6 +331,14 @@ class DeepCheck:
         if decision.fault is not None or is_erased_for(policy, decision):
             return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
         redrawn = _made_again(decision, policy=policy)
+        held = holdback_of(decision.facts)
+        if (
+            held is not None
+            and held.learned is not None
+            and held.learned != policy.seen.get(held.arm, 0)
+            and policy.seen
+        ):
+            return f"decision {decision.id}: {decision.version} had learned another number of answers of {held.arm}"
         if redrawn.fault is None and agrees(redrawn, decision=decision, tolerance=tolerance_of(policy)):
             return None
         return f"decision {decision.id}: {redrawn.fault or f'{decision.version} gives another pmf'}"

@@ -178,6 +178,12 @@ class Ledger:
             counts = select(updates.c.arm, func.count()).where(updates.c.policy == self.label, updates.c.seq > after)
             return {ArmName(arm): int(count) for arm, count in connection.execute(counts.group_by(updates.c.arm))}
 
+    def learned_of(self, arm: ArmName) -> int:
+        """Number of the arm's updates."""
+        with self.database.read() as connection:
+            query = select(func.count()).where(updates.c.policy == self.label, updates.c.arm == arm)
+            return connection.execute(query).scalar_one()
+
     def registered(self) -> dict[str, Any] | None:
         """The ledger's row of `policies`; None if no router has registered it."""
         with self.database.read() as connection:

@@ -82,7 +82,7 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
     documents(tmp_path)
     tree, out = written(run, "--prefer", "quality", "--force")
     assert list(tree["arms"]) == ["no_retrieval", "single_step", "multi_step"]
-    held = {"arm": "single_step", "share": 0.05}
+    held = {"arm": "single_step", "share": 0.1, "until": 200, "then": 0.02}
     assert tree["policy"] == {"incumbent": "single_step", "harm": 0.05, "holdback": held}
     assert "# harm: share of the incumbent's reward" in (tmp_path / "config.yaml").read_text(encoding="utf-8")
     assert len(out.splitlines()) == 6

@@ -174,7 +174,7 @@ def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
         (
             f"{CONFIG}...\n",
             {},
-            "of config.yaml was found; add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.05}}",
+            "add to it: policy: {incumbent: big, holdback: {arm: big, share: 0.05, until: 166, then: 0.02}}",
         ),
         (CONFIG, {"RAGBANDIT_POLICY__INCUMBENT": "small"}, "not set: policy.holdback.arm: 'big' would keep its share"),
     ],
@@ -211,7 +211,9 @@ def test_the_library_gives_the_same_verdict(folder):
         decision = router.route("easy easy 999?")
         assert decision.version.startswith(f"main-{learned}-")
         assert decision.pmf[decision.arms.index("small")] > 0.5
-        assert "policy.incumbent: big, with a holdback of 5 % (a verdict after about " in " ".join(advice.notes)
+        assert "policy.incumbent: big, with a holdback of 5 % (until 166 of its answers are learned" in " ".join(
+            advice.notes
+        )
         kept = before_start(router.database, advice.comparisons[0], label="main", weight=router.settings.reward.weight)
         assert kept.startswith(f"Before the start, on {advice.questions} labelled questions: +")
         with pytest.raises(InvalidInput, match="only small to run"):

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
@@ -49,6 +50,27 @@ def test_a_row_without_its_holdback_is_found(make_world):
     world.write(update(decisions).where(decisions.c.id == last.id).values(**changed))
     verified = world.router.verify(deep=True)
     assert (verified.propensity_mismatches, verified.deep_mismatches) == (0, 1)
+
+
+def test_a_share_falls_as_answers_are_learned(make_world):
+    """The share follows from the row, and the audit finds a row that has another one, or another number of answers."""
+    held = {"arm": ARM, "share": 0.4, "until": 4, "then": 0.1}
+    world = make_world(policy={"holdback": held, "floor": 0.0, "name": "fixed", "params": {"arm": ARM}})
+    facts = {}
+    for learned, share in ((0, 0.4), (10, 0.16), (20, 0.1)):
+        decision = world.judged(10)[0]
+        facts[decision.id] = fact = decision.facts[HoldbackShare.key]
+        assert (fact["learned"], fact["share"]) == (learned, pytest.approx(share))
+        world.learn()
+    assert world.router.verify(deep=True).ok
+    key = decision.id
+    explained = explain(world.store, key, rule=closing_rule(world.settings.learning))
+    assert any("It falls to 0.1" in reason for reason in explained.reasons)
+    for changed, found in (({"share": 0.2}, (1, 0)), ({"learned": 10**6}, (0, 1))):
+        other = json.dumps({**decision.facts, HoldbackShare.key: facts[key] | changed})
+        world.write(update(decisions).where(decisions.c.id == key).values(facts=other))
+        verified = world.router.verify(deep=True)
+        assert (verified.propensity_mismatches, verified.deep_mismatches) == found
 
 
 def test_where_nothing_is_drawn_it_has_no_share(make_world):

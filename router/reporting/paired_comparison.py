@@ -20,9 +20,10 @@ from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQu
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
+from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
-from ragbandit.shared.texts.formats import money, roughly
+from ragbandit.shared.texts.formats import counted, money, roughly
 from ragbandit.shared.types import ArmName, DecisionId, Json
 
 #: name of what was served in comparisons
@@ -43,10 +44,20 @@ class Pairing:
 
         An arm that failed when it was asked again is asked once more by the next run.
         """
+        return self._by_arm(answers, has_ended=True)
+
+    def waiting(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
+        """As `of`, for answers that wait for a person's label."""
+        is_answer = (one for one in answers if one.judge == LABEL_QUEUE and one.status != "failed")
+        return self._by_arm(is_answer, has_ended=False)
+
+    def _by_arm(
+        self, answers: Iterable[PairedAnswer], *, has_ended: bool
+    ) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
         pairs: dict[DecisionId, dict[ArmName, PairedAnswer]] = {}
         for one in answers:
-            has_ended = one.quality is not None or one.unjudged is not None
-            if has_ended and (one.judge, one.version) == (self.judge, self.versions.get(one.arm)):
+            is_meant = (one.judge, one.version) == (self.judge, self.versions.get(one.arm))
+            if is_meant and has_ended == (one.quality is not None or one.unjudged is not None):
                 pairs.setdefault(one.decision_id, {})[one.arm] = one
         return pairs
 
@@ -128,8 +139,9 @@ def paired_comparison(
     *,
     setting: RewardSettings,
     rater: str,
+    waiting: int = 0,
 ) -> PairedComparison:
-    """Compare by the answers that are there. pairs: see `Pairing.of`."""
+    """Compare by the answers that are there. pairs: see `Pairing.of`. waiting: answers that wait for a label."""
     against = questions.against
     asked = [one for one in questions.differing if is_asked(one, pairs, against=against)]
     answers = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
@@ -153,6 +165,7 @@ def paired_comparison(
         differing=len(questions.differing),
         asked=len(asked),
         unjudged=len(unjudged),
+        waiting=waiting,
         not_askable=questions.obstacles,
         dollars=math.fsum(answer.dollars for answer in answers),
         judge=rater,
@@ -184,6 +197,8 @@ def _difference(
 def _missing(result: PairedComparison, *, sample: Sample) -> str:
     """How many more questions would have to be asked, and for how much, if the estimate stays."""
     asked, estimate = result.asked, result.comparison.reward.estimate
+    if result.waiting:
+        return f"{counted(result.waiting, 'label')} of answers that wait on the page Labels"
     if estimate is None:
         return "answers of both to the same questions" if sample.drawn_from else "questions that can be asked again"
     needed = max(estimate + MARGIN, -estimate)
@@ -219,14 +234,13 @@ def stored_comparison(
     pairing = Pairing(judge=stored["judge"], versions=stored["versions"])
     arm, arms = ArmName(against), [*pairing.versions]
     questions = read_questions(database, scope, against=arm, reward=reward, secret=secret, arms=arms)
-    pairs = stored_pairs(database, questions, pairing=pairing)
-    result = paired_comparison(questions, pairs, setting=reward, rater=stored["rater"])
-    return result if result.asked else None
+    answers = stored_answers(database, questions)
+    waiting = sum(map(len, pairing.waiting(answers).values()))
+    result = paired_comparison(questions, pairing.of(answers), setting=reward, rater=stored["rater"], waiting=waiting)
+    return result if result.asked or waiting else None
 
 
-def stored_pairs(
-    database: Database, questions: PairedQuestions, *, pairing: Pairing
-) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
-    """Decision -> arm -> its stored answer, for the differing questions."""
+def stored_answers(database: Database, questions: PairedQuestions) -> list[PairedAnswer]:
+    """The stored answers to the differing questions, by any judge."""
     with database.read() as connection:
-        return pairing.of(answers_to(connection, [one.id for one in questions.differing]))
+        return list(answers_to(connection, [one.id for one in questions.differing]))

@@ -72,12 +72,14 @@ class PairedComparison:
     """Differing questions that both arms have answered, and whose answers one judge was asked about."""
     unjudged: int
     """Asked questions without a score for one of the answers: their difference lies between bounds."""
+    waiting: int
+    """Answers that wait for a label on the page Labels."""
     not_askable: Mapping[str, int]
     """Reason -> number of differing questions that cannot be asked again: their difference lies between bounds."""
     dollars: float
     """What it cost to ask and to judge these questions, in all runs."""
     judge: str
-    """The judge, or path of the check, that scored both answers."""
+    """The judge, or path of the check, that scored both answers; "label queue" for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,7 +39,11 @@ def with_asked(report: Report, asked: PairedComparison) -> Report:
 
 def asked_words(asked: PairedComparison) -> str:
     of = f"{asked.asked:,} of the {counted(asked.differing, 'question')} that went to other arms"
-    return f"Both asked again on {of}: {comparison_words.sentence(asked.comparison)}."
+    waiting = f"{counted(asked.waiting, 'label')} missing (page Labels)"
+    if not asked.asked:
+        return f"Both were asked again: {waiting}."
+    more = f"; {waiting}" if asked.waiting and asked.comparison.verdict != NOT_KNOWN else ""
+    return f"Both asked again on {of}: {comparison_words.sentence(asked.comparison)}{more}."
 
 
 def _verdict(total: Comparison) -> str:
@@ -90,7 +94,7 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
     lead, shown, asked = total, served, report.asked
     if asked is not None:
         again = replace(asked.comparison, second=f"{asked.comparison.second}, asked again")
-        shown = (again, *served)
+        shown = (again, *served) if asked.asked else served
         if total is not None and _tells_more(again, total):
             lead, about = again, f"{about}, both asked again"
             verdict = f"{asked_words(asked)} By live traffic, {verdict}"
@@ -127,7 +131,10 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
 def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
     if report.advice is not None:
         yield report.advice
-    if lead is not None and lead.verdict == NOT_KNOWN:
+    waiting = 0 if report.asked is None else report.asked.waiting
+    if waiting:
+        yield f"label {counted(waiting, 'answer')} on the page Labels: answers of both ways to the same questions"
+    elif lead is not None and lead.verdict == NOT_KNOWN:
         yield "decide now: `ragbandit report --decide` says how many questions a verdict takes, and for how much"
 
 

@@ -93,7 +93,7 @@ class PairedRun:
     settings: Settings
     family: str
     progress: Progress
-    #: scores answers to questions without right answers
+    #: scores answers to questions without right answers; None if these need no score in this run
     judge: Scorer | None = None
     #: dollars that the answers may cost; None without a limit
     budget: float | None = None
@@ -284,8 +284,8 @@ class PairedRun:
     def _known(self, row: LabelledQuestion, work: Work) -> StoredAnswer | None:
         """The stored answer, if nothing is missing in it."""
         known = self.answers.found.get(work.key)
-        needs_score = known is not None and not (row.answers or known.score is not None or is_blank(known.answer))
-        return None if needs_score else known
+        is_scored = known is not None and (row.answers or known.score is not None or is_blank(known.answer))
+        return known if is_scored or self.judge is None else None
 
     async def _judged(self, work: Work, outcome: Outcome, *, bill: Account) -> float | None:
         assert self.judge is not None

@@ -1,4 +1,5 @@
-"""Scores of single answers in paired runs: by the rubric of `judge`, or by a check (`reward.check` or an own function).
+"""Scores of single answers in paired runs: by the rubric of `judge`, by a check (`reward.check` or an own function), or
+by people.
 
 A scorer sees the question, the answer and its passages, and never the arm.
 """
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
+from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.shared.plugins import function_identity, import_class
@@ -19,8 +21,8 @@ from ragbandit.workers.judge.rubric import rubric_hash
 from ragbandit.workers.setup.generators import generator_version, make_generator
 from ragbandit.workers.setup.judge_checks import JudgeOfArm, judge_template
 
-#: names of the configured scorers
-JUDGE, CHECK = "judge", "check"
+#: names of the configured scorers, and of the label queue
+JUDGE, CHECK, LABELS = "judge", "check", "labels"
 #: longest name of a scorer, see `PairedAnswer.rater`
 _LONGEST: Final = 64
 
@@ -105,10 +107,22 @@ class CheckScorer:
         self._process.end()
 
 
+class LabelQueue:
+    """People: answers wait for labels on the page Labels, and no run waits for them."""
+
+    name = identity = LABEL_QUEUE
+
+    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:  # noqa: ARG002 - people score it
+        return Score(None)
+
+    async def close(self) -> None:
+        pass
+
+
 def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer:
     """Make a scorer. Raises ConfigError, InvalidInput.
 
-    chosen: JUDGE, CHECK, or "MODULE:NAME" of a function; None for the judge if it is set, else the check
+    chosen: JUDGE, CHECK, LABELS, or "MODULE:NAME" of a function; None for the judge if it is set, else the check
     """
     generator = judge.generator
     if chosen is None:
@@ -120,10 +134,12 @@ def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | Non
         return RubricScorer(judge, generator=made, version=generator_version(generator))
     if chosen == CHECK:
         if reward.check is None:
-            remedy = f"give --judge MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"
+            remedy = f"give --judge labels or MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"
             raise ConfigError("nothing scores the answers", field="judge", remedy=remedy)
         return CheckScorer(reward)
+    if chosen == LABELS:
+        return LabelQueue()
     if ":" not in chosen:
-        remedy = "give judge, check, or MODULE:NAME of a function with the arguments of reward.check"
+        remedy = "give judge, check, labels, or MODULE:NAME of a function with the arguments of reward.check"
         raise InvalidInput(f"{chosen!r:.80} is no judge", field="judge", remedy=remedy)
     return CheckScorer(RewardSettings(check=chosen, check_s=reward.check_s))

@@ -7,13 +7,13 @@ are booked before it is asked, and replaced by its cost however the run ends.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import BudgetSettings
-from ragbandit.router.reporting.paired_comparison import Pairing, is_asked
-from ragbandit.router.reporting.paired_questions import PairedQuestions
+from ragbandit.router.reporting.paired_comparison import Pairing
+from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, reserve, settle
@@ -51,16 +51,18 @@ class StoredQuestions:
         arms: Mapping[ArmName, LoadedArm],
         pairing: Pairing,
         rater: str,
-        pairs: Pairs,
+        answers: Sequence[PairedAnswer],
         prices: Prices,
         actor: str,
         secret: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """pairs: the answers so far, see `Pairing.of`; new ones are added. actor: who asks, and is charged."""
+        """answers: the stored ones. actor: who asks, and is charged."""
         self.found: dict[str, StoredAnswer] = {}
         self.dollars: dict[str, float] = {}
-        self.pairs = pairs
+        #: answers so far, see `Pairing`; new ones are added
+        self.pairs: Pairs = pairing.of(answers)
+        self.waiting: Pairs = pairing.waiting(answers)
         self._questions = {one.id: one for one in questions.askable}
         self._against, self._pairing, self._rater = questions.against, pairing, rater
         self._store, self._limits, self._arms = store, limits, arms
@@ -73,11 +75,14 @@ class StoredQuestions:
 
     def rows(self) -> list[LabelledQuestion]:
         """The questions that lack an answer, in their random order. Their texts are read when they are asked."""
-        return [
-            LabelledQuestion(id=one.id, question="")
-            for one in self._questions.values()
-            if not is_asked(one, self.pairs, against=self._against)
-        ]
+        return [LabelledQuestion(id=one.id, question="") for one in self._questions.values() if not self.is_asked(one)]
+
+    def is_asked(self, question: PairedQuestion) -> bool:
+        """Whether both arms have answered; the scores of people may be missing."""
+        return all(
+            arm in self.pairs.get(question.id, {}) or arm in self.waiting.get(question.id, {})
+            for arm in (question.arm, self._against)
+        )
 
     # What the run asks.
 
@@ -170,11 +175,16 @@ class StoredQuestions:
         )
         self.found[work.key] = _as_found(answer, work=work, text=outcome.answer)
         if keep_answer(self._store.database, answer):
-            for decision, by_arm in self._pairing.of([answer]).items():
-                self.pairs.setdefault(decision, {}).update(by_arm)
+            for known, new in (
+                (self.pairs, self._pairing.of([answer])),
+                (self.waiting, self._pairing.waiting([answer])),
+            ):
+                for decision, by_arm in new.items():
+                    known.setdefault(decision, {}).update(by_arm)
 
     def _enter_known(self, work: Work) -> None:
-        known = self.pairs.get(_decision_of(work), {}).get(work.arm)
+        key = _decision_of(work)
+        known = self.pairs.get(key, {}).get(work.arm) or self.waiting.get(key, {}).get(work.arm)
         if known is not None:
             self.found.setdefault(work.key, _as_found(known, work=work, text=None))
 

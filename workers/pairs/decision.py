@@ -15,7 +15,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.reporting.paired_comparison import (
     Pairing,
-    is_asked,
     keep_pairing,
     paired_comparison,
     paired_sample,
@@ -25,11 +24,12 @@ from ragbandit.router.reporting.paired_questions import PairedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.paired_labels import MOST_QUESTIONS
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.evaluation.scoring import Scorer
-from ragbandit.workers.pairs.asking import Pairs, StoredQuestions
+from ragbandit.workers.pairs.asking import StoredQuestions
 from ragbandit.workers.pairs.prices import Prices
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
@@ -56,6 +56,8 @@ class Plan:
     not_askable: Mapping[str, int]
     #: questions that both have answered in earlier runs
     asked: int
+    #: number of questions that may be asked now; None without a limit
+    room: int | None
     #: expected dollars of one question, both answers and both scores
     dollars_each: float
     #: questions that the budget pays; None without a budget
@@ -81,6 +83,9 @@ class Plan:
             whole = f"all {self.left:,} others, {each} (both answers and their scores)"
             price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
             lines.append(f"{whole}{price}, would tell the difference to about ±{self.least_half_width:.2g}")
+        if self.room is not None:
+            most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {self.room:,} more may be asked now"
+            lines.append(f"people label both answers on the page Labels, blind, within 7 days; {most}")
         if self.payable is not None and self.half_width is not None and self.payable < self.left:
             pays = f"the budget pays about {counted(self.payable, 'question')}"
             lines.append(f"{pays}: then the difference is known to about ±{self.half_width:.2g}")
@@ -101,14 +106,21 @@ class PairedDecision:
     arms: Mapping[ArmName, LoadedArm]
     scorer: Scorer
     pairing: Pairing
-    pairs: Pairs
     asking: StoredQuestions
     prices: Prices
     actor: str
+    #: number of questions that may be asked now, since people label the answers; None without a limit
+    room: int | None = None
     _is_closed: bool = False
 
     def result(self) -> PairedComparison:
-        return paired_comparison(self.questions, self.pairs, setting=self.settings.reward, rater=self.scorer.name)
+        return paired_comparison(
+            self.questions,
+            self.asking.pairs,
+            setting=self.settings.reward,
+            rater=self.scorer.name,
+            waiting=sum(map(len, self.asking.waiting.values())),
+        )
 
     def plan(self, *, budget: float | None) -> Plan:
         """budget: dollars; None without one."""
@@ -123,7 +135,8 @@ class PairedDecision:
         payable = None
         if budget is not None:
             payable = min(len(rows), int(budget / each)) if each else len(rows)
-        sample = paired_sample(questions, self.pairs, setting=self.settings.reward)
+            payable = payable if self.room is None else min(payable, self.room)
+        sample = paired_sample(questions, self.asking.pairs, setting=self.settings.reward)
         asked = len(askable) - len(rows)
 
         def width(count: int) -> float:
@@ -137,6 +150,7 @@ class PairedDecision:
             askable=len(askable),
             not_askable=questions.obstacles,
             asked=asked,
+            room=self.room,
             dollars_each=each,
             payable=payable,
             half_width=None if payable is None else width(asked + payable),
@@ -145,15 +159,16 @@ class PairedDecision:
 
     def run(self, *, budget: float, progress: Progress, warn: Callable[[str], None]) -> Mapping[str, Any]:
         """Ask until the verdict is known or `budget` dollars are spent. Returns facts about the run. Ctrl-C ends it."""
-        before = sum(is_asked(one, self.pairs, against=self.questions.against) for one in self.questions.askable)
+        rows = self.asking.rows()
+        chosen = rows if self.room is None else rows[: self.room]
         run = PairedRun(
-            rows=self.asking.rows(),
+            rows=chosen,
             arms=self.arms,
             answers=self.asking,
             settings=self.settings,
             family="ours",
             progress=progress,
-            judge=self.scorer,
+            judge=None if self.room is not None else self.scorer,
             budget=budget,
             is_known=lambda _records: self._is_known(),
             warn=warn,
@@ -170,13 +185,19 @@ class PairedDecision:
             run.ended = "the verdict was known before"
         self._is_closed = True  # the run closes what it used
         run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
-        asked = sum(is_asked(one, self.pairs, against=self.questions.against) for one in self.questions.askable)
-        facts: dict[str, Json] = {"asked": asked - before, "dollars": run.spent, "failed": sum(run.failures.values())}
-        facts |= {"ended": run.ended or "every question that can be asked was asked"}
+        asked = len(rows) - len(self.asking.rows())
+        facts: dict[str, Json] = {"asked": asked, "dollars": run.spent, "failed": sum(run.failures.values())}
+        facts |= {"ended": run.ended or self._end(was_cut=len(chosen) < len(rows))}
         with self.ledger.database.write() as connection:
             told: dict[str, Json] = {"against": str(self.questions.against), "judge": self.scorer.name, **facts}
             record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=told)
         return facts
+
+    @staticmethod
+    def _end(*, was_cut: bool) -> str:
+        if was_cut:
+            return f"{MOST_QUESTIONS} questions wait for labels: label them on the page Labels, then run this again"
+        return "every question that can be asked was asked"
 
     def close(self) -> None:
         """Close models, retrievers and the scorer, unless a run has."""

@@ -9,6 +9,7 @@ from ragbandit.router.storage import judgements
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S, LABEL_EXPIRE_S
+from ragbandit.router.storage.paired_labels import EXPIRE_S, expire_items
 from ragbandit.router.storage.sql.database import Database
 
 log = logging.getLogger("ragbandit.recovery")
@@ -28,6 +29,7 @@ def recover(database: Database, *, jobs: Jobs, settings: JudgeSettings, now: flo
         if expired:
             message = "answers waited for %s for longer than %.0f s, and get no score"
             log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
+    expire_items(database, before=now - EXPIRE_S)
     without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
     jobs.enqueue_answers(without_job)
     return len(without_job)

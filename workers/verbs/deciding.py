@@ -11,13 +11,14 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_comparison import Pairing, stored_pairs
+from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
 from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, count_questions
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
@@ -26,7 +27,7 @@ from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines, named_pipelines
-from ragbandit.workers.evaluation.scoring import CheckScorer, Scorer, scorer_of
+from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, Scorer, scorer_of
 from ragbandit.workers.pairs.asking import Pairs, StoredQuestions, version_of
 from ragbandit.workers.pairs.decision import PairedDecision
 from ragbandit.workers.pairs.prices import Prices, assumed_dollars
@@ -112,8 +113,8 @@ def prepared(
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
     pairing = Pairing(judge=scorer.identity, versions=versions)
-    pairs = stored_pairs(ledger.database, questions, pairing=pairing)
-    prices = _prices(questions, pairs, arms=arms, settings=settings, scorer=scorer)
+    answers = stored_answers(ledger.database, questions)
+    prices = _prices(questions, pairing.of(answers), arms=arms, settings=settings, scorer=scorer)
     asking = StoredQuestions(
         questions,
         store=DecisionStore(ledger.database, label=ledger.label),
@@ -121,7 +122,7 @@ def prepared(
         arms=arms,
         pairing=pairing,
         rater=scorer.name,
-        pairs=pairs,
+        answers=answers,
         prices=prices,
         actor=actor,
         secret=secret,
@@ -133,11 +134,17 @@ def prepared(
         arms=arms,
         scorer=scorer,
         pairing=pairing,
-        pairs=pairs,
         asking=asking,
         prices=prices,
         actor=actor,
+        room=_room(ledger.database) if isinstance(scorer, LabelQueue) else None,
     )
+
+
+def _room(database: Database) -> int:
+    """Number of questions that may be asked until MOST_QUESTIONS wait for labels."""
+    with database.read() as connection:
+        return max(0, MOST_QUESTIONS - count_questions(connection))
 
 
 def _check_runnable(against: str, *, runnable: Collection[str]) -> None:
@@ -180,5 +187,5 @@ def _prices(
         for by_arm in pairs.values()
         for answer in by_arm.values()
     ]
-    of_score = 0.0 if isinstance(scorer, CheckScorer) else assumed_dollars(settings.judge.generator)
+    of_score = 0.0 if isinstance(scorer, CheckScorer | LabelQueue) else assumed_dollars(settings.judge.generator)
     return Prices(arms=known, score=statistics.fmean(scores) if scores else of_score)

@@ -37,7 +37,7 @@ def report(
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that --decide may spend")] = None,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="functions of your arms, by name")] = None,
     judge: Annotated[
-        str | None, typer.Option(help="who scores both answers: judge, check, or MODULE:NAME of a function")
+        str | None, typer.Option(help="who scores both answers: judge, check, labels (people), or MODULE:NAME")
     ] = None,
     show_all: AllOption = False,
     label: LabelOption = None,

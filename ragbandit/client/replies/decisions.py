@@ -270,6 +270,31 @@ class LabelQueueReply(TypedDict):
     """Newest first."""
 
 
+class PairedItemReply(TypedDict):
+    """An answer of a paired comparison that waits for a label."""
+
+    id: str
+    """Id of the answer; it does not show the arm."""
+    question: str
+    """The question."""
+    answer: str
+    """The answer to judge."""
+
+
+class PairedLabelsReply(TypedDict):
+    """Answers of a paired comparison that wait for labels."""
+
+    items: list[PairedItemReply]
+    """In a random order within each question."""
+
+
+class PairedLabelReply(TypedDict):
+    """Confirmation that a label is stored."""
+
+    duplicate: bool
+    """Whether the answer had this label before."""
+
+
 class AnswerReply(RouteReply, OutcomeFields, SavedFields):
     """A decision and its outcome."""
 

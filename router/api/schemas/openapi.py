@@ -40,6 +40,7 @@ _MODULES: Final = (
     "ragbandit.router.api.openai.responses",
     "ragbandit.router.api.schemas.replies",
     "ragbandit.router.api.schemas.requests",
+    "ragbandit.router.api.endpoints.paired",
     "ragbandit.router.api.endpoints.policies",
 )
 

@@ -8,9 +8,9 @@ from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints import decisions, feedback
+from ragbandit.router.api.endpoints import decisions, feedback, paired
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.requests import FeedbackBody
+from ragbandit.router.api.schemas.requests import FeedbackBody, body_of
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.security.rules import LABEL, PERSON, READ, Rule, roles
 from ragbandit.router.api.ui.rendering import form_of, onward, page
@@ -20,6 +20,7 @@ from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
+from ragbandit.router.storage.paired_labels import count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import seconds_of
@@ -82,12 +83,16 @@ async def rate(decision_id: str, request: Request) -> Response:
 async def _rated(
     request: Request, form: Mapping[str, str], *, decision_id: str, source: Literal["human", "label"]
 ) -> None:
-    if form["rating"] not in ("true", "false"):
-        raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
-    fields: dict[str, Any] = {"rating": form["rating"] == "true", "source": source}
+    fields: dict[str, Any] = {"rating": _right(form), "source": source}
     rater = caller_of(request).name[:MAX_RATER] or None
     body = FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **fields)
     await feedback.feedback(body, request)
+
+
+def _right(form: Mapping[str, str]) -> bool:
+    if form["rating"] not in ("true", "false"):
+        raise InvalidInput(f"{form['rating']!r:.80} is not a rating", field="rating", remedy="send true or false")
+    return form["rating"] == "true"
 
 
 Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
@@ -95,18 +100,26 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 @pages.get("/ui/labels", rule=PERSON)
 async def labels(request: Request, skip: Skip = 0) -> Response:
-    """The next answer to label. skip: number of newer answers to skip."""
+    """The next answer to label: first those of paired comparisons. skip: number of answers to skip."""
     router, caller = router_of(request), caller_of(request)
-    read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=skip)
-    tasks = await reads_of(request).run(read)
 
-    def count() -> tuple[int, int]:
+    def count() -> tuple[int, int, int]:
         with router.database.read() as connection:
-            return label_counts(connection, tenant=caller.tenant, now=time.time())
+            paired_count = count_items(connection, tenant=caller.tenant)
+            return paired_count, *label_counts(connection, tenant=caller.tenant, now=time.time())
 
+    paired_count, waiting, today = await reads_of(request).run(count)
+    task, item = None, None
+    if skip < paired_count:
+        item = next(iter(await paired.read_items(request, limit=1, skip=skip)), None)
+    if item is None:
+        read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=max(0, skip - paired_count))
+        task = next(iter(await reads_of(request).run(read)), None)
     values: dict[str, Any] = {
-        "counts": await reads_of(request).run(count),
-        "task": tasks[0] if tasks else None,
+        "counts": (paired_count + waiting, today),
+        "paired_count": paired_count,
+        "item": item,
+        "task": task,
         "skip": skip,
         "per_day": router.settings.learning.labels_per_day,
         "may_label": caller.role != "reader",
@@ -116,11 +129,14 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels", rule=LABEL)
 async def label(request: Request, skip: Skip = 0) -> Response:
-    form = await form_of(request, "decision_id", "rating")
-    if form["rating"]:
-        await _rated(request, form, decision_id=form["decision_id"], source="label")
-    else:
+    form = await form_of(request, "decision_id", "item", "rating")
+    if not form["rating"]:
         skip += 1
+    elif form["item"]:
+        right = _right(form)
+        await paired.store_label(request, body_of(paired.PairedLabelBody, {"item": form["item"], "right": right}))
+    else:
+        await _rated(request, form, decision_id=form["decision_id"], source="label")
     return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 

@@ -21,10 +21,11 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.paired_labels import PairedItem, expire_items, label_item, waiting_items
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import Budget, Query
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.judge.rubric import CRITERIA
@@ -36,6 +37,7 @@ from tests.support import command
 from tests.support.examples import made_decision
 
 ACTOR = "cli:ann@host"
+SECRET = bytes.fromhex("5eed" * 16)
 DOLLARS = {"small": 0.001, "large": 0.01}
 CODE = """
 def right(answer, question, sources):
@@ -122,7 +124,7 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
     routed = {f"q-{number}": world.router.decision(f"q-{number}").decision for number in range(40)}
     differing = sorted(
         (key for key, one in routed.items() if one.arm == "small"),
-        key=lambda key: drawn_for("decide", key, secret=bytes.fromhex("5eed" * 16)),
+        key=lambda key: drawn_for("decide", key, secret=SECRET),
     )
     asked = [routed[key].query.text for key in differing[: first.facts["asked"]]]
     assert Counter(arms.asked) == Counter((arm, text) for text in asked for arm in ("small", "large"))
@@ -238,15 +240,14 @@ def test_what_a_run_needs_is_named(world, arms):
     """Without a judge, with an unknown one, and without functions of the arms, the error names the remedy."""
     with pytest.raises(ConfigError) as caught:
         prepared(world, arms, judge=None)
-    assert "--judge MODULE:NAME" in caught.value.remedy
+    assert "--judge labels or MODULE:NAME" in caught.value.remedy
     with pytest.raises(InvalidInput, match="'nobody' is no judge"):
         prepared(world, arms, judge="nobody")
     with pytest.raises(InvalidInput, match="large cannot be run here") as refused:
         prepared(world, SimpleNamespace(pipelines={}))
     assert "--module" in refused.value.remedy
-    secret = bytes.fromhex("5eed" * 16)
     nobody = read_questions(
-        world.database, scope(world), against="large", reward=world.settings.reward, secret=secret, arms=["large"]
+        world.database, scope(world), against="large", reward=world.settings.reward, secret=SECRET, arms=["large"]
     )
     assert set(nobody.obstacles) == {"small cannot be run here"}
 
@@ -283,3 +284,47 @@ def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
     assert (reply["asked"]["asked"], reply["asked"]["judge"]) == (reply["asked"]["differing"], "own_judge:right")
     assert "booked to cli:" in done.stderr
     assert command.run("report", "--budget", "5").exit_code == 2
+
+
+def test_people_judge_blind(world, arms, monkeypatch):
+    """Both answers to a question wait for labels one after the other, in a random order, without their arms. A run asks
+    as many questions as may wait and no question twice; the report counts a question when both its answers are
+    labelled, or waited too long.
+    """
+    monkeypatch.setattr("ragbandit.workers.pairs.decision.MOST_QUESTIONS", 8)
+    monkeypatch.setattr("ragbandit.workers.verbs.deciding.MOST_QUESTIONS", 8)
+    first = run(world, arms, budget=10.0, judge="labels")
+    assert (first.plan.room, first.plan.payable, first.facts["asked"], first.result.asked) == (8, 8, 8, 0)
+    assert first.facts["ended"] == "8 questions wait for labels: label them on the page Labels, then run this again"
+    assert run(world, arms, budget=10.0, judge="labels").facts["asked"] == 0
+    items = waiting(world)
+    assert len(items) == len(arms.asked) == 16
+    assert [one.question for one in items[::2]] == [one.question for one in items[1::2]]
+    assert not any("small" in one.id or "large" in one.id for one in items)
+    hard = [one.answer for one in items if one.question.startswith("hard")]
+    assert {*zip(hard[::2], hard[1::2], strict=True)} == {("yes", "no"), ("no", "yes")}
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert made.sentence.endswith("Both were asked again: 16 labels missing (page Labels).")
+    common = {"rater": "ann", "secret": SECRET}
+    for one in items[:6]:
+        assert not label_item(world.database, one.id, right=one.answer == "yes", tenant=None, **common)
+    assert label_item(world.database, items[0].id, right=items[0].answer == "yes", tenant=None, **common)
+    with pytest.raises(Conflict, match="other label"):
+        label_item(world.database, items[0].id, right=items[0].answer != "yes", tenant=None, **common)
+    with pytest.raises(NotFound):
+        label_item(world.database, items[7].id, right=True, tenant="shop", **common)
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert (made.asked.asked, made.asked.waiting, made.asked.judge) == (3, 10, "label queue")
+    assert made.asked.comparison.missing == "10 labels of answers that wait on the page Labels"
+    assert expire_items(world.database, before=time.time() - 60.0) == 0
+    assert expire_items(world.database, before=time.time() + 60.0) == 10
+    with pytest.raises(Conflict, match="no label within 7 days"):
+        label_item(world.database, items[7].id, right=True, tenant=None, **common)
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert (made.asked.asked, made.asked.waiting, made.asked.unjudged) == (8, 0, 5)
+    assert run(world, arms, budget=10.0, judge="labels").facts["asked"] == 8
+
+
+def waiting(world) -> list[PairedItem]:
+    with world.database.read() as connection:
+        return waiting_items(connection, secret=SECRET, tenant=None, limit=100)

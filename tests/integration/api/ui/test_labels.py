@@ -2,8 +2,13 @@
 
 import pytest
 
+from ragbandit.client import Client
+from ragbandit.router.storage.paired_answers import answers_to, keep_answer
+from ragbandit.router.storage.paired_labels import LABEL_QUEUE
+from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import LabelRequest
 from tests.integration.api.ui.conftest import answered
+from tests.support.examples import made_paired_answer
 from tests.support.servers.http_service import refused
 
 HOSTILE = "<script>alert(1)</script>"
@@ -81,3 +86,41 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     other.log_in(reader)
     assert "Wrong" not in other.page("/ui/labels")
     assert asking.http.get("/v1/label-queue", headers={"authorization": f"Bearer {reader}"}).status_code == 403
+
+
+def test_answers_of_a_paired_comparison(asking, visit, with_keys):
+    """The answers of both ways come first, without their arms, over HTTP, in the client and on the page. The same label
+    again is a duplicate. Another tenant's key sees none of them.
+    """
+    key = answered(asking, f"Who wrote Dracula? {HOSTILE}")
+    record = asking.router.decision(key).decision
+    for number, arm in enumerate(("direct", "deep")):
+        one = made_paired_answer(record, arm=arm, judge=LABEL_QUEUE, quality=None, answer=f"answer {number} {HOSTILE}")
+        keep_answer(asking.router.database, one)
+    with Client(asking.url) as client:
+        items = client.paired_labels()["items"]
+        assert [one.keys() for one in items] == [{"id", "question", "answer"}] * 2
+        assert client.label_paired(items[0]["id"], right=False) == {"duplicate": False}
+        assert client.label_paired(items[0]["id"], right=False) == {"duplicate": True}
+        with pytest.raises(Conflict):
+            client.label_paired(items[0]["id"], right=True)
+    browser = visit(asking)
+    page = browser.page("/ui/labels")
+    assert "1 answer is labelled for a verdict" in page
+    assert "2 answers wait" in page
+    assert HOSTILE not in page
+    assert not any(arm in page for arm in ("direct", "deep"))
+    assert "labels teach the most" in browser.page("/ui/labels?skip=1")
+    assert browser.send("/ui/labels", on="/ui/labels", item=items[1]["id"], rating="maybe").status_code == 422
+    browser.send("/ui/labels", on="/ui/labels", item=items[1]["id"], rating="true")
+    assert "labels teach the most" in browser.page("/ui/labels")
+    body = {"item": f"{key}.0000000000000000", "right": True}
+    refused(asking.http.post("/v1/paired-labels", json=body), 404, "NOT_FOUND", field="item")
+    with asking.router.database.read() as connection:
+        by_text = {one.answer: (one.quality, one.rater) for one in answers_to(connection, [key])}
+    assert {one["answer"]: by_text[one["answer"]][0] for one in items} == dict(
+        zip((one["answer"] for one in items), (0.0, 1.0), strict=True)
+    )
+    keep_answer(asking.router.database, made_paired_answer(record, arm="more", judge=LABEL_QUEUE, quality=None))
+    head = {"authorization": f"Bearer {with_keys(asking, 'rater', tenant='shop')}"}
+    assert asking.http.get("/v1/paired-labels", headers=head).json() == {"items": []}

@@ -274,6 +274,19 @@ class OutcomeFields(ReportFields, total=False):
     error: str | None
 
 
+class DecideFields(TypedDict, total=False):
+    """What a paired comparison compares; see POST /v1/report/decide."""
+
+    #: period, seconds since 1970
+    since: float
+    until: float
+    tenant: str
+    #: the arm to compare with
+    against: str
+    #: judge, check or labels
+    judge: str
+
+
 class Judgement(TypedDict, total=False):
     """Fields of POST /v1/feedback: one of label, rating, reward, event or retract, with further fields about it."""
 

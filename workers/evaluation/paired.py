@@ -15,6 +15,7 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.serving.checks.questions import capped
+from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.strategies.base import Account
@@ -196,6 +197,8 @@ class PairedRun:
         try:
             with self._booked(row, expected=expected, bill=bill):
                 await self._ask_arms(row, missing, bill=bill)
+        except TooManyRequests as error:  # from `booked`
+            self.ended = self.ended or error.message
         finally:
             self._expected -= expected
 

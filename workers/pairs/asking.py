@@ -16,7 +16,7 @@ from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.access.spending import Spender, reserve, settle
+from ragbandit.router.storage.access.spending import Spender, Spent, reserve, settle
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
@@ -54,10 +54,11 @@ class StoredQuestions:
         answers: Sequence[PairedAnswer],
         prices: Prices,
         actor: str,
+        check: Callable[[Mapping[Spender, Spent]], None] = lambda _sums: None,
         secret: bytes,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """answers: the stored ones. actor: who asks, and is charged."""
+        """answers: the stored ones. actor: who is charged. check: raises an error if their budget is spent."""
         self.found: dict[str, StoredAnswer] = {}
         self.dollars: dict[str, float] = {}
         #: answers so far, see `Pairing`; new ones are added
@@ -67,6 +68,7 @@ class StoredQuestions:
         self._against, self._pairing, self._rater = questions.against, pairing, rater
         self._store, self._limits, self._arms = store, limits, arms
         self._prices, self._actor, self._secret, self._clock = prices, actor, secret, clock
+        self._check = check
         self._records: dict[DecisionId, DecisionRecord | None] = {}
         self._faults: dict[str, str] = {}
         #: decision -> arm -> dollars of the answer and of its score so far
@@ -123,7 +125,7 @@ class StoredQuestions:
     def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> Iterator[None]:
         key = DecisionId(row.id)
         database, spenders = self._store.database, [Spender("key", self._actor)]
-        reserved = reserve(database, spenders, dollars=expected, now=self._clock(), check=lambda _sums: None)
+        reserved = reserve(database, spenders, dollars=expected, now=self._clock(), check=self._check)
         self._bills[key] = bill
         try:
             yield

@@ -33,6 +33,8 @@ from ragbandit.workers.pairs.asking import StoredQuestions
 from ragbandit.workers.pairs.prices import Prices
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
+#: why a run ended that the next process continues
+STOPPED: Final = "the process ended"
 #: number of new pairs between two looks at the verdict. The interval holds at every look
 _LOOK_EVERY: Final = 5
 #: a run ends if an arm fails so often in a row: its server is probably down
@@ -157,8 +159,25 @@ class PairedDecision:
             least_half_width=width(len(askable)),
         )
 
-    def run(self, *, budget: float, progress: Progress, warn: Callable[[str], None]) -> Mapping[str, Any]:
-        """Ask until the verdict is known or `budget` dollars are spent. Returns facts about the run. Ctrl-C ends it."""
+    def run(
+        self,
+        *,
+        budget: float,
+        progress: Progress,
+        warn: Callable[[str], None],
+        on_paid: Callable[[float], None] = lambda _dollars: None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> Mapping[str, Any]:
+        """Ask until the verdict is known or `budget` dollars are spent. Returns facts about the run. Ctrl-C ends it.
+
+        on_paid: called after each answer with the dollars of this run. is_stopping: whether this process ends
+        """
+
+        def paid(dollars: float) -> None:
+            on_paid(dollars)
+            if is_stopping():
+                run.ended = run.ended or STOPPED
+
         rows = self.asking.rows()
         chosen = rows if self.room is None else rows[: self.room]
         run = PairedRun(
@@ -173,6 +192,7 @@ class PairedDecision:
             is_known=lambda _records: self._is_known(),
             warn=warn,
             asked=self.asking,
+            on_paid=paid,
             look_every=_LOOK_EVERY,
             needs_judge=True,
             most_failures=_MOST_FAILURES,

@@ -9,6 +9,7 @@ from typing import Any, Final
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.streams import STREAM_NEWS
+from ragbandit.router.reporting.paired_requests import request_of
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.rollouts.verbs import previous_champion
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -37,6 +38,8 @@ log = logging.getLogger("ragbandit.worker")
 LEARN_S: Final = 60.0
 #: seconds between two exchanges of unsupported parameters with other processes
 EXCHANGE_S: Final = 10.0
+#: seconds between two looks for requests of paired comparisons
+_PAIRED_S: Final = 3.0
 
 
 def next_learn(context: Context, woken: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
@@ -220,6 +223,7 @@ def routines_of(context: Context) -> list[Routine]:
         failing = "cannot ask the golden questions; trying again. Check learning.golden, the arms and the database"
         outage = StoreOutage(action="golden", failing=failing, restored="the golden questions are asked again")
         routines.append(Routine("ask the golden questions", ask, every_s=60.0, outage=outage).start())
+    routines.append(paired_requests(context))
     days = settings.retention.days
     if days is not None:
         clock = context.deadlines.for_deletion
@@ -227,6 +231,22 @@ def routines_of(context: Context) -> list[Routine]:
         chore = "let old decisions leave the store"
         routines.append(Routine(chore, retention.step, every_s=60.0, at_end=retention.release).start())
     return routines if settings.reward.check is None else [*routines, checking_routine(context)]
+
+
+def paired_requests(context: Context) -> Routine:
+    """The thread that carries out requests for paired comparisons."""
+
+    def look() -> None:
+        with context.store.database.read() as connection:
+            if not request_of(connection, label=context.ledger.label).is_open:
+                return
+        from ragbandit.workers.pairs.requested import carry_out  # it takes 40 MB
+
+        carry_out(context.settings, ledger=context.ledger, ending=context.ending)
+
+    failing = "cannot ask the questions of a paired comparison; trying again. Check the database"
+    outage = StoreOutage(action="decide", failing=failing, restored="paired comparisons go on")
+    return Routine("ask paired questions", look, every_s=_PAIRED_S, outage=outage).start()
 
 
 def checking_routine(context: Context) -> Routine:

@@ -1,42 +1,17 @@
 """The part of the verb `report` that asks: --decide sets up a paired comparison of stored questions, and runs it."""
 
 import contextlib
-import statistics
-import time
-from collections.abc import Collection, Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import arm_of
-from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, count_questions
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease, lease_holder
-from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.texts.formats import counted, money
-from ragbandit.shared.types import ArmName
-from ragbandit.workers.evaluation import runs
-from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines, named_pipelines
-from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, Scorer, scorer_of
-from ragbandit.workers.pairs.asking import Pairs, StoredQuestions, version_of
-from ragbandit.workers.pairs.decision import PairedDecision
-from ragbandit.workers.pairs.prices import Prices, assumed_dollars
-from ragbandit.workers.setup.generators import worker_arms
-from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
-
-#: duration of the lease unless it is renewed, and time between renewals, seconds
-_LEASE_S: Final = 60.0
-_RENEW_S: Final = 15.0
+from ragbandit.workers.evaluation.pipelines import named_pipelines
+from ragbandit.workers.pairs.setup import alone, prepared
 
 
 def decide(
@@ -51,14 +26,11 @@ def decide(
     folder: str,
 ) -> None:
     """Print how many questions can be asked, for how much and how sure, and ask as many as the budget pays."""
-    if result.total is None:
-        remedy = "give a longer period with --since, or another --tenant"
-        raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
     pipelines = {} if module is None else named_pipelines(module, folder=folder)
-    options: dict[str, Any] = {"against": arm_of(result.total), "pipelines": pipelines, "judge": judge}
+    options: dict[str, Any] = {"against": result, "pipelines": pipelines, "judge": judge}
     with contextlib.ExitStack() as stack:
         if budget is not None:
-            stack.enter_context(_alone(ledger.database))
+            stack.enter_context(alone(ledger.database))
         decision = prepared(ledger, scope, settings=settings, actor=actor(), **options)
         stack.callback(decision.close)
         for line in decision.plan(budget=budget).sentences:
@@ -70,122 +42,3 @@ def decide(
         facts = decision.run(budget=budget, progress=progress, warn=errors.say)
     asked, spent = counted(facts["asked"], "question"), money(facts["dollars"], "dollars")
     errors.say(f"asked {asked} for {spent}, booked to {actor()}; ended: {facts['ended']}")
-
-
-@contextlib.contextmanager
-def _alone(database: Database) -> Iterator[None]:
-    """Let one process at a time ask, since two would pay for the same questions. Raises NotReady."""
-    lease, holder = Lease(database=database, name="decide"), lease_holder("decide")
-    if not lease.acquire(holder=holder, lease_s=_LEASE_S):
-        remedy = "wait until that process has ended, then run this again"
-        raise NotReady("another process asks questions of this store", field="decide", remedy=remedy)
-    renew = partial(lease.acquire, holder=holder, lease_s=_LEASE_S)
-    renewal = Routine("renew the lease of paired questions", renew, every_s=_RENEW_S, at_once=False).start()
-    try:
-        yield
-    finally:
-        renewal.close()
-        lease.release(holder=holder)
-
-
-def prepared(
-    ledger: Ledger,
-    scope: ReportScope,
-    *,
-    settings: Settings,
-    against: str,
-    pipelines: Pipelines,
-    judge: str | None,
-    actor: str,
-) -> PairedDecision:
-    """Read the questions and load their arms. Nothing is asked. Raises InvalidInput, ConfigError, StoreError.
-
-    against: the fixed arm. pipelines: functions of the user's arms. actor: who asks, and is charged
-    """
-    scorer = scorer_of(settings.judge, reward=settings.reward, chosen=judge)
-    secret = shared_secret(ledger.database, name=DRAWS, now=time.time())
-    runnable = {*settings.worker_arms, *pipelines}
-    _check_runnable(against, runnable=runnable)
-    questions = read_questions(
-        ledger.database, scope, against=ArmName(against), reward=settings.reward, secret=secret, arms=runnable
-    )
-    _check_askable(questions)
-    arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
-    versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
-    pairing = Pairing(judge=scorer.identity, versions=versions)
-    answers = stored_answers(ledger.database, questions)
-    prices = _prices(questions, pairing.of(answers), arms=arms, settings=settings, scorer=scorer)
-    asking = StoredQuestions(
-        questions,
-        store=DecisionStore(ledger.database, label=ledger.label),
-        limits=settings.budget,
-        arms=arms,
-        pairing=pairing,
-        rater=scorer.name,
-        answers=answers,
-        prices=prices,
-        actor=actor,
-        secret=secret,
-    )
-    return PairedDecision(
-        settings=settings,
-        ledger=ledger,
-        questions=questions,
-        arms=arms,
-        scorer=scorer,
-        pairing=pairing,
-        asking=asking,
-        prices=prices,
-        actor=actor,
-        room=_room(ledger.database) if isinstance(scorer, LabelQueue) else None,
-    )
-
-
-def _room(database: Database) -> int:
-    """Number of questions that may be asked until MOST_QUESTIONS wait for labels."""
-    with database.read() as connection:
-        return max(0, MOST_QUESTIONS - count_questions(connection))
-
-
-def _check_runnable(against: str, *, runnable: Collection[str]) -> None:
-    if against in runnable:
-        return
-    remedy = "give its function with --module MODULE:NAME, or compare with another arm (--against)"
-    raise InvalidInput(f"{against} cannot be run here", field="against", remedy=remedy)
-
-
-def _check_askable(questions: PairedQuestions) -> None:
-    if not questions.questions:
-        raise InvalidInput("no question of the period compares two arms", field="since", remedy="give a longer period")
-    if not questions.differing:
-        raise InvalidInput(
-            f"every question of the period went to {questions.against}: there is no difference",
-            field="against",
-            remedy="compare with another arm (--against), or give a longer period",
-        )
-    if not questions.askable:
-        why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(questions.obstacles.items()))
-        remedy = "give the functions of your own arms with --module MODULE:NAME"
-        raise InvalidInput(f"no question can be asked again ({why})", field="module", remedy=remedy)
-
-
-def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:
-    functions = {name: function for name, function in pipelines.items() if name in names}
-    of_workers = [name for name in sorted(names) if name not in functions]
-    runnable = runs.parse_arms(of_workers, settings=settings)[0] if of_workers else {}
-    return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
-
-
-def _prices(
-    questions: PairedQuestions, pairs: Pairs, *, arms: Collection[ArmName], settings: Settings, scorer: Scorer
-) -> Prices:
-    generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
-    assumed = {name: assumed_dollars(settings.named_generators.get(generators.get(name, ""))) for name in arms}
-    known = {name: questions.dollars.get(name, dollars) for name, dollars in assumed.items()}
-    scores = [
-        max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
-        for by_arm in pairs.values()
-        for answer in by_arm.values()
-    ]
-    of_score = 0.0 if isinstance(scorer, CheckScorer | LabelQueue) else assumed_dollars(settings.judge.generator)
-    return Prices(arms=known, score=statistics.fmean(scores) if scores else of_score)

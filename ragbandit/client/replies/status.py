@@ -201,3 +201,36 @@ class StatusReply(LedgerReply):
     """Time from feedback to this router's policy."""
     redis: str
     """`ok`, or what is wrong with Redis, as in /ready."""
+
+
+class PairedRequestReply(TypedDict):
+    """A request for a paired comparison, and its state."""
+
+    state: Literal["none", "waiting", "running", "planned", "ended", "refused"]
+    """`none` without a request; `waiting` for a learner; `planned`: nothing was asked; `refused`: `ended` says why."""
+    since: float
+    """Begin of the period, seconds since 1970."""
+    until: float
+    """End of the period, seconds since 1970."""
+    tenant: str | None
+    """The tenant whose questions are compared; null for all."""
+    against: str | None
+    """The arm to compare with; null if it is not chosen yet."""
+    judge: str | None
+    """Who scores the answers: `judge`, `check` or `labels`; null for the configured one."""
+    budget: float | None
+    """Dollars that it may cost; null for a plan."""
+    actor: str
+    """Who asked for it, and is charged."""
+    plan: list[str]
+    """What it would do, for how much, and how sure the result will be."""
+    asked: int
+    """Questions that were asked, when it has ended."""
+    dollars: float
+    """Dollars so far."""
+    ended: str | None
+    """Why it ended, or was refused."""
+    made_at: float | None
+    """Time of the request, seconds since 1970."""
+    changed_at: float | None
+    """Time of the last change, seconds since 1970."""

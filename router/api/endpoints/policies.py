@@ -9,11 +9,12 @@ from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.api.security.rules import COMMAND, READ_ALL, is_page
+from ragbandit.router.api.security.actors import actor_of
+from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
@@ -139,7 +140,7 @@ async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Resp
     offered = tuple(router.settings.arms)
     if arm not in offered:
         raise NotFound(f"the arm {arm!r:.80} is not offered", field="arm", remedy=f"use one of {', '.join(offered)}")
-    entry: dict[str, Any] = {"actor": _actor(request), "reason": body.reason, "now": time.time()}
+    entry: dict[str, Any] = {"actor": actor_of(request), "reason": body.reason, "now": time.time()}
     return JsonReply(await reads_of(request).run(partial(declare_change, router.database, ArmName(arm), **entry)))
 
 
@@ -147,16 +148,7 @@ def base_of(router: Router) -> PolicyLabel:
     return PolicyLabel(router.settings.policy.label)
 
 
-def _actor(request: Request) -> str:
-    caller, client = caller_of(request), request.client
-    if caller.key is not None:
-        return caller.key if caller.is_person else f"key:{caller.key}"
-    if not is_page(request.scope["path"]):
-        return "http:without a key"
-    return f"page:{'unknown' if client is None else client.host}"
-
-
 async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
-    router, actor = router_of(request), _actor(request)
+    router, actor = router_of(request), actor_of(request)
     entry = {"base": base_of(router), "actor": actor, "reason": body.reason, "now": time.time()}
     return await reads_of(request).run(lambda: act(router.database, **entry))

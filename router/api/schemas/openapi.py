@@ -42,6 +42,7 @@ _MODULES: Final = (
     "ragbandit.router.api.schemas.requests",
     "ragbandit.router.api.endpoints.paired",
     "ragbandit.router.api.endpoints.policies",
+    "ragbandit.router.api.endpoints.verdicts",
 )
 
 

@@ -222,6 +222,13 @@ def stopped_until(
     return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
 
 
+def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
+    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: of the key. key: None for none."""
+    now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
+    stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
+    _refuse(_exhausted(stopping, sums), now=now)
+
+
 def budget_states(
     database: Database, *, tenants: Mapping[str, TenantSettings], now: float
 ) -> Iterator[tuple[DollarBudget, Spent]]:

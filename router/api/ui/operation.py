@@ -6,13 +6,15 @@ from typing import Any, Final
 from fastapi import Request
 from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import reads_of, reports_of, router_of
+from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
+from ragbandit.router.api.endpoints import verdicts
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.budget_words import budget_lines
-from ragbandit.router.api.security.rules import READ_ALL
-from ragbandit.router.api.ui.rendering import page
+from ragbandit.router.api.security.rules import ADMIN, READ_ALL
+from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import shown
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
@@ -165,9 +167,26 @@ async def first(request: Request) -> Response:
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
+        "buys": caller_of(request).role in (None, "admin"),
+        "paired": await verdicts.newest(request),
         "shown": shown(await reports_of(request).run(read), sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)
+
+
+@pages.post("/ui/decide", rule=ADMIN)
+async def decide(request: Request) -> Response:
+    form = await form_of(request, "budget", "since", "until", "against", "judge", "time")
+    sent: dict[str, Any] = {name: form[name] or None for name in ("against", "judge")}
+    for name in ("budget", "since", "until"):
+        try:
+            sent[name] = float(form[name]) if form[name] else None
+        except ValueError as error:
+            raise InvalidInput(f"{form[name]!r:.40} is no number", field=name, remedy="give a number") from error
+    if sent["since"] is None:
+        sent["since"] = time.time() - TIMES[_time_of(form["time"])][1]
+    await verdicts.ask(request, body_of(verdicts.DecideBody, sent))
+    return onward(f"/ui?time={_time_of(form['time'])}")
 
 
 @pages.get("/ui/arms", rule=READ_ALL)
@@ -186,11 +205,16 @@ def _findings(router: Router, state: RouterState | None) -> list[Finding]:
     return findings + of_store(router.database, settings=router.settings, now=time.time())
 
 
+def _time_of(name: str | None) -> str:
+    """A name in TIMES. Raises InvalidInput for another one."""
+    if name and name not in TIMES:
+        raise InvalidInput(f"{name!r:.40} is not a time", field="time", remedy=f"use one of {', '.join(TIMES)}")
+    return name or "day"
+
+
 async def _history(request: Request) -> tuple[str, Overview]:
     """The totals that a page shows. Returns (name in TIMES, totals). Raises InvalidInput for an unknown name."""
-    chosen = request.query_params.get("time") or "day"
-    if chosen not in TIMES:
-        raise InvalidInput(f"{chosen!r:.40} is not a time", field="time", remedy=f"use one of {', '.join(TIMES)}")
+    chosen = _time_of(request.query_params.get("time"))
     _, length, step = TIMES[chosen]
     router, now = router_of(request), time.time()
     # The first point is a multiple of the step, so all points stay the same if the page is loaded again.

@@ -30,8 +30,8 @@ from ragbandit.shared.types import Budget, Query
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.decision import PairedDecision
+from ragbandit.workers.pairs.setup import prepared as prepare
 from ragbandit.workers.setup.loading import ArmLoader
-from ragbandit.workers.verbs.deciding import prepared as prepare
 from tests.conftest import on_sqlite
 from tests.support import command
 from tests.support.examples import made_decision
@@ -292,7 +292,7 @@ def test_people_judge_blind(world, arms, monkeypatch):
     labelled, or waited too long.
     """
     monkeypatch.setattr("ragbandit.workers.pairs.decision.MOST_QUESTIONS", 8)
-    monkeypatch.setattr("ragbandit.workers.verbs.deciding.MOST_QUESTIONS", 8)
+    monkeypatch.setattr("ragbandit.workers.pairs.setup.MOST_QUESTIONS", 8)
     first = run(world, arms, budget=10.0, judge="labels")
     assert (first.plan.room, first.plan.payable, first.facts["asked"], first.result.asked) == (8, 8, 8, 0)
     assert first.facts["ended"] == "8 questions wait for labels: label them on the page Labels, then run this again"

@@ -1,0 +1,102 @@
+"""Endpoints that buy a verdict: what a paired comparison of stored questions would cost, and its run by a learner."""
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from ragbandit.client.replies.status import PairedRequestReply
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.replies import filled
+from ragbandit.router.api.schemas.requests import RequestBody, example
+from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.security.actors import actor_of
+from ragbandit.router.api.security.rules import ADMIN, READ_ALL
+from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
+from ragbandit.shared.errors import InvalidInput
+
+WEEK_S = 7 * 86_400.0
+_Seconds = Annotated[float | None, Field(ge=0, le=1e11)]
+
+endpoints = Endpoints("Operations")
+
+
+class DecideBody(RequestBody):
+    """What to compare, and what it may cost."""
+
+    model_config = example(budget=1.0, against="large")
+
+    budget: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    """Dollars that it may cost; null only to say how many questions, for how much, and how sure the result will be."""
+    since: _Seconds = None
+    """Begin of the period, seconds since 1970; default: a week before its end."""
+    until: _Seconds = None
+    """End of the period, seconds since 1970; default: now. Give the period of a plan to ask its questions."""
+    tenant: Annotated[str | None, Field(max_length=64)] = None
+    """This tenant only."""
+    against: Annotated[str | None, Field(max_length=64)] = None
+    """The arm to compare with; default: that of the report."""
+    judge: Literal["judge", "check", "labels"] | None = None
+    """Who scores the answers: the model of `judge`, `reward.check`, or people; default: the configured one."""
+
+
+@endpoints.get(
+    "/v1/report/decide",
+    rule=READ_ALL,
+    summary="Read how a bought verdict gets on",
+    responses={200: described("The newest request.", PairedRequestReply)},
+)
+async def read_paired_request(request: Request) -> Response:
+    """Read the state of the newest request: its plan, its dollars so far, and why it ended. The comparison itself is in
+    `asked` of `GET /v1/report`.
+    """
+    return JsonReply(filled(PairedRequestReply, await newest(request)))
+
+
+@endpoints.post(
+    "/v1/report/decide",
+    rule=ADMIN,
+    status_code=202,
+    summary="Plan or buy a verdict",
+    responses={202: described("A learner plans or asks it.", PairedRequestReply)},
+)
+async def decide(body: DecideBody, request: Request) -> Response:
+    """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it
+    only plans. One request runs at a time; 409 if another one is open. The dollars are booked on the key that asks.
+    """
+    return JsonReply(filled(PairedRequestReply, await ask(request, body)), status_code=202)
+
+
+async def newest(request: Request) -> PairedRequest:
+    router = router_of(request)
+
+    def read() -> PairedRequest:
+        with router.database.read() as connection:
+            return request_of(connection, label=router.ledger.label)
+
+    return await reads_of(request).run(read)
+
+
+async def ask(request: Request, body: DecideBody) -> PairedRequest:
+    """Store a request. Raises InvalidInput, Conflict, StoreError."""
+    router, actor = router_of(request), actor_of(request)
+    until = time.time() if body.until is None else body.until
+    since = max(0.0, until - WEEK_S) if body.since is None else body.since
+    if since >= until:
+        raise InvalidInput(
+            f"{since:g} to {until:g} is not a period", field="since", remedy="give the earlier time first"
+        )
+    wanted = PairedRequest(
+        since=since,
+        until=until,
+        tenant=body.tenant,
+        against=body.against,
+        judge=body.judge,
+        budget=body.budget,
+        actor=actor,
+        charged=caller_of(request).key or actor,
+    )
+    return await reads_of(request).run(lambda: make_request(router.database, wanted, label=router.ledger.label))

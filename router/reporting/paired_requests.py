@@ -1,0 +1,96 @@
+"""Requests for paired comparisons from HTTP and the dashboard: a learner plans or asks, as `report --decide` does.
+
+A store has one request at a time, with its state, in `reading_positions`. A worker that ends leaves an open request to
+the next one.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sqlalchemy import Connection
+
+from ragbandit.router.storage.rows.conversion import of_known
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import Json
+
+State = Literal["none", "waiting", "running", "planned", "ended", "refused"]
+#: time without news after which an open request may be replaced, seconds
+_ABANDONED_S: Final = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedRequest:
+    state: State = "none"
+    since: float = 0.0
+    until: float = 0.0
+    tenant: str | None = None
+    against: str | None = None
+    judge: str | None = None
+    #: dollars that it may cost; None only to plan
+    budget: float | None = None
+    #: who asked for it, as in the audit log, and the name that its dollars are booked on
+    actor: str = ""
+    charged: str = ""
+    #: what it would do, for how much, and how sure the result will be
+    plan: tuple[str, ...] = ()
+    asked: int = 0
+    dollars: float = 0.0
+    #: why it ended, or why it was refused
+    ended: str | None = None
+    made_at: float | None = None
+    #: time of the last change
+    changed_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("waiting", "running")
+
+    @property
+    def terms(self) -> Mapping[str, Json]:
+        """What was asked for."""
+        names = ("since", "until", "tenant", "against", "judge", "budget", "actor")
+        return {name: getattr(self, name) for name in names}
+
+
+def request_of(connection: Connection, *, label: str) -> PairedRequest:
+    """The newest request, of this ledger."""
+    stored: dict[str, Any] = position_of(connection, _reader(label))
+    return of_known(PairedRequest, stored | {"plan": tuple(stored.get("plan", ()))})
+
+
+def keep_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
+    """Store the state of a request. Raises StoreError."""
+    changed = dataclasses.replace(request, changed_at=time.time())
+    with database.write() as connection:
+        _keep(connection, changed, label=label)
+    return changed
+
+
+def make_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
+    """Let a worker carry out a request. The same request again is the one that is open. Raises Conflict, StoreError."""
+    now = time.time()
+    with database.write() as connection:
+        before = request_of(connection, label=label)
+        is_abandoned = before.changed_at is None or before.changed_at < now - _ABANDONED_S
+        if before.is_open and not is_abandoned:
+            if before.terms == request.terms:
+                return before
+            remedy = "wait until it has ended: GET /v1/report/decide"
+            raise Conflict(f"{before.actor} asks questions of this store", field="budget", remedy=remedy)
+        made = dataclasses.replace(request, state="waiting", made_at=now, changed_at=now)
+        _keep(connection, made, label=label)
+    return made
+
+
+def _keep(connection: Connection, request: PairedRequest, *, label: str) -> None:
+    now = request.changed_at or time.time()
+    move_position(connection, _reader(label), position=dataclasses.asdict(request), now=now)
+
+
+def _reader(label: str) -> str:
+    return f"decide request:{label}"

@@ -1,0 +1,110 @@
+"""A verdict that is bought over HTTP and on the dashboard: its plan, its run by a learner, and who may ask."""
+
+import json
+import time
+from threading import Event
+
+import pytest
+
+from ragbandit.client import Client
+from ragbandit.router.reporting.paired_requests import request_of
+from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.spending import Spender, reserve
+from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.shared.errors import Conflict
+from ragbandit.workers.judge.rubric import CRITERIA
+from ragbandit.workers.pairs.requested import carry_out
+from tests.integration.api.ui.conftest import answered
+from tests.support.servers.http_service import refused
+
+SCORES = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
+ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
+TERMS = {"against": "direct"}
+
+
+@pytest.fixture
+def asking(serve):
+    service = serve(
+        generator={"name": "scripted", "script": {"": "Paris"}},
+        judge={"generator": {"name": "scripted", "script": {"": SCORES}}},
+        arms=ARMS,
+        policy={"name": "uniform"},
+    )
+    for number in range(12):
+        answered(service, f"question {number}?", answer="Lyon")
+    return service
+
+
+def work(service) -> dict:
+    """Let a learner look once; the request after it."""
+    carry_out(service.router.settings, ledger=service.router.ledger, ending=Event())
+    return service.http.get("/v1/report/decide").json()
+
+
+def test_a_plan_is_asked_for_and_then_bought(asking):
+    """Without a budget a learner only plans; with one it asks, once, and the report has the comparison. While a request
+    is open, the same one again changes nothing, and another one is refused.
+    """
+    with Client(asking.url) as client:
+        assert client.paired_request()["state"] == "none"
+        assert client.decide(**TERMS)["state"] == "waiting"
+        planned = work(asking)
+        assert (planned["state"], planned["against"], planned["asked"]) == ("planned", "direct", 0)
+        assert "routed questions of the period" in planned["plan"][0]
+        terms = {"since": planned["since"], "until": planned["until"], **TERMS}
+        assert client.decide(budget=1.0, **terms)["state"] == client.decide(budget=1.0, **terms)["state"] == "waiting"
+        with pytest.raises(Conflict):
+            client.decide(budget=2.0, **terms)
+    lease = Lease(database=asking.router.database, name="decide")
+    assert lease.acquire(holder="elsewhere/decide", lease_s=30.0)
+    assert work(asking)["state"] == "waiting"
+    lease.release(holder="elsewhere/decide")
+    done = work(asking)
+    assert (done["state"], done["dollars"]) == ("ended", 0.0)
+    assert done["ended"] == "every question that can be asked was asked"
+    query = {"since": terms["since"], "until": terms["until"], **TERMS}
+    assert asking.http.get("/v1/report", params=query).json()["asked"]["asked"] == done["asked"] > 0
+    [entry] = [one for one in entries(asking.router.database) if one.action == "report.decide"]
+    assert (entry.actor, entry.facts["asked"]) == ("http:without a key", done["asked"])
+
+
+def test_what_cannot_be_asked_is_refused(asking):
+    """A request whose judge or period cannot be used ends with the reason and what to do."""
+    asking.http.post("/v1/report/decide", json={"judge": "check", **TERMS}).raise_for_status()
+    done = work(asking)
+    assert done["state"] == "refused"
+    assert "nothing scores the answers" in done["ended"]
+    refused(
+        asking.http.post("/v1/report/decide", json={"since": 9.0, "until": 8.0}), 422, "INVALID_INPUT", field="since"
+    )
+    refused(asking.http.post("/v1/report/decide", json={"judge": "os:getcwd"}), 422, "INVALID_INPUT", field="judge")
+
+
+def test_admins_press_the_button(asking, visit, with_keys):
+    """An administrator sees the plan, gives a budget and reads how it ended; an operator only reads. The dollars are
+    booked on the key, and a spent budget of the key ends the run.
+    """
+    browser, operator = visit(asking), visit(asking)
+    browser.log_in(with_keys(asking, "admin", scopes={"dollars_per_day": 0.5, "budget_stop": True}))
+    key = with_keys(asking, "operator")
+    operator.log_in(key)
+    assert "Plan for the last 24 hours" in browser.page("/ui")
+    assert "/ui/decide" not in operator.page("/ui")
+    assert browser.send("/ui/decide", on="/ui", judge="", time="day").headers["location"] == "/ui?time=day"
+    assert "A learner looks for it" in browser.page("/ui")
+    carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    page = browser.page("/ui")
+    assert "Ask these questions" in page
+    assert "can be asked were asked before" in page
+    assert "Nothing was asked" in operator.page("/ui")
+    with asking.router.database.read() as connection:
+        request = request_of(connection, label="main")
+    form = {"since": str(request.since), "until": str(request.until), "against": request.against, "time": "day"}
+    browser.send("/ui/decide", on="/ui", budget="1", **form)
+    spender = Spender("key", request.charged)
+    reserve(asking.router.database, [spender], dollars=0.5, now=time.time(), check=lambda _sums: None)
+    carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    assert "has spent its 0.5 dollars" in browser.page("/ui")
+    assert browser.send("/ui/decide", on="/ui", budget="many", **form).status_code == 422
+    head = {"authorization": f"Bearer {key}"}
+    assert asking.http.post("/v1/report/decide", json={}, headers=head).status_code == 403

@@ -29,6 +29,7 @@ from ragbandit.shared.types import (
     JoinedDecision,
     Json,
     JudgedBy,
+    JudgeRequest,
     LabelRequest,
 )
 
@@ -175,12 +176,14 @@ def _order(name: str) -> tuple[int, bool, int, str]:
     return KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name
 
 
-def label_weight(facts: Mapping[str, Json]) -> float:
-    """Rows that a label counts as: 1 or, from the label queue, (share of queued decisions) / (probability of this one).
+def drawn_weight(facts: Mapping[str, Json], *, source: str) -> float:
+    """Rows that a label or a judge's score counts as: 1 or, if its decision was drawn with a probability of its own,
+    (share of drawn decisions) / (this probability).
 
     The quotient corrects for the selection. It is at most 1 / LEAST_LABELLED.
     """
-    request = LabelRequest.of(facts)
+    kind = {"label": LabelRequest, "judge": JudgeRequest}.get(source)
+    request = None if kind is None else kind.of(facts)
     return min(request.share / request.q, 1.0 / LEAST_LABELLED) if request is not None and request.asked else 1.0
 
 
@@ -282,8 +285,8 @@ class Screening:
             if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._quarantines):
                 continue
             weight = factor(item, sources=sources, configured=self.settings.sources)
-            if item.source == "label":
-                weight *= label_weight(joined.decision.facts)
+            if item.source == "label" or (item.source == "judge" and "share" in item.facts):
+                weight *= drawn_weight(joined.decision.facts, source=item.source)
             if weight > 0.0 or is_retraction(item):
                 usable.append(item)
             if weight != 1.0:

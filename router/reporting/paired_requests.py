@@ -52,7 +52,7 @@ class PairedRequest:
 
     @property
     def terms(self) -> Mapping[str, Json]:
-        """What was asked for."""
+        """Fields in which two requests differ, if they are different ones."""
         names = ("since", "until", "tenant", "against", "judge", "budget", "actor")
         return {name: getattr(self, name) for name in names}
 

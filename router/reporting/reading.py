@@ -24,7 +24,7 @@ from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.learning.sources import label_weight
+from ragbandit.router.learning.sources import drawn_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.rows.outcome_rows import cost_value
@@ -36,6 +36,7 @@ from ragbandit.shared.types import (
     IMPORTED,
     WHOLE,
     CandidateNote,
+    JudgeRequest,
     LabelRequest,
     Matrix,
     PinnedArm,
@@ -193,7 +194,7 @@ class ReportRows:
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: number of rows that a labelled answer represents (`label_weight`), 1 without a label; None if all numbers are 1
+    #: number of rows that a labelled answer represents (`drawn_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
     #: the probabilities that `ReportScope.version` would have had, among arms with a probability at the draw
     candidate: Matrix | None = None
@@ -310,6 +311,7 @@ class _Rows:
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
+        has_draw = LabelRequest.key in facts or JudgeRequest.key in facts
         if rated and (row["preset"] in WHOLE or not 0.0 <= row["quality"] <= 1.0):
             self.is_bounded = False
         self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
@@ -326,7 +328,7 @@ class _Rows:
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
-                label_weight(json.loads(facts)) if row["judged_by"] == "label" and LabelRequest.key in facts else 1.0,
+                drawn_weight(json.loads(facts), source=row["judged_by"] or "") if has_draw else 1.0,
                 *_possible(row, setting=scope.reward, is_rated=rated),
                 *costs,
             )

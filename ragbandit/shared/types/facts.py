@@ -133,6 +133,16 @@ class LabelRequest(Fact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeRequest(LabelRequest):
+    """Whether the answer is drawn for the judge, and with which probability; only if this depends on the decision.
+
+    share: the setting `judge.share`
+    """
+
+    key: ClassVar[str] = "judge_sample"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPick(Fact):
     """A language model's pick of the arm, before the draw. `Query.request` has the same values, and the cost."""
 

@@ -25,7 +25,7 @@ endpoints = Endpoints("Operations")
 
 
 class DecideBody(RequestBody):
-    """What to compare, and what it may cost."""
+    """Terms of a paired comparison."""
 
     model_config = example(budget=1.0, against="large")
 
@@ -38,7 +38,7 @@ class DecideBody(RequestBody):
     tenant: Annotated[str | None, Field(max_length=64)] = None
     """This tenant only."""
     against: Annotated[str | None, Field(max_length=64)] = None
-    """The arm to compare with; default: that of the report."""
+    """The arm to compare with; default: the arm of the report."""
     judge: Literal["judge", "check", "labels"] | None = None
     """Who scores the answers: the model of `judge`, `reward.check`, or people; default: the configured one."""
 

@@ -42,7 +42,7 @@ from ragbandit.router.offline.logs.columns import (
 from ragbandit.router.offline.logs.jsonl import logged_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, LabelRequest, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, JudgeRequest, LabelRequest, Matrix, Vector
 
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
@@ -50,8 +50,11 @@ UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a
 _UNDRAWN = rf'"({"|".join(UNDRAWN)})" ?: ?\{{'
 _IMPORTED = rf'"{IMPORTED}" ?:'
 _ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
-#: pattern for facts of decisions that the label queue chose because of their value and not at random
-_CHOSEN = rf'"{LabelRequest.key}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
+#: class of a judgement -> pattern for facts of decisions that were drawn for it because of their value, not at random
+_CHOSEN = {
+    source: rf'"{kind.key}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
+    for source, kind in (("label", LabelRequest), ("judge", JudgeRequest))
+}
 #: columns that are always read
 _COLUMNS: Final = (
     *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight"),
@@ -99,11 +102,14 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of rows: True if the arm was drawn. Also False if the label queue chose the row's label for its value."""
-    undrawn, chosen = _has_fact(batch, _UNDRAWN), _has_fact(batch, _CHOSEN)
-    if chosen.any() and "reward" in batch.schema.names:
-        chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), "label")
-    return np.asarray(~(undrawn | chosen))
+    """Flags of rows: True if the arm was drawn. Also False if the row was chosen for a label or score for its value."""
+    left_out = _has_fact(batch, _UNDRAWN)
+    for source, pattern in _CHOSEN.items():
+        chosen = _has_fact(batch, pattern)
+        if chosen.any() and "reward" in batch.schema.names:
+            chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), source)
+        left_out = left_out | chosen
+    return np.asarray(~left_out)
 
 
 def _has_fact(batch: Any, pattern: str) -> Flags:

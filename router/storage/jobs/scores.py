@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
-from ragbandit.router.storage.sql.json_columns import has_object
-from ragbandit.router.storage.sql.tables import decisions, jobs, updates
-from ragbandit.shared.types import CANCELLED, IMPORTED, Json, LabelRequest, Outcome, calls_of
+from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.tables import decisions, jobs
+from ragbandit.shared.types import CANCELLED, IMPORTED, Json, JudgeRequest, Outcome, calls_of
 
 #: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
@@ -29,11 +29,6 @@ MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: stop reasons of failures that are not caused by the arm
 NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
-#: condition on `updates` and `decisions`: the decision was labelled because its label was most useful, not at random
-CHOSEN_FOR_USE: Final = and_(
-    updates.c.judged_by == "label",
-    has_object(decisions.c.facts, LabelRequest.key, first='"asked":true', last='"uniform":false'),
-)
 
 
 def is_judgeable(outcome: Outcome) -> bool:
@@ -100,10 +95,24 @@ def sample_outcomes(
     """Let the sampled share of new outcomes wait for the judge, if there is room."""
     counts = kept(connection, label=label)
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share
-    sampled = [item for item in group if drawn_for("judge", item.decision_id, secret=sample.secret) < share]
+    outcomes = list(group)
+    drawn = _drawn_before(connection, [item.decision_id for item in outcomes])
+    sampled = [
+        item
+        for item in outcomes
+        if drawn.get(item.decision_id, drawn_for("judge", item.decision_id, secret=sample.secret) < share)
+    ]
     facts: dict[str, Json] = {"share": share, "failures": 0}
     skipped = add_jobs(
         connection, sampled, kind="judge", room=sample.max_waiting - counts["judge_due"], moves=moves, facts=facts
     )
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)
+
+
+def _drawn_before(connection: Connection, ids: Sequence[str]) -> Mapping[str, bool]:
+    """Decision -> whether it was drawn for the judge, for decisions that were drawn when they were made."""
+    query = select(decisions.c.id, decisions.c.facts).where(decisions.c.id.in_(ids))
+    rows = connection.execute(query.where(has_key(decisions.c.facts, JudgeRequest.key)))
+    requests = ((key, JudgeRequest.of(json.loads(facts))) for key, facts in rows)
+    return {key: request.asked for key, request in requests if request is not None}

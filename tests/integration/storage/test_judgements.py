@@ -17,7 +17,7 @@ from ragbandit.router.storage.sql.counters import counted, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
-from ragbandit.shared.types import Feedback
+from ragbandit.shared.types import Feedback, JudgeRequest
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
 from tests.support.waiting import at_once
@@ -106,6 +106,17 @@ def test_a_share_is_sampled(database, answered):
     assert {row["share"] for row in waits(database).values()} == {0.3}
     assert 0 < len(wanted) < 200
     check_counted(database)
+
+
+def test_a_draw_of_the_decision_decides(database, make_decision, make_store):
+    """An answer waits for the judge if its decision was drawn for it, whatever the share, and else it does not."""
+    facts = [{JudgeRequest.key: {"asked": asked, "draw": 0.5, "q": 0.6, "share": 0.1}} for asked in (True, False)]
+    made = [make_decision(facts=each) for each in facts * 5]
+    store = make_store(share=0.0)
+    store.add_decisions(made)
+    told = {"status": "answered", "answer": "Paris", "steps": 1.0}
+    store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **told) for each in made])
+    assert set(waits(database)) == {each.id for each in made[::2]}
 
 
 def test_the_first_answers_are_all_judged(database, answered):

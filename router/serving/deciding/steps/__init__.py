@@ -7,6 +7,7 @@ from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefix
 from ragbandit.router.serving.deciding.steps.candidates import Candidates
 from ragbandit.router.serving.deciding.steps.holdback import HoldbackStep
 from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
+from ragbandit.router.serving.deciding.steps.judge_share import JudgeShare
 from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
 from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.serving.deciding.steps.needs import Needs
@@ -25,6 +26,7 @@ STEPS: Final[tuple[type[Step], ...]] = (
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
     RebuildingStep,
     Labels,
+    JudgeShare,
     Breaker,  # before the sticky turns: a session leaves an arm that fails
     StickyTurns,  # before the candidates, which are not asked about turns that stay
     Candidates,  # encloses the prefixes: of a turn that keeps its arm for a cached prompt nothing is recorded

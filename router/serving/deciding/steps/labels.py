@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 from sqlalchemy import func, select
 
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
@@ -29,7 +30,7 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import ArmName, LabelRequest, Matrix
+from ragbandit.shared.types import ArmName, Decision, LabelRequest, Matrix
 
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
@@ -57,7 +58,7 @@ class Labels(Step):
 
     def configure(self, served: ServedPolicy) -> None:
         learning, policy = served.settings.learning, served.settings.policy
-        against = policy.incumbent if policy.holdback is None else policy.holdback.arm
+        against = compared_arm(policy)
         if (self._per_day, self._against) != (learning.labels_per_day, against):
             self._per_day, self._against = learning.labels_per_day, against
             self._reset()
@@ -71,9 +72,8 @@ class Labels(Step):
             decision = question.decision
             if decision is None or len(decision.arms) < 2 or not question.is_drawn:
                 continue
-            weight = 1.0 / decision.propensity if decision.arm == self._against else 0.0
             learning_use = 1.0 if isinstance(output, Exception) or decision.fault is not None else _learning(output)
-            estimate_use = abs(1.0 - weight) if self._against in decision.arms else 0.0
+            estimate_use = use_for_estimate(decision, against=self._against)
             self._uses.append((learning_use, estimate_use))
             q = learning * learning_use + estimate * estimate_use if learning + estimate > 0.0 else share
             q = min(1.0, max(LEAST_LABELLED * share, q))
@@ -91,6 +91,18 @@ class Labels(Step):
         self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
+def use_for_estimate(decision: Decision, *, against: str | None) -> float:
+    """The number `estimate` of the module's formulas."""
+    if against not in decision.arms:
+        return 0.0
+    return abs(1.0 - (1.0 / decision.propensity if decision.arm == against else 0.0))
+
+
+def compared_arm(policy: PolicySettings) -> str | None:
+    """Arm a of the module's formulas; None without a holdback and without an incumbent."""
+    return policy.incumbent if policy.holdback is None else policy.holdback.arm
+
+
 def _learning(output: PolicyOutput) -> float:
     """The number `learning` of the module's formulas; 1 if the policy has no posterior samples."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
@@ -100,15 +112,18 @@ def _learning(output: PolicyOutput) -> float:
     return float(ahead.std() * (ahead < 0.0).mean())
 
 
-def scaled(parts: Matrix, *, share: float) -> tuple[float, float]:
-    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label."""
+def scaled(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> tuple[float, float]:
+    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label.
+
+    least: least probability / share
+    """
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0
     inverse = [1.0 / mean if mean > 0.0 else 0.0 for mean in parts.mean(axis=0).tolist()]
     uses = parts @ np.array(inverse)
     scale: float = share / float(uses.mean())
     for _ in range(12):  # fixed-point iterations
-        scale *= share / float(np.minimum(np.maximum(scale * uses, LEAST_LABELLED * share), 1.0).mean())
+        scale *= share / float(np.minimum(np.maximum(scale * uses, least * share), 1.0).mean())
     return scale * inverse[0], scale * inverse[1]
 
 

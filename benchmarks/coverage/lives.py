@@ -56,6 +56,8 @@ class Kind:
     questions: int | None = None
     #: the policy learns from its ratings while it serves, and what arms are worth changes
     drifts: bool = False
+    #: on half of the questions, which differ from the others, the rarest arm has no chance
+    partly: bool = False
 
 
 KINDS: Final[Mapping[str, Kind]] = {
@@ -67,6 +69,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "by arm, a little": Kind(rated=(0.33, 0.3, 0.27)),
     "drifting": Kind(drifts=True),
     "repeated": Kind(questions=40),
+    "no chance on half": Kind(partly=True),
 }
 
 
@@ -83,6 +86,8 @@ def life(kind: Kind, *, seed: int, decisions: int = DECISIONS) -> Life:
     usual = np.where(x[:, :1] > 0.0, kind.usual, (kind.usual[1], kind.usual[0], kind.usual[2]))
     if min(kind.usual) < _FLOOR:  # what is rare is rare on every question
         usual = np.tile(kind.usual, (decisions, 1))
+    if kind.partly:
+        usual = np.where(x[:, 1:2] > 0.0, usual, np.array([1.0, 1.0, 0.0]) * usual / usual[:, :2].sum(axis=1)[:, None])
     liked = (chance + random.normal(0.0, 0.3, chance.shape)).argmax(axis=1)
     made = Life(
         question=question,

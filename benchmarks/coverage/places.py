@@ -108,6 +108,8 @@ Place = Callable[[Kind, int], Mapping[Line, Sequence[Look]]]
 
 def replay(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """`ragbandit replay`, once."""
+    if kind.partly:  # a replay leaves these questions out
+        return {}
     lived = life(kind, seed=seed)
     rated = lived.part(lived.rated)
     lines = _of_replay(rated, _replayed(rated, plan=Plan(segments=("half",))), every_look=False)
@@ -193,6 +195,8 @@ def _look(measured: Difference, truth: float) -> Look:
 
 def rollout(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """A version in shadow against the champion: `policy show`, page and promotion, after every 100 decisions."""
+    if kind.partly:  # a version in shadow has the chances of the champion's arms
+        return {}
     lived = life(kind, seed=seed)
     apart = lived.candidate - lived.pmf
     gains = {"reward": (apart * lived.chance).sum(axis=1), "cost": apart @ DOLLARS}
@@ -211,6 +215,8 @@ def rollout(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 
 def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     """A table of every arm's outcome, by `advise` and by `replay`: as many questions as the life has ratings."""
+    if kind.partly:  # a table has the outcomes of every arm
+        return {}
     lived = life(kind, seed=seed)
     rated = lived.part(lived.rated)
     right = np.random.default_rng([seed, 2]).random(rated.chance.shape) < rated.chance
@@ -249,8 +255,10 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
         for one in report_of(log, _SCOPE, policy=PolicySettings()).arms:
             arm = ARMS.index(one.second.removeprefix("always "))
             values = {"reward": worth[:look], "quality": here.chance, "cost": means[:look]}
+            could = here.pmf[:, arm] > 0.0
             for name, value in values.items():
-                truth = float(((here.pmf * value).sum(axis=1) - value[:, arm]).mean())
+                gain = (here.pmf * value).sum(axis=1) - value[:, arm]
+                truth = float(gain[could].mean() if name == "cost" else gain.mean())
                 line = Line(name=f"{name}, {one.second}", confidence=0.95, every_look=True)
                 lines.setdefault(line, []).append(_look(getattr(one, name), truth))
     return lines
@@ -281,6 +289,7 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64], *, weight: float = 0
         best=1.0 - weight * spent,
         worst=-weight * spent,
         limits=(-1.0, 1.0),
+        offered=np.ones(rows.pmf.shape, dtype=np.bool_),
     )
 
 

@@ -194,15 +194,13 @@ class Mark:
 def marks(life: Life) -> list[Mark]:
     """The reports after every 100 questions, against always `large`."""
     found, count = [], len(life.gain)
-    large = life.rows.arms.index("large")
     for questions in range(EVERY, count + 1, EVERY):
         rows = life.rows.part(slice(count - questions, None))
         scope = ReportScope(label="main", since=0.0, until=float(rows.made_at.max()) + 1.0)
         report = report_of(rows, scope, policy=_POLICY, against="large")
         assert report.total is not None
-        could = rows.pmf[:, large] > 0.0
         rated = int((~np.isnan(rows.quality)).sum())
-        truth = float(life.gain[count - questions :][could].mean())
+        truth = float(life.gain[count - questions :].mean())
         found.append(Mark(questions=questions, rated=rated, found=report.total, truth=truth))
     return found
 

@@ -101,6 +101,9 @@ class Comparison:
     """Questions that are compared."""
     rated: int
     """Compared questions whose reward is known."""
+    bounded: int = 0
+    """Compared questions on which the second way had no chance: its reward there lies between its bounds, and costs are
+    compared without them."""
     reward: Difference
     """Reward: quality - weight x cost."""
     quality: Difference
@@ -136,6 +139,7 @@ def compare(
     blocked: str | None = None,
     outlook: float | None = None,
     unsteady: str | None = None,
+    bounded: int = 0,
 ) -> Comparison:
     """Make a comparison with its verdict.
 
@@ -144,6 +148,7 @@ def compare(
     blocked: why there may be no verdict, such as a log that contradicts its probabilities
     outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
     unsteady: why it is not known how long a verdict takes, although there is an outlook
+    bounded: see `Comparison`
     """
     verdict = reward.verdict() if blocked is None else NOT_KNOWN
     missing, progress = blocked, 0.0
@@ -168,6 +173,7 @@ def compare(
         design=design,
         questions=questions,
         rated=rated,
+        bounded=bounded,
         reward=reward,
         quality=quality or Difference(),
         cost=cost or Difference(),

@@ -5,7 +5,7 @@ A report compares the served answers with always using one arm, a rollout compar
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ _FEWEST_FOR_SLOPE: Final = 20
 _HALF_SLOPE: Final = 20.0
 #: share of ALPHA for the interval from what is possible; it varies less than the other, and needs less
 _ERROR_OF_BOUNDS: Final = 0.5
+#: an arm with a smaller probability could not be drawn: the row says nothing about its answer, which has bounds only
+LEAST_CHANCE: Final = 5e-4
 #: share of Wilson's correction for skewness that is applied, so that the interval holds however often it is computed
 _LEAN: Final = 0.95
 #: the interval is shortened on the side without rare rows by at most this share of the standard error, so that a few
@@ -88,10 +90,11 @@ def compared(
     pmf: probabilities of the K arms at the draw, shape (n, K)
     predicted: the policy's predictions for all arms before the draw, shape (n, K); NaN without a prediction
     first, second: probabilities of the arms in both ways, shape (n, K), 0 where `pmf` is 0. `first` is None for the
-        answers that were served; `second` is then a single arm
+        answers that were served; `second` is then a single arm. If it could not be drawn, `possible` bounds its value
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
-    possible: bounds of the values, used if `first` is None; None if values have no bounds
+    possible: bounds of the values, used if `first` is None; None if values have no bounds. Then all rows could draw the
+        arm
     """
     if np.isnan(value).all():
         return Compared(Difference())
@@ -194,16 +197,16 @@ class _Draws:
         scores: Vector = (policy * models).sum(axis=1) + self.drawn(policy) * rest
         return scores
 
-    def elsewhere(self, place: int) -> Vector:
+    def elsewhere(self, place: int, *, away: Vector) -> Vector:
         """Scores whose mean estimates the sum over all questions of (1 - p) x (value of this arm), shape (n,).
 
         p: the arm's probability. A question that drew the arm has the weight (1 - p) / p for what its value differs
-        from the model; other questions have the model's value.
+        from the model; other questions have the model's value. away: 1 - p, 0 where the arm could not be drawn
         """
-        chance, is_control = self.pmf[:, place], self.arm == place
-        weight = np.where(is_control, self.seen_weight * (1.0 - chance) / chance, 0.0)
+        is_control = self.arm == place
+        weight = np.where(is_control, self.seen_weight * away / self.pmf[np.arange(len(away)), self.arm], 0.0)
         model = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
-        scale = float((1.0 - chance).sum() / weight.sum())
+        scale = float(away.sum() / weight.sum())
         rest = np.where(weight > 0.0, self.value - model, 0.0) * weight * scale
         return np.where(is_control, rest, model)
 
@@ -259,36 +262,50 @@ class _Served:
     most: float
     values: Vector  #: estimated value of each served answer
     is_other: Flags  #: whether another arm answered
+    away: Vector  #: probability of other arms, 0 where the arm could not be drawn
+    is_bounded: Flags  #: whether another arm answered since this arm could not be drawn
 
     @classmethod
     def of(cls, draws: _Draws, *, place: int, least: float, most: float) -> "_Served":
-        return cls(draws=draws, place=place, least=least, most=most, values=draws.served(), is_other=draws.arm != place)
+        chance, is_other = draws.pmf[:, place], draws.arm != place
+        could = chance >= LEAST_CHANCE
+        return cls(
+            draws=draws,
+            place=place,
+            least=least,
+            most=most,
+            values=draws.served(),
+            is_other=is_other,
+            away=np.where(could, 1.0 - chance, 0.0),
+            is_bounded=is_other & ~could,
+        )
 
     def against(self, possible: Possible | None) -> Compared:
         """The difference; see `compared`.
 
         With bounds, the interval is the intersection of two, whose errors add up to ALPHA: of what controls were worth,
         and of what they could have been worth at best (low end) and at worst (high end). The second needs no rating of
-        a control, and varies less.
+        a control, and varies less. Where the arm could not be drawn, both have the best and the worst value.
         """
         alpha = ALPHA if possible is None else ALPHA * (1.0 - _ERROR_OF_BOUNDS)
-        mean, controls, chance = float(self.values.mean()), self._controls(self.draws), self.draws.pmf[:, self.place]
+        mean, controls = float(self.values.mean()), self._controls(self.draws)
         effective = min(self._rated(), controls)
         middle, drawn, scores = None, None, None
         if controls > 0.0:
-            other = self.draws.elsewhere(self.place)
+            other = self.draws.elsewhere(self.place, away=self.away)
             middle = float((np.where(self.is_other, self.values, 0.0) - other).mean())
             if effective >= FEWEST_EFFECTIVE:
                 scores = np.stack([self.values, np.where(self.is_other, 0.0, self.values) + other])
-                drawn = self._minus(other, draws=self.draws, alpha=alpha, possible=possible)
-                middle = drawn.middle
-        best = None if possible is None else self._minus_possible(possible.best, possible=possible)
-        worst = None if possible is None else self._minus_possible(possible.worst, possible=possible)
-        low = max((ends.low for ends in (drawn, best) if ends is not None), default=-math.inf)
-        high = min((ends.high for ends in (drawn, worst) if ends is not None), default=math.inf)
+                drawn = self._of_controls(other, alpha=alpha, possible=possible)
+        best, worst = None, None
+        if possible is not None:
+            best = self._minus_possible(possible.best, bound=possible.most, possible=possible)
+            worst = self._minus_possible(possible.worst, bound=possible.least, possible=possible)
+        low = max((ends.low for ends in (drawn and drawn[0], best) if ends is not None), default=-math.inf)
+        high = min((ends.high for ends in (drawn and drawn[1], worst) if ends is not None), default=math.inf)
         if possible is not None:
             # Only questions that another arm answers, or would have answered, differ.
-            share = max(float(self.is_other.mean()), 1.0 - float(chance.mean()))
+            share = max(float(self.is_other.mean()), 1.0 - float(self.draws.pmf[:, self.place].mean()))
             farthest = share * (possible.most - possible.least)
             if low > -math.inf or farthest <= MARGIN:
                 low = max(low, -farthest)
@@ -299,29 +316,48 @@ class _Served:
         middle = None if middle is None else min(max(middle, low), high)
         means = mean, None if middle is None else mean - middle
         found = _difference(middle, ends=(low, high), means=means, effective=effective)
-        further = outlook(drawn, best=best, worst=worst, odds=(1.0 - chance) ** 2 / chance)
-        return Compared(found, None if middle is None else scores, further)
+        odds = self.away**2 / np.maximum(self.draws.pmf[:, self.place], LEAST_CHANCE)
+        return Compared(found, None if middle is None else scores, outlook(drawn, best=best, worst=worst, odds=odds))
+
+    def _of_controls(self, other: Vector, *, alpha: float, possible: Possible | None) -> tuple[Ends, Ends]:
+        """The intervals for the low and for the high end from what controls were worth."""
+        options: dict[str, Any] = {"draws": self.draws, "alpha": alpha, "possible": possible}
+        if possible is None or not self.is_bounded.any():
+            ends = self._minus(other, **options)
+            return ends, ends
+        most, least = (np.where(self.is_bounded, bound, other) for bound in (possible.most, possible.least))
+        return self._minus(most, **options), self._minus(least, **options)
 
     def _controls(self, draws: _Draws) -> float:
         """Effective number of controls; 0 if the arm's value was never seen, or could not be."""
-        away = np.zeros_like(draws.pmf)
-        away[:, self.place] = 1.0 - draws.pmf[:, self.place]
-        if not (draws.is_tried[self.place] and away.any()):
+        if not (draws.is_tried[self.place] and self.away.any()):
             return 0.0
-        effective = draws.effective(away)
+        effective = draws.effective(self._at_place(self.away))
         return effective if effective > 0.0 else 0.0  # also for NaN
+
+    def _at_place(self, column: Vector) -> Matrix:
+        table = np.zeros_like(self.draws.pmf)
+        table[:, self.place] = column
+        return table
 
     def _rated(self) -> float:
         """Effective number of rated answers of other arms."""
         return self.draws.effective_seen(self.is_other)
 
-    def _minus_possible(self, values: Vector | float, *, possible: Possible) -> Ends | None:
-        """The interval if the arm's answers had these values; None with too few rows."""
-        draws = None if isinstance(values, float) else self.draws.of_values(values, predicted=self.draws.predicted)
+    def _minus_possible(self, values: Vector | float, *, bound: float, possible: Possible) -> Ends | None:
+        """The interval if the arm's answers had these values; None with too few rows.
+
+        bound: value where the arm could not be drawn
+        """
+        draws = None
+        if not isinstance(values, float) and self.away.any():
+            draws = self.draws.of_values(values, predicted=self.draws.predicted)
         controls = math.inf if draws is None else self._controls(draws)
         if not min(self._rated(), controls) >= FEWEST_EFFECTIVE:
             return None
-        other = np.where(self.is_other, values, 0.0) if draws is None else draws.elsewhere(self.place)
+        other = np.where(self.is_other, bound if draws is None and not isinstance(values, float) else values, 0.0)
+        if draws is not None:
+            other = np.where(self.is_bounded, bound, draws.elsewhere(self.place, away=self.away))
         return self._minus(other, draws=draws, alpha=ALPHA * _ERROR_OF_BOUNDS, possible=possible)
 
     def _minus(self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None) -> Ends:
@@ -358,8 +394,7 @@ class _Served:
 
     def _farthest(self, other: Vector, *, draws: _Draws) -> Interval:
         """Amounts by which the most extreme unseen answer of the arm could lower and raise the mean of `other`."""
-        away = np.zeros_like(draws.pmf)
-        away[:, self.place] = 1.0 - draws.pmf[:, self.place]
+        away = self._at_place(self.away)
         heavy = draws.heavy(away, in_row=draws.ratio(away)) / len(other)
         below, above = self._room(other)
         return heavy * below, heavy * above

@@ -54,10 +54,10 @@ class Ends:
         return self.middle - times * below - self.margin, self.middle + times * above + self.margin
 
 
-def outlook(drawn: Ends | None, *, best: Ends | None, worst: Ends | None, odds: Vector) -> float | None:
+def outlook(drawn: tuple[Ends, Ends] | None, *, best: Ends | None, worst: Ends | None, odds: Vector) -> float | None:
     """How many times the questions so far a verdict takes; None if it is more than FARTHEST, or not known.
 
-    drawn: interval from the values of controls
+    drawn: intervals from the values of controls, for the low end and for the high end
     best, worst: intervals if the controls had their best and worst possible values; they give the low and the high end
     odds: mean squared weight of a question as a control, (1 - p)^2 / p, the newest first, shape (n,). The newer half
         gives the variance of new rows
@@ -67,7 +67,9 @@ def outlook(drawn: Ends | None, *, best: Ends | None, worst: Ends | None, odds: 
         return None
     heavier = float(odds[: max(len(odds) // 2, 1)].mean()) / mean
     for multiple in _MULTIPLES:
-        low, high = (-math.inf, math.inf) if drawn is None else drawn.after(multiple, heavier=heavier)
+        low, high = -math.inf, math.inf
+        if drawn is not None:
+            low, high = (ends.after(multiple, heavier=heavier)[place] for place, ends in enumerate(drawn))
         low = low if best is None else max(low, best.after(multiple, heavier=1.0)[0])
         high = high if worst is None else min(high, worst.after(multiple, heavier=1.0)[1])
         if low > -MARGIN or high < 0.0:

@@ -26,7 +26,7 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
-from ragbandit.router.reporting.estimates import Choices
+from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
@@ -203,6 +203,8 @@ class ReportRows:
     #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`
     best: Vector | None = None
     worst: Vector | None = None
+    #: whether the arm was offered, shape (n, arms); None if this is where `pmf` is above 0
+    offered: Flags | None = None
     #: smallest and largest possible reward, if every quality is in [0, 1]; None if they are on a scale without bounds
     limits: tuple[float, float] | None = None
 
@@ -210,6 +212,19 @@ class ReportRows:
     def sample(self) -> Sample | None:
         read = len(self.arm) + sum(self.left_out.values())
         return None if self.whole is None else Sample(questions=read, out_of=self.whole)
+
+    def could_draw(self, arm: int) -> Flags:
+        """The rows that could have drawn the arm."""
+        return self.pmf[:, arm] >= LEAST_CHANCE
+
+    def comparable(self, arm: int) -> Flags:
+        """The rows to compare with an arm: those that could have drawn it and, if rewards have bounds, those that
+        offered it without a chance.
+        """
+        return self.could_draw(arm) if self.limits is None else self.is_offered(arm)
+
+    def is_offered(self, arm: int) -> Flags:
+        return self.pmf[:, arm] > 0.0 if self.offered is None else self.offered[:, arm]
 
     @property
     def scale(self) -> float:
@@ -348,6 +363,8 @@ class _Rows:
         shape = len(columns["arm"]), len(self.arms)
         tables = {"pmf": np.zeros(shape), "candidate": np.zeros(shape)}
         tables |= {name: np.full(shape, np.nan) for name in ("quality", "cost")}
+        is_offered = np.zeros(shape, dtype=np.bool_)
+        is_offered[cells] = True
         for name, table in tables.items():
             table[cells] = offered[name]
         if self.judged_twice >= FEWEST_BOTH:
@@ -373,6 +390,7 @@ class _Rows:
             **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
             deciders=self.deciders,
+            offered=is_offered,
         )
 
     def _bounds(self, columns: Mapping[str, Vector], *, setting: RewardSettings | None) -> dict[str, Any]:

@@ -94,12 +94,11 @@ def report_of(
     arms = [comparison for comparison, _ in pairs]
     chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
-    impossible = 0 if chosen is None else int((log.pmf[:, chosen] == 0.0).sum())
-    if chosen is not None and impossible:
-        left_out[f"{log.arms[chosen]} was not offered, or could not be drawn"] = round(impossible * log.scale)
+    if chosen is not None:
+        left_out |= {reason: round(count * log.scale) for reason, count in _not_comparable(log, chosen) if count}
     curve = None
     if chosen is not None and alarm is None:
-        comparable = log.part(log.pmf[:, chosen] > 0.0)
+        comparable = log.part(log.comparable(chosen))
         curve = _curve(comparable, arms[chosen], scores=pairs[chosen][1], arm=chosen)
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
@@ -181,18 +180,18 @@ class _Groups:
     def of(self, group: Choices, *, names: Mapping[int, str], against: int | None) -> tuple[Comparison, ...]:
         if against is None:
             return ()
-        numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
+        numbers, counts = np.unique(group[self.log.comparable(against)], return_counts=True)
         if len(numbers) < 2:
             return ()
         largest = numbers[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist()
         return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
     def comparison(self, name: str, rows: Flags, *, against: int) -> tuple[Comparison, Matrix | None]:
-        """Compare what was served in these rows, without rows that could not have drawn the arm `against`.
+        """Compare what was served in these rows with the arm `against`, where it was offered.
 
         Returns (comparison, scores of both ways; see `compared`).
         """
-        log = self.log.part(rows & (self.log.pmf[:, against] > 0.0))
+        log = self.log.part(rows & self.log.comparable(against))
         arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
         names = name, f"always {log.arms[against]}"
         comparison, scores = compared_ways(
@@ -259,6 +258,8 @@ def compared_ways(
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
     rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, **ways}
+    # A cost has no upper bound, so the costs are compared only on questions that could have drawn the second way.
+    priced = np.ones(len(log.arm), dtype=np.bool_) if first is not None else _could_draw(log, second)
     measured, outlook, scores = [], None, None
     for values, possible in _valued(log):
         least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
@@ -266,14 +267,18 @@ def compared_ways(
         measured.append(_clipped(found, least - most, most - least))
     quality, reward = measured
     spent, chosen = log.costs[unit], (second if first is None else first + second)[np.arange(len(log.arm)), log.arm]
-    most = float(np.nanmax(spent[chosen > 0.0], initial=0.0))
-    cost, *_ = compared(spent, predicted=log.expected_cost, least=0.0, most=most, **ways)
+    most = float(np.nanmax(spent[priced & (chosen > 0.0)], initial=0.0))
+    of_priced: dict[str, Any] = {name: None if value is None else value[priced] for name, value in ways.items()}
+    cost = Difference(first=float(np.nanmean(spent)) if (spent >= 0.0).any() else None)
+    if priced.any():
+        cost, *_ = compared(spent[priced], predicted=log.expected_cost[priced], least=0.0, most=most, **of_priced)
     # The difference is largest if the second way would have cost nothing, and smallest if the first would have.
     ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
     comparison = compare(
         *names,
         design="live traffic",
         questions=round(len(log.arm) * log.scale),
+        bounded=round(int((~priced).sum()) * log.scale),
         rated=int((~np.isnan(log.quality)).sum()),
         reward=reward,
         quality=quality,
@@ -286,6 +291,16 @@ def compared_ways(
         unsteady=unsteady,
     )
     return comparison, scores
+
+
+def _not_comparable(log: ReportRows, arm: int) -> Iterator[tuple[str, int]]:
+    offered, comparable = log.is_offered(arm), log.comparable(arm)
+    yield f"{log.arms[arm]} was not offered", int((~offered).sum())
+    yield f"{log.arms[arm]} could not be drawn, and rewards have no bounds", int((offered & ~comparable).sum())
+
+
+def _could_draw(log: ReportRows, second: Matrix) -> Flags:
+    return log.could_draw(int(second[0].argmax())) if len(second) else np.ones(0, dtype=np.bool_)
 
 
 def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
@@ -315,6 +330,12 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
             "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
             "often you look"
         )
+        if report.total.bounded:
+            arm = arm_of(report.total)
+            yield (
+                f"{report.total.bounded:,} of these questions offered {arm}, but could not draw it: its reward there "
+                "lies between its bounds, and costs are compared without them"
+            )
     if report.left_out:
         parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"

@@ -21,7 +21,7 @@ def sentence(report: Report, *, now: float) -> str:
     start += f"{period_of(report, now=now)}: "
     if total is None:
         return f"{start}no questions that compare two arms."
-    text = f"{counted(total.questions, 'question')} for {_spent(total, report.unit)}"
+    text = f"{_asked(total)} for {_spent(total, report.unit)}"
     if report.sample is not None:
         text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
     return f"{start}{text}; {_verdict(total)}."
@@ -52,9 +52,18 @@ def _verdict(total: Comparison) -> str:
     return comparison_words.sentence(total)
 
 
+def _asked(total: Comparison) -> str:
+    questions = counted(total.questions, "question")
+    if total.bounded in (0, total.questions):
+        return questions
+    arm = total.second.removeprefix("always ")
+    return f"{total.questions - total.bounded:,} of {questions}, which could draw {arm},"
+
+
 def _spent(total: Comparison, unit: Unit, *, is_sample: bool = False) -> str:
     """Sums of the period; if they are scaled from a sample, with two digits."""
-    sums = [None if mean is None else mean * total.questions for mean in (total.cost.first, total.cost.second)]
+    priced = total.questions - total.bounded or total.questions
+    sums = [None if mean is None else mean * priced for mean in (total.cost.first, total.cost.second)]
     if is_sample:
         sums = [None if one is None else float(f"{one:.2g}") for one in sums]
     spent, instead = (f"{'about ' * is_sample}{money(one, unit)}" for one in sums)

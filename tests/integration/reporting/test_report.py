@@ -126,12 +126,12 @@ def test_a_report_of_a_store(store):
     assert page.total.quality.low < 0.0 < page.total.quality.high
     assert page.total.verdict == "not known yet"
     assert page.total.missing.startswith("about ")
-    assert page.left_out == {"multi_step was not offered, or could not be drawn": 1}
+    assert page.left_out == {"multi_step was not offered": 1}
     assert {line.first: line.questions for line in page.tenants} == {"t0": 75, "t1": 75}
     assert [line.questions for line in page.prices] == [100, 50]
     assert sum(line.questions for line in page.weeks) == 150
     assert {line.second for line in page.arms} == {f"always {arm}" for arm in DOLLARS}
-    assert "questions that are in no comparison: 1 (multi_step was not offered, or could not be drawn)" in page.notes
+    assert "questions that are in no comparison: 1 (multi_step was not offered)" in page.notes
     [spread] = [note for note in page.notes if note.startswith("shares of these questions")]
     draws = Counter(one.arm for one in store.made[:151])
     arms = [f"{arm} {percent(count / 151)}, 1 s" for arm, count in draws.most_common()]

@@ -70,6 +70,27 @@ def test_a_wider_range_of_values_never_narrows_the_interval(skew):
     assert (np.diff(np.array(errors), axis=0) >= -1e-12).all()
 
 
+@pytest.mark.parametrize(("there", "chance"), [(0.0, 0.0), (1.0, 0.0), (1.0, 1e-9)])
+def test_a_question_that_could_not_draw_the_arm_is_bounded(there, chance):
+    """Whatever the arm would be worth there, the interval holds the truth; a tiny chance is no chance."""
+    random, count = np.random.default_rng(4), 1_000
+    could = random.random(count) < 0.6
+    p = np.where(could, 0.5, chance)
+    arm = (random.random(count) < p).astype(np.intp)
+    arm[np.flatnonzero(~could)[0]] = int(chance > 0.0)
+    other = np.where(could, 0.6, there)
+    value = (random.random(count) < np.where(arm == 1, other, 0.8)).astype(np.float64)
+    possible = estimates.Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
+    found = comparison(value, arm=arm, p=p, most=1.0, possible=possible)
+    truth = float(((1.0 - p) * (0.8 - other)).mean())
+    unknown = float(((arm == 0) & ~could).mean())
+    assert found.low <= truth <= found.high
+    assert unknown < found.high - found.low < unknown + 0.3
+    shares = np.array([other[could].mean(), 0.0]), np.array([other[could].mean(), 1.0])
+    low, high = (0.5 * could.mean() * (0.8 - here[0]) + unknown * (0.8 - here[1]) for here in shares[::-1])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.15)
+
+
 def test_what_was_not_tried_has_no_interval():
     """Eight draws, no draws and missing values give no interval; the served value is reported in all cases."""
     arm = np.zeros(1000, dtype=np.intp)

@@ -56,6 +56,26 @@ def test_what_is_shown_has_no_point_without_a_verdict():
     assert {"always premium", "what was served"} <= {point.name for point in shown.frontier}
 
 
+def test_questions_that_could_not_draw_the_arm_are_counted():
+    """They are compared by bounds, and their costs are left out; without bounds of rewards they are left out."""
+    log = made(WORLDS[6], count=1_000, seed=1).log
+    place, offered = log.arms.index("premium"), np.ones(log.pmf.shape, dtype=np.bool_)
+    offered[-100:, place] = False
+    pmf = log.pmf * np.where((np.arange(1_000) >= 600)[:, None] & (np.arange(3) == place), 0.0, 1.0)
+    log = replace(log, pmf=pmf / pmf.sum(axis=1)[:, None], offered=offered)
+    log = log.part((pmf[np.arange(1_000), log.arm] > 0.0) | (np.arange(1_000) < 600))
+    found = reported(replace(log, limits=(-1.0, 1.0)), against="premium")
+    refused = int((~log.offered[:, place]).sum())
+    compared, bounded = len(log.arm) - refused, len(log.arm) - refused - 600
+    assert (found.total.questions, found.total.bounded) == (compared, bounded)
+    assert f"600 of {compared} questions, which could draw premium, for $" in found.sentence
+    assert found.left_out == {"premium was not offered": refused}
+    assert any(f"{bounded} of these questions offered premium" in note for note in found.notes)
+    unbounded = reported(replace(log, limits=None), against="premium")
+    assert (unbounded.total.questions, unbounded.total.bounded) == (600, 0)
+    assert list(unbounded.left_out.values()) == [refused, bounded]
+
+
 @pytest.mark.parametrize(("early", "scale", "even"), [(0.2, 1, 2_000), (0.2, 3, 6_000), (0.8, 1, None)])
 def test_the_learning_curve(early, scale, even):
     """The curve is the running mean of the scores of a plain loop; only what was behind has a break-even."""

@@ -1,10 +1,11 @@
-"""`ragbandit replay` on ten million rows of a Parquet file: seconds and memory of the whole command.
+"""`ragbandit replay` on ten million rows of a Parquet file, and on a store of 300,000 decisions, 30 % of them learned.
 
-Baseline: the least that anybody must do who judges the file in memory: read the columns with pyarrow and take the mean
-of weight * reward.
+Seconds and memory of the whole command; for the store, seconds of processor time. Baseline: the least that anybody
+must do who judges the rows in memory: read the columns and take the mean of weight * reward.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from benchmarks.figures import Figure, print_figures
 
 ARMS = 3
 LARGE = 10_000_000
+DECISIONS = 300_000
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -81,34 +83,74 @@ print((better[rows, codes] / logged[rows, codes] * table["reward"].to_numpy()).m
 """
 
 
-def spent(command: Sequence[str]) -> tuple[float, float]:
-    """(seconds, peak memory in GiB) of a command."""
+_LEAST_OF_STORE = """
+import json, sqlite3, sys, numpy as np
+rows = sqlite3.connect(sys.argv[1]).execute(
+    "SELECT arms, pmf, decisions.arm, value FROM updates JOIN decisions ON decisions.id = decision_id"
+)
+weighted = [
+    (arm == "b") / json.loads(pmf)[json.loads(arms).index(arm)] * value for arms, pmf, arm, value in rows
+]
+print(np.mean(weighted))
+"""
+
+
+def spent(command: Sequence[str]) -> tuple[float, float, float]:
+    """(seconds, seconds of processor time, peak memory in GiB) of a command."""
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{command[0]} ended with {process.returncode}")
-    return time.perf_counter() - began, usage.ru_maxrss / 1024**2
+    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024**2
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replay_speed", description=__doc__)
-    parser.add_argument("--rows", type=int, default=LARGE, help="of the Parquet file")
+    parser.add_argument("--rows", type=int, default=LARGE, help="rows of the Parquet file; 0: no file")
+    parser.add_argument("--decisions", type=int, default=DECISIONS, help="decisions of the store; 0: no store")
     asked = parser.parse_args()
+    if asked.rows:
+        print_file(asked.rows)
+    if asked.decisions:
+        print_store(asked.decisions)
+
+
+def print_file(rows: int) -> None:
+    """Print the table of a Parquet file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.parquet"
-        write_log(path, rows=asked.rows)
+        write_log(path, rows=rows)
         command = Path(sys.executable).with_name("ragbandit")
-        seconds, memory = spent([str(command), "replay", "--log", str(path), "--policy", "column:better", "--json"])
-        least_s, least_memory = spent([sys.executable, "-c", _LEAST, str(path)])
+        seconds, _, memory = spent([str(command), "replay", "--log", str(path), "--policy", "column:better", "--json"])
+        least_s, _, least_memory = spent([sys.executable, "-c", _LEAST, str(path)])
         print_figures(
-            f"{asked.rows:,} rows from Parquet, the whole command",
+            f"{rows:,} rows from Parquet, the whole command",
             [
                 Figure(name="seconds", ours=seconds, baseline=least_s, unit="s", against="read all, mean of w*r"),
                 Figure(name="memory", ours=memory, baseline=least_memory, unit="GiB", against="read all, mean of w*r"),
             ],
+        )
+
+
+def print_store(count: int) -> None:
+    """Print the table of a store on SQLite."""
+    from benchmarks import scale  # only now: the memory of this process counts as memory of the commands above
+
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        database = home / "ragbandit.db"
+        scale.fill(f"sqlite:///{database}", templates=scale.Templates(home / "templates"), count=count)
+        (home / "config.yaml").write_text(json.dumps({**scale.CONFIG, "data_dir": folder}), encoding="utf-8")
+        command = Path(sys.executable).with_name("ragbandit")
+        given = ["--policy", "fixed:b", "--json", "--config", str(home / "config.yaml")]
+        _, seconds, _ = spent([str(command), "replay", *given])
+        _, least_s, _ = spent([sys.executable, "-c", _LEAST_OF_STORE, str(database)])
+        print_figures(
+            f"{count:,} decisions from the store, 30 % learned, the whole command",
+            [Figure(name="processor time", ours=seconds, baseline=least_s, unit="s", against="read all, mean of w*r")],
         )
 
 

@@ -287,7 +287,7 @@ class _DecodedBatch:
         widths = np.zeros(0) if column.null_count else np.diff(_offsets(column))
         if not len(widths) or not widths[0] or (widths != widths[0]).any():
             return None
-        numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+        numbers = column.flatten().to_numpy(zero_copy_only=False)
         features = np.asarray(numbers.reshape(self.batch.num_rows, -1))
         self._refuse(~np.isfinite(features).all(axis=1))
         return features

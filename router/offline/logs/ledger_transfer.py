@@ -55,10 +55,15 @@ class ImportCounts(Tally):
 
 
 def ledger_rows(
-    ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
+    ledger: Ledger,
+    *,
+    since: float | None = None,
+    before: float | None = None,
+    after: int = 0,
+    upto: int | None = None,
 ) -> Iterator[Logged]:
-    """Yield the rows whose decisions were made in [since, before), up to the seq `upto`. Raises StoreError."""
-    for page in _pages(rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)):
+    """Yield the rows with seqs in (after, upto] whose decisions were made in [since, before). Raises StoreError."""
+    for page in _pages(rows_of_ledger(ledger.database, label=ledger.label, after=after, upto=upto, page=PAGE)):
         for row, decided in page:
             decision = readable(decided)
             if isinstance(decision, StoreError):

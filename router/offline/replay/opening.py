@@ -27,6 +27,7 @@ from ragbandit.router.offline.logs import (
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, arms_of, check_choice, decoded
 from ragbandit.router.offline.logs.columns import LINE, id_keys
 from ragbandit.router.offline.logs.jsonl import read_rows
+from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
 from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged
@@ -151,8 +152,7 @@ class OpenLog:
         """
         if self.in_store:
             with self._ledger() as ledger:
-                # Rows that are added later are not read, so that both passes read the same rows.
-                yield [RowsSource(rows=partial(ledger_rows, ledger, since=self.since, upto=ledger.last_seq()))]
+                yield [LedgerSource(ledger=ledger, upto=ledger.last_seq(), since=self.since)]
         elif self.several:
             yield [ParquetSource(path=file, defaults=self.settings.reward) for file in self.files()]
         elif self.path is not None and form_of(self.path) == "parquet" and not self.skip_bad:

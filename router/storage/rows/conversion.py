@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
@@ -128,6 +129,22 @@ def features_value(raw: bytes | None) -> Features | None:
     if bytes(raw[:1]) != _HALF_MARK:  # `raw` may be a bytearray or memoryview
         raise ValueError("these bytes are not features")
     return np.frombuffer(memoryview(raw)[1:], dtype=_HALF).astype(np.float32)
+
+
+def features_rows(cells: Sequence[bytes | None]) -> npt.NDArray[np.float16 | np.float32] | None:
+    """The vectors of n cells, shape (n, d), as they are stored; None unless all cells have the same form and width.
+
+    Raises ValueError for other bytes.
+    """
+    first = cells[0] if cells else None
+    if first is None or {None if cell is None else len(cell) for cell in cells} != {len(first)}:
+        return None
+    raw = np.frombuffer(b"".join(cells), dtype=np.uint8).reshape(len(cells), -1)  # type: ignore[arg-type] # no None
+    if len(first) % 2 == 0:
+        return raw.view(_FULL)
+    if (raw[:, 0] != _HALF_MARK[0]).any():
+        raise ValueError("these bytes are not features")
+    return np.ascontiguousarray(raw[:, 1:]).view(_HALF)
 
 
 # A constant for speed: `json.dumps` makes an encoder for every call.

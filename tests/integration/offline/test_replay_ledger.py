@@ -1,11 +1,13 @@
 """A ledger of the store is replayed in pages: the numbers of its rows in memory, on both databases."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs import ledger_source
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -20,7 +22,7 @@ CANDIDATES = ["fixed:deep", "uniform"]
 @pytest.fixture
 def ledger_of_rows(database, monkeypatch):
     """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
-    monkeypatch.setattr("ragbandit.router.offline.logs.ledger_transfer.PAGE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.ledger_source.BATCH", 8 * 37)
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):
@@ -46,6 +48,16 @@ def test_pages_and_memory_agree(ledger_of_rows, monkeypatch):
     assert in_pages.rows == 130
     assert "different questions" in in_pages.notes[0]
     close(replace(in_pages, since=None), in_memory)
+
+
+def test_pages_of_the_columns_and_of_the_rows_agree(ledger_of_rows, monkeypatch):
+    """Columns that the page reader refuses are read by the reader of rows, with the same numbers."""
+    rows = lived_rows(100)
+    narrow = replace(rows[60], decision=replace(rows[60].decision, features=rows[60].decision.features[:2]))
+    log = ledger_of_rows([*rows[:60], narrow, *rows[61:]])
+    by_columns = replay(log, candidates=CANDIDATES)
+    monkeypatch.setattr(ledger_source, "_READERS", {**ledger_source._READERS, "pmf": json.loads})
+    close(replay(log, candidates=CANDIDATES), by_columns)
 
 
 @pytest.mark.parametrize("change", [{"pmf": "[0.5,"}, {"arms": "fast"}, {"pmf": '[0.5,"x",0.2]'}])

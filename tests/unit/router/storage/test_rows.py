@@ -19,6 +19,7 @@ from ragbandit.router.storage.rows.conversion import (
     decision_row,
     decision_value,
     features_bytes,
+    features_rows,
     features_value,
     feedback_row,
     feedback_value,
@@ -173,6 +174,18 @@ def test_features_come_back_bit_by_bit(features, half):
         assert features_value(memoryview(raw)).tobytes() == vector.tobytes()
     assert len(raw) == 1 + 2 * len(half)
     assert features_value(None) is features_bytes(None) is None
+
+
+def test_features_of_rows_are_those_of_each_row():
+    """Cells of one form and width are read together; a missing cell, or one of another width, has no common matrix."""
+    half, full = np.array([[0.5, 2.0], [1.0, -3.0]], dtype=np.float32), np.array([[0.1, 0.2]], dtype=np.float32)
+    for vectors in (half, full):
+        assert (features_rows([features_bytes(vector) for vector in vectors]) == vectors).all()
+    cell = features_bytes(half[0])
+    assert features_rows([cell, None]) is features_rows([None, cell]) is features_rows([cell, cell + cell]) is None
+    assert features_rows([]) is None
+    with pytest.raises(ValueError, match="not features"):
+        features_rows([cell, b"\x02" + cell[1:]])
 
 
 @given(text=TEXTS, answer=TEXTS)

@@ -91,6 +91,8 @@ class Assessment:
     frontier: tuple[FrontierPoint, ...] = ()
     planes: tuple[Plane, ...] = ()
     kinds: tuple[QuestionKind, ...] = ()
+    kinds_of: str = ""  #: the questions that `kinds` divides, such as "the newest 500 questions"
+    arms: tuple[str, ...] = ()  #: their order gives the colours; others follow as they appear
     curves: tuple[LearningCurve, ...] = ()
     missing: str | None = None  #: what is missing for the verdict, in words
     progress: float = 1.0  #: share of the evidence that is there

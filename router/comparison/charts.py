@@ -26,7 +26,9 @@ _WIDE, _LETTER = 480.0, 7.0
 
 def forest(comparisons: Sequence[Comparison]) -> Picture:
     """Reward, quality and cost of each comparison as intervals on common axes; points only with a verdict."""
-    unit = comparisons[0].unit
+    unit, first = comparisons[0].unit, comparisons[0].first
+    is_shared = all(one.first == first for one in comparisons)
+    named = f"{first} minus the alternative" if is_shared else "the first way minus the second one"
     cost = f"Cost per question, {unit}" if unit != "cost" else "Cost per question"
     columns = {
         "Reward per question": [_bar(c.reward, c.verdict) for c in comparisons],
@@ -40,7 +42,7 @@ def forest(comparisons: Sequence[Comparison]) -> Picture:
         columns={head: cells for head, cells in columns.items() if any(cell.low is not None for cell in cells)},
         units={cost: unit},
         alt="; ".join(words.sentence(comparison) for comparison in comparisons),
-        note=f"A bar is the interval of {comparisons[0].first} minus the alternative, with "
+        note=f"A bar is the interval of {named}, with "
         f"{percent(round(comparisons[0].confidence, 3))} confidence; 0 is no difference. A triangle is the estimate of "
         "a known difference; a dashed bar is not known yet.",
     )
@@ -106,8 +108,11 @@ def _names(points: Sequence[FrontierPoint], *, places: Sequence[tuple[float, flo
     """Yield names next to the marks that have room for one; the legend has all names."""
     taken = [(_WIDE * x - 8.0, _WIDE * x + 8.0, y) for x, y in places]
     # Arms come last: what was served matters more.
-    for point, (x, y) in sorted(zip(points, places, strict=True), key=lambda pair: pair[0].kind == "arm"):
-        name, side = one_line(point.name), 1 if x < 0.6 else -1
+    ordered = sorted(zip(points, places, strict=True), key=lambda pair: pair[0].kind == "arm")
+    at = {place: [point.name for point, other in ordered if other == place] for _, place in ordered}
+    for (x, y), names in at.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        name, side = one_line(names[0]) + more, 1 if x < 0.6 else -1
         ends = sorted((_WIDE * x + 9.0 * side, _WIDE * x + (9.0 + _LETTER * len(name)) * side))
         is_free = not any(ends[0] < right and left < ends[1] and abs(y - top) < 15.0 for left, right, top in taken)
         if is_free and ends[0] >= 0.0 and ends[1] <= _WIDE:
@@ -137,14 +142,20 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         title = curve.against if len(fixed) == 1 else f"{curve.against}, {curve.name}"
         series.append(Line(name=title, values=[best.get(count) for count in at], look=_FIXED, is_dashed=True))
     asked, rated = ([0.0, *map(float, counts)] for counts in (curves[0].questions, curves[0].rated))
-    notes = [c.note or ("" if c.break_even else f"{c.name}: does not get ahead in these questions") for c in curves]
+    notes = [c.note or _break_even(c) for c in curves]
     return plots.lines(
         "Reward per question so far, learning included",
         at=[float(count) for count in at],
         series=series,
         unit="reward",
         places="Questions",
-        verticals=[(float(c.break_even), f"{c.name}: ahead from {c.break_even:,}") for c in curves if c.break_even],
+        verticals=[(float(c.break_even), _break_even(c)) for c in curves if c.break_even],
         below=lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
         note="; ".join(filter(None, notes)),
     )
+
+
+def _break_even(curve: LearningCurve) -> str:
+    if curve.break_even:
+        return f"{curve.name}: ahead from {curve.break_even:,}"
+    return f"{curve.name}: does not get ahead in these questions"

@@ -32,7 +32,7 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
     """
     from ragbandit.router.comparison import charts, plots
 
-    sign = sign or plots.ArmSigns()
+    sign = sign or plots.ArmSigns(assessment.arms)
     pictures = (
         charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
         *(charts.plane(drawn, signs=sign) for drawn in assessment.planes),

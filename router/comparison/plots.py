@@ -228,7 +228,7 @@ def lines(
     for place, (limit, name) in enumerate(verticals):
         where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
         inside.append(drawn('<line class="said" x1="{}" x2="{}" y1="0" y2="{}"/>', where, where, HEIGHT))
-        said = '<text class="said" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
+        said = '<text class="said wide" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
         inside.append(drawn(said, where, 12 + 16 * place, *side, one_line(name)))
     written = _WRITTEN.get(unit, number)
     known = ((line, [place for place, value in enumerate(line.values) if value is not None]) for line in series)

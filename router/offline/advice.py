@@ -155,7 +155,7 @@ def concluded(advice: Advice) -> Advice:
         best = replace(best, missing=missing, progress=progress)
         sentence = words.sentence(best)
     else:
-        sentence = f"{words.sentence(best)}; missing: {missing}"
+        sentence = f"{words.sentence(best)}, and may be better; to know that: {missing}"
     changes: dict[str, Any] = {"missing": missing, "progress": progress}
     comparisons = (best, *advice.comparisons[1:])
     return replace(advice, sentence=f"not enough: {sentence}{on}", comparisons=comparisons, **changes)

@@ -84,8 +84,10 @@ def period_of(report: Report, *, now: float) -> str:
     return f"{moment(report.since)} to {moment(report.until)}{tenant}"
 
 
-def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()) -> Assessment:
-    """What a report shows. kinds: kinds of questions, from a map of the policy."""
+def assessment(
+    report: Report, *, now: float, kinds: Sequence[QuestionKind] = (), kinds_of: str = "", arms: Sequence[str] = ()
+) -> Assessment:
+    """What a report shows. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`."""
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
     served = (*([] if total is None else [total]), *others)
@@ -122,6 +124,8 @@ def assessment(report: Report, *, now: float, kinds: Sequence[QuestionKind] = ()
         comparisons=shown,
         frontier=tuple(_frontier(served)),
         kinds=tuple(kinds),
+        kinds_of=kinds_of,
+        arms=tuple(arms),
         curves=() if report.curve is None else (report.curve,),
         missing=None if lead is None else lead.missing,
         progress=1.0 if lead is None else lead.progress,

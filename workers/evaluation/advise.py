@@ -121,7 +121,12 @@ def advise_verb(
         )
     reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
     shown = assessment(
-        advice, details=details, notes=notes, incumbent=settings.policy.incumbent, reward=settings.reward
+        advice,
+        details=details,
+        notes=notes,
+        incumbent=settings.policy.incumbent,
+        reward=settings.reward,
+        arms=[*settings.arms],
     )
     show(shown, reply=reply, show_all=every, report=report)
     if EXITS[advice.verdict]:

@@ -15,9 +15,15 @@ from ragbandit.shared.types import ArmName
 
 
 def assessment(
-    advice: Advice, *, details: Mapping[str, Any], notes: Sequence[str], incumbent: str | None, reward: RewardSettings
+    advice: Advice,
+    *,
+    details: Mapping[str, Any],
+    notes: Sequence[str],
+    incumbent: str | None,
+    reward: RewardSettings,
+    arms: Sequence[str],
 ) -> Assessment:
-    """What `advise` shows. details: facts about the run and about what was applied."""
+    """What `advise` shows. details: facts about the run and about what was applied. arms: those of the settings."""
     common: dict[str, Any] = {
         "title": "Is routing worth it?",
         "sentence": advice.sentence,
@@ -27,12 +33,13 @@ def assessment(
     }
     if advice.verdict == "wrong log":
         return Assessment(number=advice.verdict, about="no verdict", notes=tuple(notes), **common)
-    best, is_known = advice.comparisons[0], advice.verdict != "not enough"
+    best = advice.comparisons[0]
     unit = "units of cost" if best.unit == "cost" else best.unit
     return Assessment(
-        number=words.signed(best.reward.estimate) if is_known else NOT_KNOWN,
+        number=words.headline(best.reward) if best.verdict != NOT_KNOWN else NOT_KNOWN,
         about=f"reward a question over {best.second}; reward = right answers - {number(reward.weight)} x {unit}",
-        verdict=best.verdict if is_known else NOT_KNOWN,
+        verdict=best.verdict,
+        arms=tuple(arms if {*advice.shares} <= {*arms} else advice.shares),
         comparisons=advice.comparisons,
         frontier=advice.frontier,
         kinds=advice.kinds,

@@ -86,7 +86,7 @@ def report(
         state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
     result = replace(result, learning=None if state is None else state.line)
-    shown = words.assessment(result, now=now, kinds=mapped.kinds)
+    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=[*settings.arms])
     shown = replace(shown, notes=(*budgets, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")

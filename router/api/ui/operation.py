@@ -1,5 +1,5 @@
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # no
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )
-    return words.assessment(result, now=now, kinds=mapped.kinds)
+    return words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions
@@ -121,9 +121,11 @@ def earned_charts(history: Overview) -> list[Picture]:
     return [picture for picture in charts if picture is not None]
 
 
-def arm_charts(history: Overview, *, sign: ArmSigns) -> list[Picture]:
+def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> list[Picture]:
+    """cost: what the reward charges. A chart of the cost is left out if it would show the dollars again."""
     arms = [row.arm for row in history.arms[:MOST_LINES]]
     points, none = lived(history), totals_of(ArmTotals())
+    is_dollars = [*cost] == ["dollars"]
 
     def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Picture | None:
         """A chart with a line for each arm. value: function of (totals of the arm, totals of all arms)."""
@@ -136,7 +138,7 @@ def arm_charts(history: Overview, *, sign: ArmSigns) -> list[Picture]:
     charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
         chart("Quality per question", "reward", lambda arm, _: arm.quality),
-        chart("Cost per question", "", lambda arm, _: arm.cost),
+        None if is_dollars else chart("Cost per question, as the reward counts it", "", lambda arm, _: arm.cost),
         chart("Dollars per answer", "dollars", lambda arm, _: mean(arm.dollars, arm.answered + arm.failed)),
         chart("Latency, 95th percentile", "seconds", lambda arm, _: arm.p95_s),
         chart("Failures", "percent", lambda arm, _: arm.failure_share),
@@ -195,7 +197,8 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
-    return page(request, "arms.html", title="Arms", charts=arm_charts(history, sign=values["sign"]), **values)
+    charts = arm_charts(history, sign=values["sign"], cost=router_of(request).settings.reward.cost)
+    return page(request, "arms.html", title="Arms", charts=charts, **values)
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:

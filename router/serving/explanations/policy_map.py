@@ -24,12 +24,13 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key, has_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.texts.formats import number, percent
+from ragbandit.shared.texts.formats import counted, number, percent
 from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Matrix, Query, Vector
 
-#: number of newest decisions that are read, and most questions among them that are mapped
+#: number of newest decisions that are read, and most questions among them that are mapped: older ones were decided by
+#: policies that had learned less
 LOOKED_AT: Final = 5_000
-MOST_QUESTIONS: Final = 2_000
+MOST_QUESTIONS: Final = 500
 MOST_LEAVES: Final = 8
 #: fewest questions of a leaf: FEWEST, or 1 / _FEWEST_PART of all questions if that is more
 FEWEST, _FEWEST_PART = 10, 50
@@ -65,6 +66,10 @@ class PolicyMap:
     kinds: tuple[QuestionKind, ...] = ()
     #: R^2: share of the pmfs' sum of squares that is between kinds
     explained: float = 0.0
+
+    @property
+    def of(self) -> str:
+        return f"the newest {counted(self.questions, 'question')} with several arms"
 
     @property
     def sentence(self) -> str:

@@ -20,8 +20,8 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.offline.logs.columns import keys_of_bytes
-from ragbandit.router.offline.replay import LogPart, Plan, ReplayResult, estimate_candidates, parse_candidates
-from ragbandit.router.offline.replay.plan import CandidatePmf
+from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
+from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import comparison_of
@@ -130,13 +130,11 @@ def _against_the_other(rated: Life) -> Difference:
 
 
 def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
-    log = _log(rated)
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
-    always = _always_rarest(rated)
     return estimate_candidates(
-        [LogPart(rows=replace(log, candidates=(always, rated.candidate)))],
+        [MemoryPart(log=replace(_log(rated), pmfs={"column:another": rated.candidate}))],
         candidates=candidates,
-        candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],
+        descriptions=[Description(described=one.name) for one in candidates],
         plan=plan,
         log="a made life",
     )

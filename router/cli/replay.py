@@ -60,6 +60,10 @@ def replay_verb(
     ] = None,
     segment: Annotated[list[str] | None, typer.Option(help="tenant, version, context fields [,...]; repeat it")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page FILE.html with pictures")] = None,
+    write_pmfs: Annotated[
+        Path | None,
+        typer.Option(help="write the probabilities of policies that learn, row by row, into FILE.jsonl or .parquet"),
+    ] = None,
     as_json: JsonOption = False,
     everything: Annotated[bool, typer.Option("--all", help="also every comparison, table and note")] = False,
     config: ConfigOption = None,
@@ -94,7 +98,7 @@ def replay_verb(
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
     with bars(errors) as progress:
-        result = replay(opened, candidates=candidates, plan=plan, progress=progress)
+        result = replay(opened, candidates=candidates, plan=plan, pmfs=write_pmfs, progress=progress)
     _show(result, report=report, as_json=as_json, everything=everything)
 
 

@@ -73,9 +73,8 @@ class Log:
     encoder_hash: str = ""
     #: field for segments -> its value in every row: "tenant", "version", "policy" or a key of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
-    #: column with the pmf of a candidate -> its probabilities
-    own: Mapping[str, Matrix] = field(default_factory=dict)
-    candidates: tuple[Matrix, ...] = ()
+    #: name of a candidate -> its pmf in every row, which the log has as a column, or which it learned from the log
+    pmfs: Mapping[str, Matrix] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.action)
@@ -97,7 +96,7 @@ class Log:
 
     @property
     def nbytes(self) -> int:
-        arrays = [*vars(self).values(), *self.fields.values(), *self.own.values(), *self.candidates]
+        arrays = [*vars(self).values(), *self.fields.values(), *self.pmfs.values()]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def part(self, rows: Flags | Choices | slice) -> "Log":
@@ -106,8 +105,7 @@ class Log:
             self,
             **{name: array[rows] for name, array in arrays.items()},
             fields={name: values[rows] for name, values in self.fields.items()},
-            own={name: pmf[rows] for name, pmf in self.own.items()},
-            candidates=tuple(pmf[rows] for pmf in self.candidates),
+            pmfs={name: pmf[rows] for name, pmf in self.pmfs.items()},
         )
 
 

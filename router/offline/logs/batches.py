@@ -6,7 +6,7 @@ dictionary-encoded. The column of a candidate contains lists of numbers aligned 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -67,11 +67,12 @@ class BatchSpec:
     arms: tuple[ArmName, ...]  #: all arms of the log, in the order of the columns of its matrices
     mixed_arms: bool = False
     fields: tuple[str, ...] = ()  #: names for `Log.fields`: tenant, version, policy or keys of the context
-    own: tuple[str, ...] = ()
+    #: name of a candidate -> the column that has its pmf
+    pmfs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*_COLUMNS, *map(column_of, self.fields), *self.own]))
+        return tuple(dict.fromkeys([*_COLUMNS, *map(column_of, self.fields), *self.pmfs.values()]))
 
 
 class LogSource(Protocol):
@@ -208,7 +209,7 @@ class _DecodedBatch:
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,
             fields={name: self.texts(name) for name in spec.fields},
-            own={name: self.spread(name) for name in spec.own},
+            pmfs={name: self._candidate(column) for name, column in spec.pmfs.items()},
         )
 
     def _check_offers(self, offers: Any) -> None:
@@ -260,6 +261,16 @@ class _DecodedBatch:
         matrix = np.zeros((self.batch.num_rows, len(self.spec.arms)))
         matrix[self._rows(), self.places] = numbers
         return matrix
+
+    def _candidate(self, name: str) -> Matrix:
+        """The pmf of a candidate, shape (n, K). Raises InvalidInput unless each row has a distribution."""
+        pmf = self.spread(name)
+        wrong = wrong_pmfs(pmf, offered=self.offered)
+        if len(wrong):
+            row = int(wrong[0])
+            message = f"{pmf[row].tolist()} is no distribution over the arms that the row offers"
+            raise self._wrong(row, name, message, "give probabilities that sum to 1")
+        return pmf
 
     def _rows(self) -> Choices:
         return np.repeat(np.arange(self.batch.num_rows), self.lengths)  # (T,) row of each entry

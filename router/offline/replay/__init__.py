@@ -4,16 +4,15 @@ log = open_log("log.parquet")
 result = replay(log, candidates=["fixed:single_step", "uniform"])
 """
 
-from ragbandit.router.offline.replay.candidates import prepare
 from ragbandit.router.offline.replay.engine import estimate_candidates, replay
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
-from ragbandit.router.offline.replay.parts import LogPart, without_certain_start
+from ragbandit.router.offline.replay.parts import MemoryPart, without_certain_start
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, ReplayResult, parse_candidates
 
 __all__ = [
     "CandidateSpec",
-    "LogPart",
     "MemoryLog",
+    "MemoryPart",
     "OpenLog",
     "Plan",
     "ReplayResult",
@@ -21,7 +20,6 @@ __all__ = [
     "memory_log",
     "open_log",
     "parse_candidates",
-    "prepare",
     "replay",
     "without_certain_start",
 ]

@@ -14,9 +14,9 @@ from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
     Arm,
-    CandidatePmf,
     CandidateResult,
     CandidateSpec,
+    Description,
     ImportanceWeights,
     Plan,
     ReplayResult,
@@ -40,12 +40,10 @@ class ResultAssembler:
     evidence: Evidence
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
-    def result(
-        self, candidate_pmfs: Sequence[CandidatePmf], *, skipped: Sequence[BadRow], **about: Any
-    ) -> ReplayResult:
+    def result(self, descriptions: Sequence[Description], *, skipped: Sequence[BadRow], **about: Any) -> ReplayResult:
         against = LOGGED_POLICY
         if self.baseline is not None:
-            against = side(self.candidates[self.baseline].name, learned=candidate_pmfs[self.baseline].learned)
+            against = side(self.candidates[self.baseline].name, learned=descriptions[self.baseline].learned)
         reward, quality, cost = (self._shown(self.evidence, self.baseline, target=target) for target in range(3))
         begin, end = self._times or (None, None)
         return ReplayResult(
@@ -63,7 +61,7 @@ class ResultAssembler:
             comparisons=self._comparisons,
             arms=self._arms(),
             candidates=tuple(
-                self._candidate(index, described=pmf, against=against) for index, pmf in enumerate(candidate_pmfs)
+                self._candidate(index, about=about_it, against=against) for index, about_it in enumerate(descriptions)
             ),
             faults=self.faults,
             skipped_rows=len(skipped),
@@ -88,7 +86,7 @@ class ResultAssembler:
     def _comparisons(self) -> int:
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def _candidate(self, index: int, *, described: CandidatePmf, against: str) -> CandidateResult:
+    def _candidate(self, index: int, *, about: Description, against: str) -> CandidateResult:
         weights, names, spec = self.summary.weights[index], self.summary.names, self.candidates[index]
         reward, quality, cost = (self._shown(self.evidence, index, target=target) for target in range(3))
         mass = weights.unsupported_mass
@@ -96,7 +94,7 @@ class ResultAssembler:
         same = index != self.baseline and bool(self.summary.apart[index] <= SUM_TOLERANCE)
         comparison = None
         if index != self.baseline:
-            first = side(spec.name, learned=described.learned)
+            first = side(spec.name, learned=about.learned)
             comparison = self._compared(
                 self.evidence, index, self.baseline, names=(first, against), comparisons=self._comparisons
             )
@@ -108,7 +106,7 @@ class ResultAssembler:
                 )
         return CandidateResult(
             name=spec.name,
-            described=described.described,
+            described=about.described,
             reward=reward,
             quality=quality,
             cost=cost,
@@ -127,8 +125,8 @@ class ResultAssembler:
             bounds=None if reward.low is None or reward.high is None or not mass else (reward.low, reward.high),
             shares={arm: float(share) / weights.rows for arm, share in zip(names, weights.shares, strict=True)},
             segments={} if comparison is None else self._segments(index, names=(comparison.first, against)),
-            notes=(*self._not_offered(spec), *described.notes),
-            learned=described.learned,
+            notes=(*self._not_offered(spec), *about.notes),
+            learned=about.learned,
             same_policy=same,
         )
 

@@ -1,4 +1,4 @@
-"""Candidates of a replay that learn the log: their settings, and their probabilities on its rows."""
+"""Candidates of a replay that learn the log: their settings, and the columns of the log that they write."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,15 +8,13 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.logs.parquet import row_name
 from ragbandit.router.offline.replay.opening import MemoryLog
-from ragbandit.router.offline.replay.parts import LogPart, imported
+from ragbandit.router.offline.replay.parts import imported
 from ragbandit.router.offline.replay.plan import (
-    CandidatePmf,
     CandidateSpec,
+    Description,
     Learned,
     Plan,
-    array_pmf,
     described,
 )
 from ragbandit.router.offline.replay.policy_pmfs import (
@@ -33,7 +31,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import PICK, ArmName, Update
 
 
-def prepare(
+def learn_columns(
     log: MemoryLog,
     *,
     candidates: Sequence[CandidateSpec],
@@ -41,8 +39,11 @@ def prepare(
     settings: Settings,
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
-) -> tuple[LogPart, list[CandidatePmf]]:
-    """Returns (the rows with each candidate's probabilities, descriptions). Parameters and errors: see `replay`."""
+) -> tuple[MemoryLog, list[Description]]:
+    """Let each candidate that learns write its column of the log. Parameters and errors: see `replay`.
+
+    Returns (the log with these columns, descriptions of all candidates).
+    """
     partial_rows = np.count_nonzero(log.log.partial)  # type: ignore[arg-type] # None counts as 0
     if partial_rows:
         message = (
@@ -63,13 +64,12 @@ def prepare(
     for name, policy in served.items():
         if "pick" in policy.needs:
             _check_picks(updates, name=name)
-    pmfs = []
+    columns, descriptions = dict(log.log.pmfs), list[Description]()
     for spec in candidates:
         if spec.name not in served:
-            pmf = array_pmf(spec, log=log.log, named=lambda row: row_name(log.rows[row]))
-            pmfs.append(CandidatePmf(described=described(spec), pmf=pmf))
+            descriptions.append(Description(described=described(spec)))
             continue
-        pmf, notes = crossfitted(
+        columns[spec.name], notes = crossfitted(
             log,
             name=spec.name,
             make=partial(served_policy, spec, settings=in_force[spec.name]),
@@ -85,9 +85,8 @@ def prepare(
             description = f"{spec.what}, each of {plan.folds} folds judged by what the others taught"
             # The name of the serving policy describes what it has learned.
             learned = None if spec.current else "folds"
-        pmfs.append(CandidatePmf(described=description, pmf=pmf, notes=notes, learned=learned))
-    rows = replace(log.log, candidates=tuple(candidate.pmf for candidate in pmfs))
-    return LogPart(rows=rows, undrawn=log.undrawn), pmfs
+        descriptions.append(Description(described=description, notes=notes, learned=learned))
+    return replace(log, log=replace(log.log, pmfs=columns)), descriptions
 
 
 def _check_picks(updates: Sequence[Update], *, name: str) -> None:

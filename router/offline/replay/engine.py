@@ -1,13 +1,17 @@
-"""Replays a log in two passes. The first sums counts and weights, and learns the reward model; the second estimates.
+"""Replays a log: candidates that learn write their column, then two passes over the columns give the estimates.
+
+The first pass sums counts and weights, and learns the reward model; the second sums scores.
 
 A log has one part per file. Threads or an executor read the parts; their sums are merged in the order of the files.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
@@ -18,22 +22,31 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import prepare, serving_settings
+from ragbandit.router.offline.replay.candidates import learn_columns, serving_settings
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
-from ragbandit.router.offline.replay.parts import LogPart, check_times, without_certain_start
+from ragbandit.router.offline.replay.parts import (
+    KeptPart,
+    MemoryPart,
+    Part,
+    SourcePart,
+    check_times,
+    names_of,
+    without_certain_start,
+)
 from ragbandit.router.offline.replay.plan import (
     CURRENT,
     LOGGED,
-    CandidatePmf,
     CandidateSpec,
+    Description,
     Plan,
     ReplayResult,
-    array_pmf,
     baselines,
+    check_arms,
     current_candidate,
     described,
     parse_candidates,
 )
+from ragbandit.router.offline.replay.pmf_files import check_file, write_pmfs
 from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
@@ -66,6 +79,7 @@ def replay(
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
     executor: Executor | None = None,
+    pmfs: str | Path | None = None,
     progress: Progress = no_progress,
 ) -> ReplayResult:
     """Judge candidates on a log.
@@ -79,6 +93,7 @@ def replay(
     encoder: makes the encoder for rows without usable features; default: the configured encoder, but none for rows in
     memory.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
+    pmfs: file that gets the probabilities of each candidate that learns, see `write_pmfs`; None to write none.
     Raises InvalidInput, ConfigError or StoreError if the candidates cannot be judged.
     """
     settings = settings or log.settings
@@ -88,11 +103,13 @@ def replay(
     if log.several:
         check_spread(learners, baseline=plan.baseline)
     judging = partial(estimate_candidates, log=log.described, since=log.since, executor=executor, progress=progress)
-    own = tuple(spec.what for spec in specs or () if spec.kind == "column")
+    columns = {spec.name: spec.what for spec in specs or () if spec.kind == "column"}
+    if pmfs is not None:
+        check_file(pmfs, learners=bool(learners))
     if not learners and plan.baseline != CURRENT:
-        return _replay_columns(log, specs=specs, own=own, plan=plan, judging=judging)
+        return _replay_columns(log, specs=specs, columns=columns, plan=plan, judging=judging)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
-    whole = log.read(fields=plan.segments, own=own, sample=plan.sample, progress=progress)
+    whole = log.read(fields=plan.segments, pmfs=columns, sample=plan.sample, progress=progress)
     specs, serving = specs or baselines(whole.log.arms), serving_settings(whole, settings=settings)
     if plan.baseline == LOGGED and serving is not None:
         message = "the policy was learning while it served, so every policy that has learned this log is ahead of it"
@@ -102,12 +119,17 @@ def replay(
         specs = [*specs, current_candidate(serving or settings)]
         baseline = specs[-1].name
     plan = replace(plan, baseline=baseline)
-    part, pmfs = prepare(whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    check_arms(specs, arms=whole.log.arms)
+    whole, descriptions = learn_columns(
+        whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress
+    )
+    if pmfs is not None:
+        write_pmfs(pmfs, whole, names=[spec.name for spec in specs if spec.learns])
     return judging(
-        without_certain_start([part]),
+        without_certain_start([MemoryPart(log=whole.log, undrawn=whole.undrawn)]),
         plan=plan,
         candidates=specs,
-        candidate_pmfs=pmfs,
+        descriptions=descriptions,
         skipped=whole.skipped,
         sampled_from=whole.sampled_from,
     )
@@ -117,7 +139,7 @@ def _replay_columns(
     log: OpenLog,
     *,
     specs: Sequence[CandidateSpec] | None,
-    own: tuple[str, ...],
+    columns: Mapping[str, str],
     plan: Plan,
     judging: Callable[..., ReplayResult],
 ) -> ReplayResult:
@@ -125,13 +147,14 @@ def _replay_columns(
     with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
         specs, plan = specs or baselines(arms), replace(plan, baseline=plan.baseline or LOGGED)
-        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=plan.segments, own=own)
-        parts = [LogPart(source=source, spec=spec, candidates=specs, plan=plan, since=log.since) for source in sources]
+        check_arms(specs, arms=arms)
+        spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=plan.segments, pmfs=columns)
+        parts = [SourcePart(source=source, spec=spec, plan=plan, since=log.since) for source in sources]
         return judging(
             without_certain_start(parts),
             plan=plan,
             candidates=specs,
-            candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
+            descriptions=[Description(described=described(spec)) for spec in specs],
             skipped=skipped,
         )
 
@@ -147,10 +170,10 @@ def check_spread(learners: Sequence[CandidateSpec], *, baseline: str | None) -> 
 
 
 def estimate_candidates(
-    parts: Sequence[LogPart],
+    parts: Sequence[Part],
     *,
     candidates: Sequence[CandidateSpec],
-    candidate_pmfs: Sequence[CandidatePmf],
+    descriptions: Sequence[Description],
     plan: Plan,
     log: str,
     since: float | None = None,
@@ -159,31 +182,31 @@ def estimate_candidates(
     executor: Executor | None = None,
     progress: Progress = no_progress,
 ) -> ReplayResult:
-    """Judge candidates whose probabilities are in the parts of a log.
+    """Judge candidates from the columns of a log.
 
-    candidate_pmfs: descriptions and notes of the candidates, in the same order.
+    descriptions: of the candidates, in the same order.
     since: time before which decisions were not read, seconds since the epoch; None if all were read.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
     baseline = baseline_of(plan, candidates)
     if executor is None:
-        parts = [replace(part, room=KEPT_BYTES // len(parts)) for part in parts]
+        parts = [KeptPart(part=part, room=KEPT_BYTES // len(parts)) for part in parts]
     merged = partial(_merged, parts=parts, executor=executor, progress=progress)
-    learn = partial(learn_part, plan=plan, candidates=len(candidates), baseline=baseline)
+    learn = partial(learn_part, plan=plan, candidates=candidates, baseline=baseline)
     first: CountedRows = merged("summarized", learn)
     summaries = first.by_origin
     # The decisions of the service are the log, if there are any. Imported rows are another population of questions.
     main = False not in summaries
     check_log(first, main=main, plan=plan, since=since, log=log)
     check_ids(summaries.values(), parts=parts)
-    measure = Measure.of(summaries[main], segments=plan.segments)
+    measure = Measure.of(summaries[main], candidates=candidates, segments=plan.segments)
     rows = sum(summary.rows for summary in summaries.values())
     second: ScoredRows = merged("judged", partial(measure_part, origin=main, measure=measure, rows=rows))
     evidence = Evidence.of(summaries[main], measure=measure, sums=second.segments)
     assembler = ResultAssembler(plan=plan, candidates=candidates, evidence=evidence, baseline=baseline)
     return assembler.result(
-        candidate_pmfs,
+        descriptions,
         log=log,
         since=since,
         notes=tuple(notes_on(first, evidence=evidence, plan=plan)),
@@ -192,11 +215,11 @@ def estimate_candidates(
     )
 
 
-def check_ids(summaries: Iterable[LogSummary], *, parts: Sequence[LogPart]) -> None:
+def check_ids(summaries: Iterable[LogSummary], *, parts: Sequence[Part]) -> None:
     keys = np.sort(np.concatenate([keys for summary in summaries for keys in summary.keys]))
     repeated = keys[1:][keys[1:] == keys[:-1]]
     if len(repeated):
-        names = [name for part in parts for name in part.names_of(repeated[0])]
+        names = [name for part in parts for name in names_of(part, repeated[0])]
         message = f"has the id of {names[0]}; {len(repeated)} rows repeat an id"
         remedy = "log every decision once; a row that is in two files would count twice"
         raise InvalidInput(message, field=f"{names[-1]} id", remedy=remedy)
@@ -260,29 +283,34 @@ def replay_pmfs(
     """
     fixed = [spec for spec in baselines(log.log.arms) if spec.kind == "fixed"]
     specs = [CandidateSpec(name=label, kind="column", what=label) for label in pmfs]
-    candidates = [
-        *(CandidatePmf(described=label, pmf=pmf) for label, pmf in pmfs.items()),
-        *(CandidatePmf(described=spec.name, pmf=array_pmf(spec, log=log.log, named=str)) for spec in fixed),
-    ]
-    # All rows are judged, imported ones too.
-    rows = replace(log.log, candidates=tuple(one.pmf for one in candidates), imported=None)
     return estimate_candidates(
-        [LogPart(rows=rows)],
+        [MemoryPart(log=replace(log.log, pmfs=pmfs, imported=None))],  # all rows are judged, imported ones too
         candidates=[*specs, *fixed],
-        candidate_pmfs=candidates,
+        descriptions=[Description(described=spec.name) for spec in (*specs, *fixed)],
         plan=Plan(folds=folds, baseline=baseline),
         log="a log in memory",
         progress=progress,
     )
 
 
+class _StoppedError(Exception):
+    """Ends a pass in a thread after its current batch."""
+
+
 def _merged(
-    name: str, work: Callable[..., Sums], parts: Sequence[LogPart], *, executor: Executor | None, progress: Progress
+    name: str, work: Callable[..., Sums], parts: Sequence[Part], *, executor: Executor | None, progress: Progress
 ) -> Sums:
     """The sums of one pass over all parts, in their order. name: "summarized" or "judged", for progress."""
     if executor is None and len(parts) == 1:
         return work(parts[0], progress=progress)
     merged: Sums | None = None
+    stopped = threading.Event()
+
+    def until_stopped(_work: str, _done: int, _total: int) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+
+    work = partial(work, progress=until_stopped) if executor is None else work
     threads = ThreadPoolExecutor(min(cores(), len(parts)), thread_name_prefix="replay")
     with threads if executor is None else nullcontext(executor) as pool:
         try:
@@ -290,8 +318,7 @@ def _merged(
                 merged = sums if merged is None else merged.merged(sums)
                 progress(f"parts {name}", done, len(parts))
         except BaseException:  # after Ctrl-C, a thread finishes only its current batch, not the whole file
-            for part in parts:
-                part.stopped = True
+            stopped.set()
             raise
     assert merged is not None, "a log has at least one part"
     return merged

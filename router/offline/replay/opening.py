@@ -1,11 +1,12 @@
 """Logs for a replay: files, the ledger of the store or rows in memory, read in batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress, islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -200,13 +201,13 @@ class OpenLog:
         self,
         *,
         fields: Sequence[str] = (),
-        own: Sequence[str] = (),
+        pmfs: Mapping[str, str] = MappingProxyType({}),
         sample: int = 0,
         progress: Progress = no_progress,
     ) -> MemoryLog:
         """Read the rows into memory, with their questions. Raises InvalidInput, or StoreError for an unreadable store.
 
-        fields, own: see `BatchSpec`.
+        fields, pmfs: see `BatchSpec`.
         sample: keep at most this many rows, drawn by the hash of their id; 0 keeps all.
         """
         skipped, left_out = list[BadRow](), LeftOut()
@@ -215,7 +216,7 @@ class OpenLog:
         arms = tuple(dict.fromkeys(arm for decision in decisions for arm in decision.arms))
         check_choice(arms)
         fields = ("policy", *fields)
-        spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, own=tuple(own))
+        spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, pmfs=pmfs)
         return MemoryLog(
             log=decoded(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
             rows=rows,

@@ -1,17 +1,16 @@
 """The parts of a log, which are read in batches; which rows are judged, and which are left out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from ragbandit.router.offline.estimation import Flags, Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn, row_named, selected, times_of
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn, selected, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, array_pmf
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import moment
 
@@ -40,75 +39,108 @@ def judged(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags:
     return was_drawn & recent
 
 
-@dataclass(kw_only=True)
-class LogPart:
-    """A log or a part of it. The batches have the same order each time they are read.
-
-    It can be pickled if its source can.
-    """
-
-    source: LogSource | None = None  #: None if all rows are in `rows`
-    spec: BatchSpec = field(default_factory=lambda: BatchSpec(arms=()))
-    candidates: Sequence[CandidateSpec] = ()
-    plan: Plan = field(default_factory=Plan)
-    #: decisions made before this time are not judged, seconds since the epoch; None to judge all
-    since: float | None = None
-    #: number of first rows to leave out, since they precede the first exploration; see `without_certain_start`
-    early: Mapping[bool, int] = field(default_factory=dict)
-    rows: Log | None = None
-    undrawn: int = 0  #: rows that are not in `rows`, since their arm was not drawn
-    kept: list[Log] | None = None  #: all batches if they fitted into `room`, else None
-    room: int = 0  #: bytes of arrays that may stay in memory; a part that fits is read once for both passes
-    left_out: LeftOut = field(default_factory=LeftOut)
-    stopped: bool = False  #: True ends a pass after its current batch
+class Part(Protocol):
+    """A log, or one of its files, as columns. An executor may send a part to another process."""
 
     @property
     def place(self) -> str:
         """Prefix of a row's name in messages."""
-        return "row" if self.source is None else self.source.place
 
-    def batches(self) -> Iterator[Log]:
-        if self.kept is not None:
-            yield from self.kept
-            return
-        cached: list[Log] = []
-        used = 0
-        for log in self.read():
-            if self.stopped:
-                return
-            used += log.nbytes
-            cached = [*cached, log] if used <= self.room else []
-            yield log
-        self.kept = cached if used <= self.room else None
+    def batches(self, left_out: LeftOut) -> Iterator[Log]:
+        """Yield the judged rows, in the same order each time. left_out: counts the others. Raises InvalidInput."""
 
-    def read(self) -> Iterator[Log]:
-        self.left_out = LeftOut(undrawn=self.undrawn)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPart:
+    """Rows in memory."""
+
+    log: Log
+    undrawn: int = 0  #: rows that are not in `log`, since their arm was not drawn
+
+    @property
+    def place(self) -> str:
+        return "row"
+
+    def batches(self, left_out: LeftOut) -> Iterator[Log]:
+        left_out.undrawn += self.undrawn
+        for start in range(0, len(self.log), BATCH):
+            yield self.log.part(slice(start, start + BATCH))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourcePart:
+    """A file, or the ledger of the store."""
+
+    source: LogSource
+    spec: BatchSpec
+    plan: Plan
+    #: decisions made before this time are not judged, seconds since the epoch; None to judge all
+    since: float | None = None
+
+    @property
+    def place(self) -> str:
+        return self.source.place
+
+    def batches(self, left_out: LeftOut) -> Iterator[Log]:
+        for batch in self.source.batches(self.spec.columns):
+            rows = selected(batch, judged(batch, since=self.since, left_out=left_out))
+            if rows.num_rows:
+                yield self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartedPart:
+    """A part without its first rows, which precede the first exploration."""
+
+    part: Part
+    early: Mapping[bool, int]  #: imported rows (True) and decisions of the service (False) -> number of first rows
+
+    @property
+    def place(self) -> str:
+        return self.part.place
+
+    def batches(self, left_out: LeftOut) -> Iterator[Log]:
         early = dict(self.early)
-        for log in self._decoded():
+        for log in self.part.batches(left_out):
             flags, leave = imported(log), np.zeros(len(log), dtype=np.bool_)
             for kind, count in early.items():
                 first = np.flatnonzero(flags == kind)[:count]
                 leave[first], early[kind] = True, count - len(first)
-            self.left_out.early += int(leave.sum())
+            left_out.early += int(leave.sum())
             log = log.part(~leave) if leave.any() else log
             if len(log):
                 yield log
 
-    def _decoded(self) -> Iterator[Log]:
-        if self.rows is not None:
-            for start in range(0, len(self.rows), BATCH):
-                yield self.rows.part(slice(start, start + BATCH))
-        for batch in () if self.source is None else self.source.batches(self.spec.columns):
-            rows = selected(batch, judged(batch, since=self.since, left_out=self.left_out))
-            if rows.num_rows:
-                log = self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
-                named = partial(row_named, rows, place=self.place)
-                pmfs = tuple(array_pmf(spec, log=log, named=named) for spec in self.candidates)
-                yield replace(log, candidates=pmfs)
 
-    def names_of(self, key: np.uint64) -> list[str]:
-        lines = [log.lines[log.keys == key] for log in self.batches() if log.lines is not None]
-        return [f"{self.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
+@dataclass(kw_only=True, slots=True)
+class KeptPart:
+    """A part whose batches stay in memory after they were read once, if they fit into `room` bytes."""
+
+    part: Part
+    room: int
+    kept: list[Log] | None = None
+
+    @property
+    def place(self) -> str:
+        return self.part.place
+
+    def batches(self, left_out: LeftOut) -> Iterator[Log]:
+        if self.kept is not None:
+            yield from self.kept
+            return
+        kept, used = list[Log](), 0
+        for log in self.part.batches(left_out):
+            used += log.nbytes
+            kept = [*kept, log] if used <= self.room else []
+            yield log
+        self.kept = kept if used <= self.room else None
+
+
+def names_of(part: Part, key: np.uint64) -> list[str]:
+    """Names of the rows whose id has this hash."""
+    logs = part.batches(LeftOut())
+    lines = [log.lines[log.keys == key] for log in logs if log.lines is not None]
+    return [f"{part.place} {line}" for line in np.concatenate(lines)] if lines else ["a row in memory"] * 2
 
 
 def imported(log: Log) -> Flags:
@@ -123,7 +155,7 @@ def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
             yield kind, log if flags.all() == flags.any() else log.part(flags == kind)
 
 
-def without_certain_start(parts: Sequence[LogPart]) -> list[LogPart]:
+def without_certain_start(parts: Sequence[Part]) -> list[Part]:
     """The parts without the rows before the first exploration of the log: until then the same arm was always certain.
 
     Imported rows (True) and decisions of the service (False) are counted apart. No row is left out if none explores, or
@@ -133,7 +165,7 @@ def without_certain_start(parts: Sequence[LogPart]) -> list[LogPart]:
     first_arm, waiting, rows = dict[bool, int](), set[bool](), 0
     explored = set[bool]()
     for of_part, part in zip(counts, parts, strict=True):
-        for log in part.read():
+        for log in part.batches(LeftOut()):
             for kind, own in by_origin(log):
                 if kind in explored:
                     continue
@@ -149,7 +181,7 @@ def without_certain_start(parts: Sequence[LogPart]) -> list[LogPart]:
         if waiting and (waiting <= explored or rows > EARLIEST):
             break
     early = [{kind: count for kind, count in of_part.items() if kind in explored} for of_part in counts]
-    return [replace(part, early=of_part) for part, of_part in zip(parts, early, strict=True)]
+    return [StartedPart(part=part, early=of_part) for part, of_part in zip(parts, early, strict=True)]
 
 
 def check_times(*, kept: int, older: int, timeless: int, since: float | None, log: str) -> None:

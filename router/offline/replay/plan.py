@@ -6,7 +6,7 @@ NAME           a policy of the registry. Before it is judged on a fold of this l
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -16,7 +16,7 @@ import numpy as np
 from ragbandit.router.comparison import Comparison, Difference
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
-from ragbandit.router.offline.estimation.bandit_log import Log, folds_of, wrong_pmfs
+from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
@@ -116,27 +116,24 @@ def current_candidate(settings: Settings) -> CandidateSpec:
     return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
-def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
-    """Probabilities of a candidate that reads no questions, shape (n, K). Raises InvalidInput for a bad arm or pmf."""
-    if spec.kind == "column":
-        pmf = log.own[spec.what]
-        wrong = wrong_pmfs(pmf, offered=log.offered)
-        if len(wrong):
-            row = int(wrong[0])
-            message = f"{pmf[row].tolist()} is no distribution over the arms that the row offers"
-            raise InvalidInput(message, field=f"{named(row)} {spec.what}", remedy="give probabilities that sum to 1")
-        return pmf
-    even = log.offered / log.offered.sum(axis=1, keepdims=True)
-    if spec.kind == "policy":
-        return np.asarray(even, dtype=np.float64)
-    if spec.what not in log.arms:
-        remedy = f"use one of {', '.join(log.arms)}"
-        raise InvalidInput(f"the arm {spec.what!r} is not in the log", field=spec.name, remedy=remedy)
+def check_arms(candidates: Sequence[CandidateSpec], *, arms: Sequence[ArmName]) -> None:
+    """Raise InvalidInput for a fixed arm that the log lacks."""
+    for spec in candidates:
+        if spec.kind == "fixed" and spec.what not in arms:
+            message, remedy = f"the arm {spec.what!r} is not in the log", f"use one of {', '.join(arms)}"
+            raise InvalidInput(message, field=spec.name, remedy=remedy)
+
+
+def pmf_of(spec: CandidateSpec, log: Log) -> Matrix:
+    """The candidate's column of the log: its pmf in every row, shape (n, K)."""
+    if spec.name in log.pmfs:
+        return log.pmfs[spec.name]
+    even = np.asarray(log.offered / log.offered.sum(axis=1, keepdims=True), dtype=np.float64)
+    if spec.kind != "fixed":
+        return even
     column = log.arms.index(ArmName(spec.what))
-    always = np.zeros(log.pmf.shape)
-    always[:, column] = 1.0
     # In rows that do not offer the arm, the served policy `fixed` draws between all offered arms alike too.
-    return np.where(log.offered[:, column, None], always, even)
+    return np.where(log.offered[:, column, None], np.arange(len(log.arms)) == column, even)
 
 
 def described(spec: CandidateSpec) -> str:
@@ -151,10 +148,10 @@ Learned = Literal["folds"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CandidatePmf:
-    described: str
-    #: shape (n, K); empty if the batches contain the probabilities
-    pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
+class Description:
+    """Facts about a candidate for the result, besides its estimates."""
+
+    described: str  #: for example "always single_step"
     notes: tuple[str, ...] = ()
     learned: Learned = None
 

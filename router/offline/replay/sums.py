@@ -24,8 +24,8 @@ from ragbandit.router.offline.estimation.bandit_log import (
     unsupported,
 )
 from ragbandit.router.offline.estimation.reward_model import RewardModel
-from ragbandit.router.offline.replay.parts import LeftOut, LogPart, by_origin
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.parts import LeftOut, Part, by_origin
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, pmf_of
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows
 
 #: flags of `Log` whose True values are counted
@@ -60,7 +60,8 @@ class LogSummary(Tally):
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, log: Log) -> None:
+    def add(self, log: Log, *, pmfs: Sequence[Matrix]) -> None:
+        """Add the rows of a batch. pmfs: the candidates' columns, each of shape (n, K)."""
         self.model.learn(log)
         self.rows += len(log)
         self.names = log.arms
@@ -69,8 +70,8 @@ class LogSummary(Tally):
         self.least = np.minimum(self.least, [column.min(initial=np.inf) for column in columns])
         self.most = np.maximum(self.most, [column.max(initial=-np.inf) for column in columns])
         self.arms.add(log)
-        baseline_pmf = log.pmf if self.baseline is None else log.candidates[self.baseline]
-        for index, (tally, pmf) in enumerate(zip(self.weights, log.candidates, strict=True)):
+        baseline_pmf = log.pmf if self.baseline is None else pmfs[self.baseline]
+        for index, (tally, pmf) in enumerate(zip(self.weights, pmfs, strict=True)):
             tally.add(log, candidate=pmf)
             if self.apart[index] <= SUM_TOLERANCE:  # above the tolerance, the exact number does not matter
                 self.apart[index] = max(self.apart[index], np.abs(pmf - baseline_pmf).max(initial=0.0))
@@ -138,12 +139,12 @@ class Scores:
         """The combination of the columns that gives the logged value of this target, shape (columns,)."""
         return np.asarray(np.eye(self.width)[self.candidates * _WIDTH + target])
 
-    def matrix(self, log: Log, *, model: RewardModel) -> Matrix:
+    def matrix(self, log: Log, *, pmfs: Sequence[Matrix], model: RewardModel) -> Matrix:
         """The scores of n rows, shape (columns, n). Unsupported mass is added to the weight, so that its mean is 1."""
         predicted = model.predicted(log)
         targets = log.reward, log.quality, log.cost
         columns = np.ones((self.width, len(log)))
-        for index, pmf in enumerate(log.candidates):
+        for index, pmf in enumerate(pmfs):
             block, guess = columns[index * _WIDTH :], predicted
             missing = unsupported(log.pmf, candidate=pmf)
             if missing.any():
@@ -240,12 +241,13 @@ class Measure:
     """What the second pass needs to know of the judged rows."""
 
     model: RewardModel
+    candidates: Sequence[CandidateSpec]
     columns: Scores
     repeats: Keys  #: hashes of the questions with several rows, sorted
     segments: Mapping[str, Sequence[str]]  #: field -> names of its segments, including OTHERS
 
     @classmethod
-    def of(cls, summary: LogSummary, *, segments: Sequence[str]) -> "Measure":
+    def of(cls, summary: LogSummary, *, candidates: Sequence[CandidateSpec], segments: Sequence[str]) -> "Measure":
         """Solve the reward model, which has learned all rows. segments: fields."""
         summary.model.solve()
         keys, counts = summary.occurrences
@@ -253,7 +255,8 @@ class Measure:
         arms = len(summary.names) if summary.may_be_paired else 0
         return cls(
             model=summary.model,
-            columns=Scores(candidates=len(summary.weights), middles=middles, arms=arms),
+            candidates=candidates,
+            columns=Scores(candidates=len(candidates), middles=middles, arms=arms),
             repeats=keys[counts > 1],
             segments={name: shown_segments(summary.fields[name]) for name in segments},
         )
@@ -269,32 +272,39 @@ class Measure:
 
 
 def learn_part(
-    part: LogPart, *, plan: Plan, candidates: int, baseline: int | None = None, progress: Progress = no_progress
+    part: Part,
+    *,
+    plan: Plan,
+    candidates: Sequence[CandidateSpec],
+    baseline: int | None = None,
+    progress: Progress = no_progress,
 ) -> CountedRows:
     """Make the first pass over a part. baseline: index of a candidate; None for the logged policy."""
     first, done = CountedRows(), 0
-    for log in part.batches():
+    for log in part.batches(first.left_out):
         for origin, rows in by_origin(log):
             if origin not in first.by_origin:
-                tallies = [WeightTally() for _ in range(candidates)]
                 first.by_origin[origin] = LogSummary(
-                    model=RewardModel(folds=plan.folds), weights=tallies, baseline=baseline, apart=np.zeros(candidates)
+                    model=RewardModel(folds=plan.folds),
+                    weights=[WeightTally() for _ in candidates],
+                    baseline=baseline,
+                    apart=np.zeros(len(candidates)),
                 )
-            first.by_origin[origin].add(rows)
+            first.by_origin[origin].add(rows, pmfs=[pmf_of(spec, rows) for spec in candidates])
         done += len(log)
         progress("rows summarized", done, 0)
-    first.left_out = part.left_out
     return first
 
 
 def measure_part(
-    part: LogPart, *, origin: bool, measure: Measure, rows: int, progress: Progress = no_progress
+    part: Part, *, origin: bool, measure: Measure, rows: int, progress: Progress = no_progress
 ) -> ScoredRows:
     """Make the second pass over the rows of an origin. rows: number of rows of the whole log, for progress."""
     second, done = ScoredRows(), 0
-    for log in part.batches():
+    for log in part.batches(LeftOut()):
         for own in (own for kind, own in by_origin(log) if kind == origin):
-            matrix = measure.columns.matrix(own, model=measure.model)
+            pmfs = [pmf_of(spec, own) for spec in measure.candidates]
+            matrix = measure.columns.matrix(own, pmfs=pmfs, model=measure.model)
             for segment, places in measure.rows_of(own):
                 of_segment = second.segments.setdefault(segment, QuestionSums.empty())
                 of_segment.add(matrix[:, places], questions=own.questions[places], repeats=measure.repeats)

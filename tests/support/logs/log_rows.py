@@ -184,7 +184,9 @@ def read_log(path, *, fields=(), own=(), batch_rows=1 << 16, defaults=None):
     """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
     source = ParquetSource(path=path, defaults=defaults or RewardSettings())
     with patch("ragbandit.router.offline.logs.parquet.BATCH", batch_rows):
-        spec = BatchSpec(arms=arms_of(source, every=True), mixed_arms=True, fields=fields, own=own)
+        spec = BatchSpec(
+            arms=arms_of(source, every=True), mixed_arms=True, fields=fields, pmfs={name: name for name in own}
+        )
         for batch in source.batches(spec.columns):
             yield decoded(selected(batch, drawn(batch)), spec=spec, place=source.place)
 

@@ -11,7 +11,7 @@ from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog
-from ragbandit.router.offline.replay.parts import LogPart
+from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import write_json
 from tests.support.logs.replay_logs import close, lived_rows
@@ -33,14 +33,14 @@ def parquet(tmp_path, monkeypatch):
 def sizes(monkeypatch):
     """Rows of every piece that is read; reading the whole file is an error."""
     seen = []
-    read = LogPart.read
+    read = SourcePart.batches
 
-    def counted(self):
-        for log in read(self):
+    def counted(self, left_out):
+        for log in read(self, left_out):
             seen.append(len(log))
             yield log
 
-    monkeypatch.setattr(LogPart, "read", counted)
+    monkeypatch.setattr(SourcePart, "batches", counted)
     monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole file is read"))
     return seen
 

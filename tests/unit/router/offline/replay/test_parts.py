@@ -120,20 +120,23 @@ def test_threads_end_with_the_first_error(tmp_path, monkeypatch):
     log = cut(tmp_path / "parts", 20, rows=[*rows[:20], *rows])
     stopped, began = [], threading.Event()
 
-    def fail(part, **_):
+    def fail(part, *, progress, **_):
         if part.place.endswith("part-0.parquet row"):
             began.wait(30)
             raise InvalidInput("is broken", field="log", remedy="mend it")
         began.set()
-        while not part.stopped:
-            time.sleep(0.001)
-        stopped.append(list(part.batches()))
+        try:
+            while True:
+                progress("rows summarized", 0, 0)
+                time.sleep(0.001)
+        finally:
+            stopped.append(part.place)
 
     monkeypatch.setattr("ragbandit.router.offline.replay.engine.learn_part", fail)
     monkeypatch.setattr("ragbandit.router.offline.replay.engine.cores", lambda: 2)
     with pytest.raises(InvalidInput, match="is broken"):
         replay(log, candidates=CANDIDATES)
-    assert stopped == [[]]
+    assert [place.endswith("part-1.parquet row") for place in stopped] == [True]
 
 
 @pytest.mark.parametrize(

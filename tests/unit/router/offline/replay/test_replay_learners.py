@@ -1,8 +1,10 @@
 """Policies that learn from the log have not seen what they are asked about."""
 
+import json
 from dataclasses import replace
 from typing import ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
 from ragbandit.router.encoders.hashing import HashingEncoder
@@ -77,6 +79,30 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
     assert sorted(asked for asked, _ in spy.heard) == sorted(ids)
     for asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
+
+
+def test_a_written_column_gives_the_numbers_of_its_policy(tmp_path, settings):
+    """The column of a policy, added to the rows, is estimated as the policy; both formats have the same column."""
+    rows, options = lived_rows(90), {"candidates": ["linucb", "uniform"], "settings": settings()}
+    expected = replay(memory_log(rows), pmfs=tmp_path / "pmfs.jsonl", **options)
+    replay(memory_log(rows), pmfs=tmp_path / "pmfs.parquet", **options)
+    written = [json.loads(line) for line in (tmp_path / "pmfs.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert written == pq.read_table(tmp_path / "pmfs.parquet").to_pylist()
+    assert list(written[0]) == ["id", "arms", "arm", "pmf", "linucb"]
+    assert [(row["id"], row["pmf"]) for row in written] == [(row.decision.id, list(row.decision.pmf)) for row in rows]
+    again = [replace(row, extra={"mine": line["linucb"]}) for row, line in zip(rows, written, strict=True)]
+    result = replay(memory_log(again), candidates=["column:mine", "uniform"], settings=settings())
+    for name in ("reward", "cost", "weights", "shares", "bounds"):
+        close(getattr(result.candidates[0], name), getattr(expected.candidates[0], name), within=1e-12)
+
+
+def test_columns_that_nobody_learns_are_not_written(tmp_path):
+    """A file for columns is refused if no candidate learns, or if its name has no known form."""
+    with pytest.raises(InvalidInput, match="no candidate learns"):
+        replay(memory_log(lived_rows(10)), candidates=["uniform"], pmfs=tmp_path / "pmfs.jsonl")
+    with pytest.raises(InvalidInput, match="does not show the format"):
+        replay(memory_log(lived_rows(10)), candidates=["linucb"], pmfs=tmp_path / "pmfs.txt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_refused_rows_are_counted(spy, monkeypatch):

@@ -1,0 +1,51 @@
+"""Writes the columns of candidates that learned a log, so that users can look at them and judge them again."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ragbandit.router.offline.logs import named_form
+from ragbandit.router.offline.logs.columns import column_type
+from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.json_lines import new_file, new_lines
+
+
+def check_file(path: str | Path, *, learners: bool) -> None:
+    """Raise InvalidInput if the name has no known form, or no candidate learns."""
+    named_form(path)
+    if not learners:
+        message = "no candidate learns: the log has the probabilities of the others"
+        raise InvalidInput(message, field=str(path), remedy="name a policy with --policy, or leave out --write-pmfs")
+
+
+def write_pmfs(path: str | Path, log: MemoryLog, *, names: Sequence[str]) -> None:
+    """Write the column of each candidate in `names`, with the id, arms, drawn arm and logged pmf of each row.
+
+    The form is that of the file's name: JSON Lines or Parquet. Probabilities are aligned with the row's `arms`. An
+    error leaves the file at `path` unchanged. Raises InvalidInput.
+    """
+    rows = _rows(log, names=names)
+    if named_form(path) == "jsonl":
+        with new_lines(Path(path)) as out:
+            out.writelines(line_of(row) + b"\n" for row in rows)
+        return
+    kinds = {name: column_type(name) for name in ("id", "arms", "arm", "pmf")}
+    kinds |= dict.fromkeys(names, column_type("pmf"))
+    with new_file(Path(path)) as beside:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(kinds)), beside, compression="zstd")
+
+
+def _rows(log: MemoryLog, *, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    places = {arm: place for place, arm in enumerate(log.log.arms)}
+    columns = {"pmf": log.log.pmf, **{name: log.log.pmfs[name] for name in names}}
+    for number, row in enumerate(log.rows):
+        arms = row.decision.arms
+        own = np.array([places[arm] for arm in arms])
+        pmfs = {name: column[number, own].tolist() for name, column in columns.items()}
+        yield {"id": row.decision.id, "arms": list(arms), "arm": row.decision.arm, **pmfs}

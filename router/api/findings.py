@@ -232,7 +232,9 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
 
 
 def of_report(month: "Report") -> list[Finding]:
-    return [] if month.advice is None else [Finding("warning", "routing", month.advice)]
+    from ragbandit.router.reporting.words import to_rate
+
+    return [Finding("warning", "routing", text) for text in (month.advice, to_rate(month)) if text is not None]
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

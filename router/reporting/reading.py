@@ -96,6 +96,8 @@ class Report:
     """What decided more than half of the newest questions instead of the policy, in words; null if the policy did."""
     advice: str | None = None
     """"fix: always ARM earns as much", with the next command; null if routing pays or it is not known yet."""
+    to_rate: int | None = None
+    """Number of unrated answers of the compared arm whose ratings probably settle the verdict; null if not known."""
     since: float
     """Start of the period, seconds since 1970."""
     until: float

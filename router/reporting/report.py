@@ -6,7 +6,7 @@ All comparisons are of live traffic: their intervals hold however often the repo
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def report_of(
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm, unsteady=unsteady)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
-    arms = [comparison for comparison, _ in pairs]
+    arms = [pair.comparison for pair in pairs]
     chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
     if chosen is not None:
@@ -99,7 +99,7 @@ def report_of(
     curve = None
     if chosen is not None and alarm is None:
         comparable = log.part(log.comparable(chosen))
-        curve = _curve(comparable, arms[chosen], scores=pairs[chosen][1], arm=chosen)
+        curve = _curve(comparable, arms[chosen], scores=pairs[chosen].scores, arm=chosen)
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
     result = Report(
@@ -113,6 +113,7 @@ def report_of(
         price=None if scope.reward is None else price_words(scope.reward),
         sample=log.sample,
         total=None if chosen is None else arms[chosen],
+        to_rate=None if chosen is None or unsteady or alarm else _to_rate(log, pairs[chosen], arm=chosen),
         curve=curve,
         arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(arm_of(one))).sum(), one.second))),
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
@@ -169,6 +170,14 @@ def _fix(arms: Sequence[Comparison]) -> str | None:
     return f"fix: always {arm} earns as much; `ragbandit advise` says whether a policy that has learned earns more"
 
 
+class ComparedWays(NamedTuple):
+    comparison: Comparison
+    #: scores of both ways; see `compared`
+    scores: Matrix | None
+    #: how many times the questions so far a verdict takes; None if this is not known
+    outlook: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class _Groups:
     log: ReportRows
@@ -186,7 +195,7 @@ class _Groups:
         largest = numbers[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist()
         return tuple(self.comparison(names[number], group == number, against=against)[0] for number in largest)
 
-    def comparison(self, name: str, rows: Flags, *, against: int) -> tuple[Comparison, Matrix | None]:
+    def comparison(self, name: str, rows: Flags, *, against: int) -> ComparedWays:
         """Compare what was served in these rows with the arm `against`, where it was offered.
 
         Returns (comparison, scores of both ways; see `compared`).
@@ -194,7 +203,7 @@ class _Groups:
         log = self.log.part(rows & self.log.comparable(against))
         arm = np.tile(np.arange(len(log.arms)) == against, (len(log.arm), 1)).astype(np.float64)
         names = name, f"always {log.arms[against]}"
-        comparison, scores = compared_ways(
+        compared = compared_ways(
             log,
             names=names,
             second=arm,
@@ -203,10 +212,24 @@ class _Groups:
             blocked=self.alarm,
             unsteady=self.unsteady,
         )
+        comparison = compared.comparison
         if self.log.whole is not None and comparison.verdict == NOT_KNOWN and self.alarm is None:
             missing = "more than this sample; `ragbandit replay` reads every question"
             comparison = replace(comparison, missing=missing)
-        return comparison, scores
+        return compared._replace(comparison=comparison)
+
+
+def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None:
+    """How many unrated answers of the compared arm would probably settle the verdict; None if there are too few.
+
+    Most of the error comes from these answers, since each of them stands for many questions.
+    """
+    if compared.comparison.verdict != NOT_KNOWN or compared.outlook is None or log.whole is not None:
+        return None
+    answers = log.quality[(log.arm == arm) & log.could_draw(arm)]
+    unrated = int(np.isnan(answers).sum())
+    needed = math.ceil((len(answers) - unrated) * (compared.outlook - 1.0))
+    return needed if 0 < needed <= unrated else None
 
 
 def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, arm: int) -> LearningCurve | None:
@@ -250,8 +273,8 @@ def compared_ways(
     seconds: float,
     blocked: str | None,
     unsteady: str | None = None,
-) -> tuple[Comparison, Matrix | None]:
-    """Compare two ways of choosing arms in these rows. Returns (comparison, scores of both ways; see `compared`).
+) -> ComparedWays:
+    """Compare two ways of choosing arms in these rows.
 
     first, second: see `compared`. seconds: age of the oldest row. blocked: why the rows are not evidence.
     unsteady: why it is not known how long a verdict takes
@@ -290,7 +313,7 @@ def compared_ways(
         outlook=None if first is not None else outlook or math.inf,
         unsteady=unsteady,
     )
-    return comparison, scores
+    return ComparedWays(comparison, scores, outlook)
 
 
 def _not_comparable(log: ReportRows, arm: int) -> Iterator[tuple[str, int]]:
@@ -330,6 +353,11 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
             "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
             "often you look"
         )
+        yield (
+            f"rated: {'; '.join(_rated_shares(log))}. The rated answers of an arm stand for its others, which holds if "
+            "nobody chooses what to rate by how good it is; labels and scores that were drawn here count by their "
+            "probabilities"
+        )
         if report.total.bounded:
             arm = arm_of(report.total)
             yield (
@@ -348,6 +376,13 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _rated_shares(log: ReportRows) -> Iterator[str]:
+    for place in np.argsort(-np.bincount(log.arm, minlength=len(log.arms)), kind="stable"):
+        quality = log.quality[log.arm == place]
+        if len(quality):
+            yield f"{log.arms[place]} {percent(round(float((~np.isnan(quality)).mean()), 2))}"
 
 
 def _arm_shares(log: ReportRows) -> Iterator[str]:

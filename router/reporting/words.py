@@ -141,6 +141,15 @@ def assessment(
     )
 
 
+def to_rate(report: Report) -> str | None:
+    """Which answers to rate for a verdict; None if this is not known."""
+    if report.to_rate is None or report.total is None:
+        return None
+    arm = report.total.second.removeprefix("always ")
+    these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
+    return f"rate {these} of {arm} (pages Labels and Decisions): then it is probably known"
+
+
 def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
     if report.advice is not None:
         yield report.advice
@@ -148,6 +157,8 @@ def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
     if waiting:
         yield f"label {counted(waiting, 'answer')} on the page Labels: answers of both ways to the same questions"
     elif lead is not None and lead.verdict == NOT_KNOWN:
+        if (rating := to_rate(report)) is not None:
+            yield rating
         yield "decide now: `ragbandit report --decide` says how many questions a verdict takes, and for how much"
 
 

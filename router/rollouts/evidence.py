@@ -66,5 +66,5 @@ def comparison_of(
         alarm = f"fewer faults: {version} gave no probabilities for {faults:,} of {faults + len(rows.arm):,} decisions"
     assert rows.candidate is not None
     ways: dict[str, Any] = {"names": (version, champion), "first": rows.candidate, "second": rows.pmf}
-    comparison, _ = compared_ways(rows, unit=unit_of(rows), seconds=seconds, blocked=alarm, **ways)
+    comparison, *_ = compared_ways(rows, unit=unit_of(rows), seconds=seconds, blocked=alarm, **ways)
     return comparison

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
+from ragbandit.router.api.findings import of_report
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
@@ -190,3 +191,23 @@ def test_no_verdict_on_the_reward_is_false():
     assert held >= 95
     assert len(claims) >= 10
     assert all(claims)
+
+
+def test_the_ratings_that_a_verdict_lacks_are_named():
+    """A report without a verdict names how many unrated answers of the compared arm to rate, and these ratings settle
+    it; the notes have each arm's share of rated answers, and what is assumed of the others.
+    """
+    run = made(WORLDS[6], count=2_000, seed=1)
+    found = reported(run.log, against="premium")
+    shown = words.assessment(found, now=found.until)
+    text = f"rate {found.to_rate} more answers of premium (pages Labels and Decisions): then it is probably known"
+    assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
+    assert [finding.what for finding in of_report(found)] == [text]
+    assert any("which holds if nobody chooses what to rate by how good it is" in note for note in shown.notes)
+    premium = run.log.arms.index("premium")
+    unrated = np.flatnonzero((run.log.arm == premium) & np.isnan(run.log.quality))
+    rated = np.random.default_rng(1).choice(unrated, found.to_rate, replace=False)
+    quality = run.log.quality.copy()
+    quality[rated] = run.quality[rated, premium]
+    after = reported(replace(run.log, quality=quality), against="premium")
+    assert (after.total.verdict, after.to_rate) == ("worse", None)

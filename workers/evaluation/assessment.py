@@ -23,7 +23,7 @@ def assessment(
     reward: RewardSettings,
     arms: Sequence[str],
 ) -> Assessment:
-    """What `advise` shows. details: facts about the run and about what was applied. arms: those of the settings."""
+    """What `advise` shows. details: facts about the run and about what was applied. arms: in the settings' order."""
     common: dict[str, Any] = {
         "title": "Is routing worth it?",
         "sentence": advice.sentence,

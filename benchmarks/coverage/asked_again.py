@@ -5,7 +5,7 @@ judge refuses one of fifty answers. The truth is what the answers of both ways a
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -79,26 +79,28 @@ class AskedLife:
 
     def _answer(self, question: PairedQuestion, arm: ArmName) -> PairedAnswer:
         row, place = int(question.id), ARMS.index(arm)
-        is_refused = bool(self.refused[row, place])
-        scored: dict[str, Any] = {"quality": None, "unjudged": "refused"}
-        if not is_refused:
-            scored = {"quality": float(self.quality[row, place]), "unjudged": None}
-        dollars = float(self.dollars[row, place])
-        return PairedAnswer(
-            decision_id=question.id,
-            arm=arm,
-            version="",
-            judge="",
-            rater="made",
-            is_stored=False,
-            status="answered",
-            answer="",
-            cost=Cost(dollars=dollars),
-            steps=1.0,
-            stop_reason="answered",
-            error=None,
-            dollars=dollars,
-            actor="made",
-            made_at=0.0,
-            **scored,
-        )
+        quality = None if self.refused[row, place] else float(self.quality[row, place])
+        return made_answer(question.id, arm, quality=quality, dollars=float(self.dollars[row, place]))
+
+
+def made_answer(decision: DecisionId, arm: ArmName, *, quality: float | None, dollars: float) -> PairedAnswer:
+    """The answer of an arm that was asked again. quality: None if the judge refuses to score it."""
+    return PairedAnswer(
+        decision_id=decision,
+        arm=arm,
+        version="",
+        judge="",
+        rater="made",
+        is_stored=False,
+        status="answered",
+        answer="",
+        cost=Cost(dollars=dollars),
+        steps=1.0,
+        stop_reason="answered",
+        error=None,
+        quality=quality,
+        unjudged="refused" if quality is None else None,
+        dollars=dollars,
+        actor="made",
+        made_at=0.0,
+    )

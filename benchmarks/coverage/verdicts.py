@@ -2,6 +2,7 @@
 
     python -m benchmarks.coverage.verdicts              # 10 services of each world
     python -m benchmarks.coverage.verdicts --runs 3 gain trap
+    python -m benchmarks.coverage.verdicts --decide 300 gain null  # `report --decide` asks at most 300 questions
 
 The caller runs the arms; cost is dollars, 30 % of the answers are rated, the holdback of 5 % goes to `large`. The
 report against always `large` is made after every 100 questions.
@@ -27,15 +28,19 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
+from benchmarks.coverage.asked_again import made_answer
 from benchmarks.figures import machine
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.reporting.paired_comparison import paired_comparison
+from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions
 from ragbandit.router.reporting.reading import ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.processes.this_process import cores
-from ragbandit.shared.types import Matrix, Query, Vector
+from ragbandit.shared.types import ArmName, DecisionId, Matrix, Query, Vector
 from ragbandit.workers.cli import app
 
 ARMS: Final = ("small", "large")
@@ -100,6 +105,9 @@ class Life:
 
     rows: ReportRows
     gain: Vector  #: expected reward of the answer minus expected reward of `large`
+    arm: npt.NDArray[np.intp]  #: place in ARMS of the arm that answered
+    right: Matrix  #: whether each arm is right when it is asked again, shape (n, 2)
+    dollars: Matrix  #: what each arm then costs, shape (n, 2)
 
 
 def lived(world: World, *, seed: int, questions: int) -> Life:
@@ -131,7 +139,11 @@ def lived(world: World, *, seed: int, questions: int) -> Life:
     worth = (np.array(world.right) - WEIGHT * np.array(world.dollars))[kind[:questions]]
     drawn = np.array([ARMS.index(arm) for arm in rows.arms])[rows.arm][::-1]
     gain = worth[np.arange(questions), drawn] - worth[:, 1]
-    return Life(rows=rows, gain=gain[::-1])
+    again = np.random.default_rng([seed, 81])
+    newly = (again.random((questions, 2)) < np.array(world.right)[kind[:questions]]).astype(np.float64)
+    spread = np.exp(again.normal(-(world.spread**2) / 2, world.spread, newly.shape))
+    costs = np.array(world.dollars)[kind[:questions]] * spread
+    return Life(rows=rows, gain=gain[::-1], arm=drawn[::-1], right=newly[::-1], dollars=costs[::-1])
 
 
 def _text(number: int, *, long: bool, random: np.random.Generator) -> str:
@@ -205,13 +217,51 @@ def marks(life: Life) -> list[Mark]:
     return found
 
 
+def bought(life: Life, *, most: int) -> list[Mark]:
+    """The comparisons by `report --decide` after every 100 questions, if it asks at most `most` questions in all."""
+    found, count = [], len(life.gain)
+    random = np.random.default_rng([count, 82])
+    draws = random.random(count).tolist()
+    setting = RewardSettings(weight=WEIGHT, cost={"dollars": 1.0})
+    for questions in range(EVERY, count + 1, EVERY):
+        asked = sorted((draws[row], row) for row in range(count - questions, count) if ARMS[life.arm[row]] != "large")
+        differing = [
+            PairedQuestion(
+                id=DecisionId(str(row)),
+                arm=ArmName(ARMS[life.arm[row]]),
+                draw=draw,
+                cost=float(life.dollars[row, life.arm[row]]),
+                obstacle=None,
+            )
+            for draw, row in asked
+        ]
+        paired = PairedQuestions(against=ArmName("large"), questions=questions, whole=None, differing=differing)
+        pairs = {
+            question.id: {
+                ArmName(arm): made_answer(
+                    question.id,
+                    ArmName(arm),
+                    quality=float(life.right[int(question.id), place]),
+                    dollars=float(life.dollars[int(question.id), place]),
+                )
+                for place, arm in enumerate(ARMS)
+            }
+            for question in differing[:most]
+        }
+        result = paired_comparison(paired, pairs, setting=setting, rater="made")
+        truth = float(life.gain[count - questions :].mean())
+        found.append(Mark(questions=questions, rated=result.asked, found=result.comparison, truth=truth))
+    return found
+
+
 def first(looks: Sequence[Mark], verdict: str = "better") -> Mark | None:
     """The first report with this verdict, if it is true."""
     return next((mark for mark in looks if mark.found.verdict == verdict and not mark.is_false), None)
 
 
-def _looked(name: str, seed: int, questions: int) -> list[Mark]:
-    return marks(lived(WORLDS[name], seed=seed, questions=questions))
+def _looked(name: str, seed: int, questions: int, most: int | None) -> list[Mark]:
+    life = lived(WORLDS[name], seed=seed, questions=questions)
+    return marks(life) if most is None else bought(life, most=most)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -224,13 +274,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("worlds", nargs="*", help=f"of {', '.join(WORLDS)}; default: all")
     parser.add_argument("--runs", type=int, default=10, help="services of every world")
     parser.add_argument("--questions", type=int, default=2_500, help="questions of every service")
+    parser.add_argument("--decide", type=int, metavar="N", help="ask both ways again, at most N questions at each look")
     parser.add_argument("--jobs", type=int, default=cores())
     asked = parser.parse_args(list(arguments))
-    columns = ("world", "truth at the end", 'first true "better": questions (rated)', "least, most", "false", "missed")
+    columns = (
+        "world",
+        "truth at the end",
+        f'first true "better": questions ({"rated" if asked.decide is None else "asked"})',
+        "least, most",
+        "false",
+        "missed",
+    )
     table = Table(*columns, box=box.SIMPLE)
     with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         jobs = {
-            name: [pool.submit(_looked, name, seed, asked.questions) for seed in range(asked.runs)]
+            name: [pool.submit(_looked, name, seed, asked.questions, asked.decide) for seed in range(asked.runs)]
             for name in asked.worlds or WORLDS
         }
         for name, waiting in jobs.items():

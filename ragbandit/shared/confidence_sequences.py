@@ -23,14 +23,16 @@ def doubly_robust(
 ) -> tuple[Vector, Vector]:
     """The two terms of the doubly robust scores e_a (value - M_a) + sum_k D_k M_k, whose mean estimates sum_k D_k E_k.
 
-    E_k is the expected value of arm k, a the drawn arm.
+    E_k is the expected value of arm k, a the drawn arm. Replay, reports and rollouts compute their scores here.
 
-    weight: e_a = D_a / (logged probability of a), shape (n,)
-    share: D, the difference of two policies' pmfs, shape (n, K)
-    guess: M, predicted values, made before the row was drawn, shape (n, K)
+    weight: e_a = D_a / (probability that the value of a is seen), shape (n,); 0 if the row's value does not count
+    share: D, a policy's pmf, or its part that is to be estimated, shape (n, K)
+    value: shape (n,); may be NaN if the weight is 0
+    guess: M, predicted values, from other rows or from a model with few parameters, shape (n, K)
     """
     drawn = np.arange(len(arm)) * guess.shape[1] + arm
-    return weight * (value - np.take(guess, drawn)), np.einsum("nk,nk->n", share, guess)
+    correction = np.where(weight == 0.0, 0.0, weight * (value - np.take(guess, drawn)))
+    return correction, np.einsum("nk,nk->n", share, guess)
 
 
 def asymptotic_width(rows: float, *, alpha: float, tightest_at: float) -> float:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ragbandit.router.comparison import MARGIN, Difference
 from ragbandit.router.reporting.outlook import Ends, outlook
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, doubly_robust
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
 
@@ -193,9 +193,11 @@ class _Draws:
         for place in np.flatnonzero(policy.any(axis=0) & self.is_tried):
             weight = np.where(self.arm == place, self.balanced, 0.0)
             models[:, place] = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
-        rest = np.where(self.balanced > 0.0, self.value - self.drawn(models), 0.0) * self.balanced
-        scores: Vector = (policy * models).sum(axis=1) + self.drawn(policy) * rest
-        return scores
+        return self._scored(self.drawn(policy) * self.balanced, share=policy, models=models)
+
+    def _scored(self, weight: Vector, *, share: Matrix, models: Matrix) -> Vector:
+        correction, model = doubly_robust(weight, share=share, arm=self.arm, value=self.value, guess=models)
+        return correction + model
 
     def elsewhere(self, place: int, *, away: Vector) -> Vector:
         """Scores whose mean estimates the sum over all questions of (1 - p) x (value of this arm), shape (n,).
@@ -205,10 +207,10 @@ class _Draws:
         """
         is_control = self.arm == place
         weight = np.where(is_control, self.seen_weight * away / self.pmf[np.arange(len(away)), self.arm], 0.0)
-        model = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
-        scale = float(away.sum() / weight.sum())
-        rest = np.where(weight > 0.0, self.value - model, 0.0) * weight * scale
-        return np.where(is_control, rest, model)
+        share, models = np.zeros(self.pmf.shape), np.zeros(self.pmf.shape)
+        share[:, place] = ~is_control
+        models[:, place] = _fitted(self.value, weight=weight, predicted=self.predicted[:, place])
+        return self._scored(weight * float(away.sum() / weight.sum()), share=share, models=models)
 
     def heavy(self, policy: Matrix, *, in_row: Vector) -> float:
         """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
@@ -241,9 +243,8 @@ class _Draws:
             fitted = _fitted(value[rows], weight=self.seen_weight[rows], predicted=predicted[rows])
             above_arm = overall - float(np.average(value[seen], weights=self.seen_weight[seen]))
             model[rows] = fitted + _PRIOR_ROWS / (_PRIOR_ROWS + seen.sum()) * above_arm
-        rest = np.where(is_seen, value - model, 0.0) * self.seen_weight / self.seen_share[self.arm]
-        scores: Vector = model + rest
-        return scores
+        share = (np.arange(self.pmf.shape[1]) == self.arm[:, None]).astype(np.float64)
+        return self._scored(self.seen_weight / self.seen_share[self.arm], share=share, models=share * model[:, None])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

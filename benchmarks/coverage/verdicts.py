@@ -3,9 +3,10 @@
     python -m benchmarks.coverage.verdicts              # 10 services of each world
     python -m benchmarks.coverage.verdicts --runs 3 gain trap
     python -m benchmarks.coverage.verdicts --decide 300 gain null  # `report --decide` asks at most 300 questions
+    python -m benchmarks.coverage.verdicts --judge 0.3 gain        # a judge scores 30 % of the answers, too
 
 The caller runs the arms; cost is dollars, 30 % of the answers are rated, the holdback of 5 % goes to `large`. The
-report against always `large` is made after every 100 questions.
+report against always `large` is made after every 100 questions. In `gain_init` the holdback is the one of `init`.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -42,6 +43,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.types import ArmName, DecisionId, Matrix, Query, Vector
 from ragbandit.workers.cli import app
+from ragbandit.workers.evaluation.holdback import usual_size
 
 ARMS: Final = ("small", "large")
 _SHORT: Final = (
@@ -79,15 +81,26 @@ class World:
     incumbent: bool = False  #: whether `large` is the incumbent of a safe start
     warm: bool = False  #: whether it starts with the outcomes of both arms on 100 questions
     spread: float = 0.0  #: spread of an answer's dollars, of a lognormal
-    holdback: float = 0.05
+    holdback: Mapping[str, float] = field(default_factory=lambda: {"share": 0.05})
     rated: float = 0.3
+    judged: float = 0.0  #: share of answers that a judge scores
+    #: how often the judge finds an answer right, as `right`; None if it finds what is true
+    judge: Sequence[tuple[float, float]] | None = None
 
 
 WORLDS: Final[Mapping[str, World]] = {
     "gain": World(),
+    "gain_init": World(holdback=usual_size("").setting),
     "gain_safe": World(incumbent=True),
     "gain_warm": World(warm=True),
     "null": World(right=((0.8, 0.8), (0.8, 0.8)), dollars=((0.005, 0.005), (0.005, 0.005))),
+    # the judge prefers the arm that is worse
+    "judge": World(
+        right=((0.78, 0.8), (0.78, 0.8)),
+        dollars=((0.005, 0.005), (0.005, 0.005)),
+        judged=0.3,
+        judge=((0.82, 0.8), (0.82, 0.8)),
+    ),
     # the cost of `large` follows the question, so what its other answers cost does not speak of a short question
     "trap": World(right=((0.84, 0.93), (0.45, 0.93)), dollars=((0.001, 0.002), (0.001, 0.018))),
     "trap_safe": World(
@@ -118,7 +131,8 @@ def lived(world: World, *, seed: int, questions: int) -> Life:
     right = random.random((len(kind), 2)) < np.array(world.right)[kind]
     spread = np.exp(random.normal(-(world.spread**2) / 2, world.spread, right.shape))
     dollars = np.array(world.dollars)[kind] * spread
-    rated = random.random(questions) < world.rated
+    rated, judged = random.random(questions) < world.rated, random.random(questions) < world.judged
+    scores = right if world.judge is None else random.random(right.shape) < np.array(world.judge)[kind]
     with tempfile.TemporaryDirectory() as folder:
         config = _configured(world, folder=Path(folder))
         if world.warm:
@@ -132,6 +146,8 @@ def lived(world: World, *, seed: int, questions: int) -> Life:
                 router.outcome(decision.id, answer="y", cost={"dollars": float(dollars[number, arm])})
                 if rated[number]:
                     router.feedback(decision.id, rating=bool(right[number, arm]))
+                if judged[number]:
+                    router.feedback(decision.id, rating=bool(scores[number, arm]), source="judge")
                 if (number + 1) % _LEARN_EVERY == 0:
                     router.learn()
             scope = ReportScope(label="main", since=began, until=time.time() + 1.0, reward=router.settings.reward)
@@ -151,7 +167,7 @@ def _text(number: int, *, long: bool, random: np.random.Generator) -> str:
 
 
 def _configured(world: World, *, folder: Path) -> Path:
-    policy: dict[str, Any] = {"holdback": {"arm": "large", "share": world.holdback}}
+    policy: dict[str, Any] = {"holdback": {"arm": "large", **world.holdback}}
     if world.incumbent:
         policy["incumbent"] = "large"
     settings = {
@@ -259,8 +275,9 @@ def first(looks: Sequence[Mark], verdict: str = "better") -> Mark | None:
     return next((mark for mark in looks if mark.found.verdict == verdict and not mark.is_false), None)
 
 
-def _looked(name: str, seed: int, questions: int, most: int | None) -> list[Mark]:
-    life = lived(WORLDS[name], seed=seed, questions=questions)
+def _looked(name: str, seed: int, questions: int, most: int | None, judged: float) -> list[Mark]:
+    world = WORLDS[name]
+    life = lived(replace(world, judged=max(judged, world.judged)), seed=seed, questions=questions)
     return marks(life) if most is None else bought(life, most=most)
 
 
@@ -275,6 +292,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--runs", type=int, default=10, help="services of every world")
     parser.add_argument("--questions", type=int, default=2_500, help="questions of every service")
     parser.add_argument("--decide", type=int, metavar="N", help="ask both ways again, at most N questions at each look")
+    parser.add_argument("--judge", type=float, default=0.0, help="share of answers that a judge scores, in all worlds")
     parser.add_argument("--jobs", type=int, default=cores())
     asked = parser.parse_args(list(arguments))
     columns = (
@@ -288,7 +306,10 @@ def main(arguments: Sequence[str]) -> None:
     table = Table(*columns, box=box.SIMPLE)
     with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         jobs = {
-            name: [pool.submit(_looked, name, seed, asked.questions, asked.decide) for seed in range(asked.runs)]
+            name: [
+                pool.submit(_looked, name, seed, asked.questions, asked.decide, asked.judge)
+                for seed in range(asked.runs)
+            ]
             for name in asked.worlds or WORLDS
         }
         for name, waiting in jobs.items():

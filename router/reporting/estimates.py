@@ -38,8 +38,11 @@ _PRIOR_ROWS: Final = 2.0
 _FEWEST_FOR_SLOPE: Final = 20
 #: with this number of effective rows, half of the fitted slope is used; with more rows, a larger share
 _HALF_SLOPE: Final = 20.0
-#: share of ALPHA for the interval from what is possible; it varies less than the other, and needs less
-_ERROR_OF_BOUNDS: Final = 0.5
+#: shares of ALPHA: of the interval from controls, of the low end from the best possible values, and of the high end
+#: from the worst. The low end decides most verdicts, the high end hardly any
+_ERROR_OF_CONTROLS: Final = 0.4
+_ERROR_OF_BEST: Final = 0.5
+_ERROR_OF_WORST: Final = 0.1
 #: an arm with a smaller probability could not be drawn: the row says nothing about its answer, which has bounds only
 LEAST_CHANCE: Final = 5e-4
 #: share of Wilson's correction for skewness that is applied, so that the interval holds however often it is computed
@@ -58,6 +61,9 @@ class Possible:
     worst: Vector | float
     least: float  #: smallest value of any answer
     most: float  #: largest value of any answer
+    #: predicted costs of all arms before the draw, shape (n, K), from which `best` and `worst` are predicted; None if
+    #: these are the same for every answer
+    cost: Matrix | None = None
 
 
 class Compared(NamedTuple):
@@ -288,7 +294,7 @@ class _Served:
         and of what they could have been worth at best (low end) and at worst (high end). The second needs no rating of
         a control, and varies less. Where the arm could not be drawn, both have the best and the worst value.
         """
-        alpha = ALPHA if possible is None else ALPHA * (1.0 - _ERROR_OF_BOUNDS)
+        alpha = ALPHA if possible is None else ALPHA * _ERROR_OF_CONTROLS
         mean, controls = float(self.values.mean()), self._controls(self.draws)
         effective = min(self._rated(), controls)
         middle, drawn, scores = None, None, None
@@ -300,8 +306,12 @@ class _Served:
                 drawn = self._of_controls(other, alpha=alpha, possible=possible)
         best, worst = None, None
         if possible is not None:
-            best = self._minus_possible(possible.best, bound=possible.most, possible=possible)
-            worst = self._minus_possible(possible.worst, bound=possible.least, possible=possible)
+            best = self._minus_possible(
+                possible.best, bound=possible.most, error=ALPHA * _ERROR_OF_BEST, possible=possible
+            )
+            worst = self._minus_possible(
+                possible.worst, bound=possible.least, error=ALPHA * _ERROR_OF_WORST, possible=possible
+            )
         low = max((ends.low for ends in (drawn and drawn[0], best) if ends is not None), default=-math.inf)
         high = min((ends.high for ends in (drawn and drawn[1], worst) if ends is not None), default=math.inf)
         if possible is not None:
@@ -345,21 +355,22 @@ class _Served:
         """Effective number of rated answers of other arms."""
         return self.draws.effective_seen(self.is_other)
 
-    def _minus_possible(self, values: Vector | float, *, bound: float, possible: Possible) -> Ends | None:
-        """The interval if the arm's answers had these values; None with too few rows.
+    def _minus_possible(self, values: Vector | float, *, bound: float, error: float, possible: Possible) -> Ends | None:
+        """The interval if the arm's answers had these values, of which one end is used; None with too few rows.
 
-        bound: value where the arm could not be drawn
+        bound: value where the arm could not be drawn. error: of the end that is used
         """
         draws = None
         if not isinstance(values, float) and self.away.any():
-            draws = self.draws.of_values(values, predicted=self.draws.predicted)
+            predicted = self.draws.predicted if possible.cost is None else possible.cost
+            draws = self.draws.of_values(values, predicted=predicted)
         controls = math.inf if draws is None else self._controls(draws)
         if not min(self._rated(), controls) >= FEWEST_EFFECTIVE:
             return None
         other = np.where(self.is_other, bound if draws is None and not isinstance(values, float) else values, 0.0)
         if draws is not None:
             other = np.where(self.is_bounded, bound, draws.elsewhere(self.place, away=self.away))
-        return self._minus(other, draws=draws, alpha=ALPHA * _ERROR_OF_BOUNDS, possible=possible)
+        return self._minus(other, draws=draws, alpha=2.0 * error, possible=possible)
 
     def _minus(self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None) -> Ends:
         """The interval of the difference from the arm's answers.

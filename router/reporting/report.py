@@ -336,7 +336,7 @@ def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
     least, most = log.limits
     best = most if log.best is None else log.best
     worst = least if log.worst is None else log.worst
-    yield log.reward, Possible(best=best, worst=worst, least=least, most=most)
+    yield log.reward, Possible(best=best, worst=worst, least=least, most=most, cost=log.expected_cost)
 
 
 def _clipped(value: Difference, low: float, high: float) -> Difference:

@@ -42,6 +42,15 @@ def test_the_arm_of_a_holdback():
         assert caught.value.field == "policy.holdback.arm"
 
 
+@pytest.mark.parametrize(
+    ("falls", "message"), [({"until": 5}, "go together"), ({"until": 5, "then": 0.1}, "at most the share, 0.02")]
+)
+def test_a_falling_share_is_whole(falls, message):
+    """A share falls from a number of answers on, to a smaller share."""
+    with pytest.raises(ValueError, match=message):
+        Settings.model_validate({"policy": {"holdback": {"arm": "multi_step", **falls}}})
+
+
 @pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])
 def test_replay_refuses_a_mistyped_arm(name, params, field):
     """A candidate that learns from the log is checked before anything is learned, and the error names the candidate."""

@@ -70,6 +70,22 @@ def test_a_wider_range_of_values_never_narrows_the_interval(skew):
     assert (np.diff(np.array(errors), axis=0) >= -1e-12).all()
 
 
+def test_a_predicted_cost_narrows_the_interval():
+    """Where the arm's cost follows the question, a prediction of it takes noise from the possible values."""
+    random, count = np.random.default_rng(6), 2_000
+    arm = (random.random(count) < 0.1).astype(np.intp)
+    cost = 0.05 + 0.4 * (random.random((count, 1)) < 0.5) * np.array([0.0, 1.0])
+    value = 0.9 - cost[np.arange(count), arm]
+    best = 1.0 - cost[np.arange(count), arm]
+    ends = []
+    for predicted in (None, cost):
+        possible = estimates.Possible(best=best, worst=best - 1.0, least=-1.0, most=1.0, cost=predicted)
+        unrated = np.where(arm == 1, np.nan, value)
+        found = comparison(unrated, arm=arm, p=np.full(count, 0.1), least=-1.0, most=1.0, possible=possible)
+        ends.append(found.low)
+    assert ends[0] + 0.005 < ends[1] < 0.9 * (0.85 - 0.75)
+
+
 @pytest.mark.parametrize(("there", "chance"), [(0.0, 0.0), (1.0, 0.0), (1.0, 1e-9)])
 def test_a_question_that_could_not_draw_the_arm_is_bounded(there, chance):
     """Whatever the arm would be worth there, the interval holds the truth; a tiny chance is no chance."""

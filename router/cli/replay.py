@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
+from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
@@ -99,11 +100,11 @@ def replay_verb(
     candidates = _candidates(policy, params=param or [], settings=settings)
     with bars(errors) as progress:
         result = replay(opened, candidates=candidates, plan=plan, pmfs=write_pmfs, progress=progress)
-    _show(result, report=report, as_json=as_json, everything=everything)
+    shown = replace(assessment(result), arms=tuple(settings.arms))
+    _show(result, shown, report=report, as_json=as_json, everything=everything)
 
 
-def _show(result: ReplayResult, *, report: Path | None, as_json: bool, everything: bool) -> None:
-    shown = assessment(result)
+def _show(result: ReplayResult, shown: Assessment, *, report: Path | None, as_json: bool, everything: bool) -> None:
     if report is not None:  # first, because printing fails if `head` closes the output
         write_page(report, shown)
     if as_json:

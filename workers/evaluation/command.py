@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,10 +159,10 @@ def _evaluate_strategies(options: StrategyOptions, *, settings: Settings, report
     if table is not None:
         write_records(table, results.table_records(rows, **judged))
     comparisons = results.compared(**judged)
+    remarks = quizzes.remarks() if quizzes is not None else ()
+    shown = results.assessment(lines, comparisons=comparisons, file=file, remarks=remarks)
     show(
-        results.assessment(
-            lines, comparisons=comparisons, file=file, remarks=quizzes.remarks() if quizzes is not None else ()
-        ),
+        replace(shown, arms=tuple(settings.arms)),
         reply=results.as_json(lines, comparisons=comparisons) if as_json else None,
         show_all=True,
         report=report,

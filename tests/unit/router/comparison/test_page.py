@@ -166,3 +166,24 @@ def test_a_long_report_is_small(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="jinja2") as caught:
         check_page(tmp_path / "other.html")
     assert "pip install '.[replay]'" in str(caught.value.remedy)
+
+
+def test_arms_have_the_colours_of_their_settings():
+    """The first arm of the settings has the first colour, wherever it appears on the page."""
+    signs = shown(replace(WHOLE, arms=("fast", "deep")))["sign"]
+    assert [signs.look(arm) for arm in ("deep", "fast")] == [(1, 1), (0, 0)]
+
+
+def test_a_note_names_a_way_only_if_all_comparisons_have_it():
+    """The note of the intervals speaks of both ways if each row has another first way."""
+    assert "the interval of routing minus the alternative" in shown(WHOLE)["forest"].note
+    mixed = replace(WHOLE, comparisons=(BETTER, replace(BETTER, first="linucb", second="mixture")))
+    assert "the interval of the first way minus the second one" in shown(mixed)["forest"].note
+
+
+def test_points_at_one_place_have_one_name():
+    """The name at a point that several ways share says how many they are."""
+    [first, second, *_] = WHOLE.frontier
+    place = {"quality": first.quality, "cost": first.cost}
+    body = shown(replace(WHOLE, frontier=(first, replace(second, **place))))["plots"][0].body
+    assert "deep and 1 more</text>" in body

@@ -158,6 +158,17 @@ class AsyncClient:
         fields = {**body, "decision_id": decision_id, "feedback_id": feedback_id}
         return cast(replies.ClientFeedbackReply, await self._object(exchange.post("/v1/feedback", fields)))
 
+    async def end_session(
+        self, session_id: str, *, tenant: str | None = None, **judgement: Unpack[exchange.Judgement]
+    ) -> replies.SessionEndReply:
+        """POST /v1/sessions/{session_id}/end: the task of the conversation has ended, with this judgement of it."""
+        given = {name: value for name, value in judgement.items() if value is not None}
+        if given:
+            given.setdefault("feedback_id", exchange.new_id())
+        fields = {"tenant": tenant, "feedback": given or None}
+        path = f"/v1/sessions/{exchange.quoted(session_id)}/end"
+        return cast(replies.SessionEndReply, await self._object(exchange.post(path, fields)))
+
     async def feedback_batch(
         self, items: Sequence[Mapping[str, object]]
     ) -> list[replies.ReceiptReply | replies.ErrorReply]:

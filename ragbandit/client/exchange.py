@@ -16,7 +16,7 @@ from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBandi
 from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
 from ragbandit.shared.texts.plain_values import for_json
 from ragbandit.shared.texts.redaction import without_secrets
-from ragbandit.shared.types import OutcomeStatus
+from ragbandit.shared.types import DecisionUnit, OutcomeStatus
 
 DEFAULT_URL: Final = "http://127.0.0.1:8100"
 
@@ -246,7 +246,7 @@ class Options(TypedDict, total=False):
     tenant: str | None
     session_id: str | None
     messages: Sequence[Mapping[str, str]] | None
-    sticky_turns: int | None
+    unit: DecisionUnit | None
     effort_min: str | None
     effort_max: str | None
     failover: bool | None

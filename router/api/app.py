@@ -17,7 +17,7 @@ from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors
-from ragbandit.router.api.endpoints import decisions, feedback, operations, paired, policies, verdicts
+from ragbandit.router.api.endpoints import decisions, feedback, operations, paired, policies, sessions, verdicts
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
@@ -205,7 +205,11 @@ async def _docs() -> Response:
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *decisions.endpoints.routes,
     *(route for door in DOORS for route in door.endpoints.routes),
-    *(route for module in (feedback, paired, policies, operations, verdicts, mcp) for route in module.endpoints.routes),
+    *(
+        route
+        for module in (feedback, sessions, paired, policies, operations, verdicts, mcp)
+        for route in module.endpoints.routes
+    ),
     *DASHBOARD,
     *_pages.routes,
 )

@@ -65,7 +65,7 @@ TOOLS: Final[Mapping[str, Row]] = {
     ),
 }
 #: parameters that tools leave out, because agents pay for every word of a schema in every call
-_LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
+_LEFT_OUT: Final = ("idempotency-key", "unit", "stream")
 #: keywords of JSON Schema that an agent needs; the service itself checks all others
 _KEYWORDS: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
 #: number of levels of nested objects whose fields a schema lists

@@ -103,11 +103,16 @@ def _answer_text(reply: AnswerReply | PendingReply) -> str:
 
 
 def feedback(
-    decision_id: str,
+    decision_id: Annotated[str | None, typer.Argument(help="the decision, or its chat completion")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="instead of a decision: end the task of this conversation")
+    ] = None,
     url: UrlOption = None,
     key_env: KeyOption = None,
     feedback_id: IdOption = None,
-    label: Annotated[list[str] | None, typer.Option(help="a gold answer; repeat it for several")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="a gold answer; repeat it for several. Of a session: solved or unsolved")
+    ] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
     scale: Annotated[str, typer.Option(help="scale of a number as rating, WORST-BEST: 1-5, 0-100, ...")] = "0-1",
     reward: Annotated[float | None, typer.Option(help="the final reward, with the cost already subtracted")] = None,
@@ -117,19 +122,29 @@ def feedback(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a decision: a label, a rating, a reward or an event."""
+    """Judge a decision: a label, a rating, a reward or an event. With --session, judge a task and end it."""
+    if (decision_id is None) == (session is None):
+        raise InvalidInput(
+            "a decision or a session is judged", field="session", remedy="give a decision id or --session"
+        )
+    solved = {"solved": True, "unsolved": False}
+    if session is not None and label and label[0] in solved and len(label) == 1:
+        rating, source, label = str(solved[label[0]]), source or "code", None
     optional = {"event": event, "source": source, "rater": rater}
     with client_of(url, config=config, key_env=key_env) as client:
-        reply = client.feedback(
-            decision_id,
-            feedback_id=feedback_id,
-            label=label or None,
-            rating=_rating(rating),
-            scale=scale,
-            reward=reward,
+        judgement: dict[str, Any] = {
+            "feedback_id": feedback_id,
+            "label": label or None,
+            "rating": _rating(rating),
+            "scale": scale,
+            "reward": reward,
             **{name: value for name, value in optional.items() if value is not None},  # older services refuse them
-        )
-        show(reply, as_json=as_json)
+        }
+        if session is None:
+            show(client.feedback(str(decision_id), **judgement), as_json=as_json)
+        else:
+            is_empty = all(judgement[name] is None for name in ("label", "rating", "reward")) and event is None
+            show(client.end_session(session, **({} if is_empty else judgement)), as_json=as_json)
 
 
 def _rating(text: str | None) -> bool | float | None:

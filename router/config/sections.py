@@ -1,13 +1,13 @@
 """Configuration sections: encoder, retriever, generator, conversations, rollouts, reward and learning."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
 from ragbandit.shared.texts.formats import known_choices
-from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate
+from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query
 
 
 class Section(BaseModel):
@@ -195,9 +195,6 @@ class GeneratorSettings(Section):
     #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
     #: outcomes is computed from them. None: calls cost 0 dollars
     token_prices: TokenPrices | None = None
-    #: seconds for which the provider keeps a prompt in its cache after the last use (`conversation.sticky_prefix`). A
-    #: request's `cache_control.ttl` or `prompt_cache_retention` counts if it is longer
-    cache_ttl_s: Annotated[float, Field(ge=0)] = 300.0
     #: servers, for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
     #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
@@ -257,6 +254,10 @@ class RewriteSettings(Section):
         return generator
 
 
+#: largest time for which a task stays open after its last turn, seconds
+LONGEST_S: Final = 86_400.0
+
+
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
@@ -264,15 +265,19 @@ class ConversationSettings(Section):
     turns: Annotated[int, Field(ge=0, le=60)] = 6
     #: maximum number of characters of the stored messages together; long messages lose their middle
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
-    #: number of turns for which a session keeps a drawn arm, the first one included; 0 or 1: an arm is drawn every turn
-    sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
-    #: largest sticky_turns in a request, unless conversation.sticky_turns is larger; a larger number is refused (422).
-    #: A key with the scope forced=false may ask for at most conversation.sticky_turns (403)
-    max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
-    #: true: a session changes its arm only if the expected gain exceeds the savings by the provider's prompt cache:
-    #: tokens of the last prompt times (input - cached_input), within generator.cache_ttl_s. Needs both prices, and a
-    #: price of dollars in reward.cost
-    sticky_prefix: bool = False
+    #: what one draw decides. turn: one question, with its loop of tools. task: all turns of a conversation until the
+    #: task ends; its outcome is learned once. A request may choose (`unit`), unless its key may not choose arms
+    unit: DecisionUnit = "turn"
+    #: interface -> its unit, if that differs from `unit`: route, openai, responses, anthropic
+    units: dict[Literal["route", "openai", "responses", "anthropic"], DecisionUnit] = Field(default_factory=dict)
+    #: patterns of models whose requests are units of one turn: coding agents send small requests, for titles and checks
+    #: of quotas, to a small model
+    one_turn_models: list[str] = Field(default_factory=lambda: ["*haiku*"])
+    #: seconds after the last turn at which a task ends; a request that asks its provider to keep the prompt cached for
+    #: longer keeps the task open as long. The default is how long most providers keep a prompt
+    idle_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    #: maximum number of turns of a task; the next turn begins another one
+    turns_most: Annotated[int, Field(ge=1, le=10_000)] = 500
     #: maximum number of requests that one draw serves. Requests with tool results go to the arm that called the tools,
     #: until this number is reached; the next request gets a new draw
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
@@ -280,10 +285,13 @@ class ConversationSettings(Section):
     tool_turns_s: Seconds = 3600.0
     rewrite: RewriteSettings = RewriteSettings()
 
-    @property
-    def sticky_turns_cap(self) -> int:
-        """Largest sticky_turns that a request may ask for; at least 1, since sticky_turns of 1 and 0 mean the same."""
-        return max(1, self.sticky_turns, self.max_sticky_turns)
+    def is_task(self, query: Query) -> bool:
+        """Whether the query belongs to a task, or begins one if it has a session."""
+        return (query.unit or self.unit_of(str(query.request.get("surface", "route")))) == "task"
+
+    def unit_of(self, interface: str) -> DecisionUnit:
+        """The unit of requests at this interface that do not choose one."""
+        return self.units.get(interface, self.unit)  # type: ignore[call-overload, no-any-return] # any text may come
 
 
 class RolloutSettings(Section):

@@ -343,7 +343,8 @@ class Settings(Section):
                 f"learning.default_reward: {default} is outside [{bounds.minimum}, {bounds.maximum}], "
                 "the bounds in reward.minimum and reward.maximum"
             )
-        if self.learning.wait_s == 0 and self.learning.aggregate != "first":
+        has_tasks = "task" in (self.conversation.unit, *self.conversation.units.values())
+        if self.learning.wait_s == 0 and self.learning.aggregate != "first" and not has_tasks:
             raise ValueError(
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
@@ -351,12 +352,6 @@ class Settings(Section):
         _check_floors(self.policy, arms=len(self.arms))
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
-        sticky = self.conversation.sticky_turns > 1 or self.conversation.sticky_prefix
-        if sticky and self.policy.incumbent is not None:
-            raise ValueError(
-                "conversation.sticky_turns: policy.incumbent needs a draw for every turn; set "
-                "conversation.sticky_turns: 0 and conversation.sticky_prefix: false, or policy.incumbent: null"
-            )
         return self
 
     @model_validator(mode="after")

@@ -154,7 +154,7 @@ _NO_DRAW: Final = {StickyTurn.key: "a turn that stayed on its arm", PinnedArm.ke
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Decisions that a report reads: those with since <= made_at < until."""
+    """Decisions that a report reads: those with since <= made_at < until, without turns of earlier decisions."""
 
     label: str  #: label of the policy whose ledger contains the rewards
     since: float
@@ -169,7 +169,9 @@ class ReportScope:
 
     @property
     def condition(self) -> ColumnElement[bool]:
-        period = and_(decisions.c.made_at >= self.since, decisions.c.made_at < self.until)
+        period = and_(
+            decisions.c.made_at >= self.since, decisions.c.made_at < self.until, decisions.c.turn_of.is_(None)
+        )
         return period if self.tenant is None else and_(period, decisions.c.tenant == self.tenant)
 
 

@@ -29,6 +29,7 @@ from ragbandit.shared.types import (
     Outcome,
     PinnedArm,
     RequestFacts,
+    TaskTurn,
 )
 
 #: seconds of the budget that must be left to ask another arm
@@ -129,6 +130,7 @@ def next_decision(
         facts={},
         fault=None,
         made_at=outcome.made_at,
+        turn_of=decision.turn_of or (decision.id if TaskTurn.key in decision.facts else None),
     )
 
 

@@ -41,8 +41,8 @@ class Totals:
     """Decisions."""
     explored: int
     """Decisions in which another arm was at least as likely as the one drawn."""
-    sticky: int
-    """Decisions that kept the arm of an earlier turn of their conversation."""
+    turns: int
+    """Later turns of decisions, with their arm; they are no decisions."""
     forced: int
     """Decisions whose arm the caller chose."""
     killed: int

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +19,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
-from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_type
+from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.steps.picks import Picks
@@ -28,11 +28,12 @@ from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.process import RouterProcess
 from ragbandit.router.serving.setup.bootstrap import make_encoder, make_jobs, make_learner, open_database
+from ragbandit.router.serving.task import Task
 from ragbandit.router.storage.cancellations import Cancellation, cancel
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotFound, Overloaded, RagBanditError, StoreError
 from ragbandit.shared.types import (
     NAMED_ID,
     ArmName,
@@ -273,6 +274,41 @@ class Router(AbstractContextManager["Router"]):
         fields |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
         feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **fields)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
+
+    def end_session(
+        self, session: str, *, tenant: str = "default", feedback: Mapping[str, Any] | None = None
+    ) -> DecisionId:
+        """End the open tasks of a conversation, so that they are learned. Returns the decision of the newest one.
+
+        feedback: a judgement of this task, as the arguments of `feedback`. Raises NotFound and as `feedback`.
+        """
+        session = checked_text(session, field="session")
+        decision_id = self.store.decision_of_session(session, tenant=tenant)
+        if decision_id is None:
+            message, remedy = f"no decision has the session {session!r:.80}", "send the id and tenant of its questions"
+            raise NotFound(message, field="session", remedy=remedy)
+        if feedback:
+            self.feedback(decision_id, **feedback)
+        self.store.end_session(session, tenant=tenant, now=self.service.clock())
+        self.process.notifier.notify_learner()
+        return decision_id
+
+    @contextmanager
+    def task(self, session: str | None = None, *, tenant: str = "default") -> Iterator[Task]:
+        """A task whose turns all get the arm of the first one; it ends with the block. session: None for a new id.
+
+        with router.task() as task:
+            decision = task.route("Why does the build fail?")
+            ...
+            task.feedback(rating=True, source="code")
+
+        """
+        task = Task(router=self, session=session or new_id(), tenant=tenant)
+        try:
+            yield task
+        finally:
+            with suppress(NotFound):  # nothing was asked
+                self.end_session(task.session, tenant=tenant)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""

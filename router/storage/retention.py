@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
-from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, or_, select, tuple_, union_all
+from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
 
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -107,7 +107,7 @@ class Retention:
         if not ids:
             return last
         removed = Moves(GONE)
-        removed.add("decided", len(ids))
+        removed.add("decided", len(ids) - self._turns(connection, ids))
         feedback_rows = _delete(connection, tables.feedback, "late", ids=ids)
         removed.add("feedback", len(feedback_rows))
         removed.add("late_feedback", sum(row["late"] for row in feedback_rows))
@@ -121,6 +121,14 @@ class Retention:
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         removed.write(connection, shard=0)
         return last
+
+    def _turns(self, connection: Connection, ids: Sequence[str]) -> int:
+        """How many of these rows are turns. The tasks that began with a row are forgotten, too."""
+        connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
+        turns = (
+            select(func.count()).select_from(decisions).where(decisions.c.id.in_(ids), decisions.c.turn_of.is_not(None))
+        )
+        return int(connection.execute(turns).scalar_one())
 
     def _not_needed(self, connection: Connection, ids: Sequence[str]) -> list[str]:
         new = [and_(updates.c.policy == label, updates.c.seq > seq) for label, seq in self._last_seqs.items()]

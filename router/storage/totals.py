@@ -222,9 +222,13 @@ _DRAW: Final = ("arm", "arms", "pmf")
 #: result column -> key; the column is true if the value of the key in `request` is true
 _MARKS: Final = {"was_forced": "forced", "was_named": NAMED_ID}
 #: table -> (its key, totals whose sum is the number of its rows)
-_COUNTED: Final = {decisions: ("id", ("decided",)), outcomes: ("decision_id", ("answered", "failed", "cancelled"))}
+_COUNTED: Final = {
+    decisions: ("id", ("decided", "turns")),
+    outcomes: ("decision_id", ("answered", "failed", "cancelled")),
+}
 #: totals that `_recheck` corrects
-_FLAGS: Final = ("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled")
+_DRAWS: Final = ("decided", "turns", "explored", "sticky", "forced", "killed", "faults")
+_FLAGS: Final = (*_DRAWS, "answered", "failed", "cancelled")
 _RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
 
 
@@ -260,7 +264,7 @@ def _page(
     connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
-        names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts"]
+        names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts", "turn_of"]
         marks = [has_value(decisions.c.request, key, True).label(name) for name, key in _MARKS.items()]
         query = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks)
     else:
@@ -278,7 +282,9 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
         if _has(row["facts"], IMPORTED):
             continue
         key = row["policy"], hour_of(row["made_at"]), row["arm"]
-        if table is decisions:
+        if table is decisions and row["turn_of"] is not None:
+            deltas.add(key, turns=1)
+        elif table is decisions:
             flags = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
             flags |= {"sticky": _has(row["facts"], StickyTurn.key), "killed": _has(row["facts"], PinnedArm.key)}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})

@@ -50,7 +50,6 @@ CONFIGURATIONS: Final[dict[str, dict[str, Any]]] = {
     "free": {
         **_COMMON,
         "policy": {"label": "free"},
-        "conversation": {"sticky_prefix": True},
         "health": {"failures": 3, "cool_down_s": 3600.0},
     },
 }
@@ -108,12 +107,9 @@ def _guarded(service: Service) -> None:
 
 
 def _free(service: Service) -> None:
-    """Sticky turns, a prompt's prefix, a breaker, a version in shadow and the kill switch."""
+    """A task, a breaker, a version in shadow and the kill switch."""
     service.teach("plain", 12)
-    service.teach("turn", 3, session="talk", sticky_turns=3)
-    first = service.ask("long prompt", session="chat", cost_weight=100.0)
-    service.end(first, cost={"prompt_tokens": 100_000})
-    service.ask("longer prompt", session="chat", cost_weight=100.0)
+    service.teach("turn", 3, session="talk", unit="task")
     for number in range(3):
         service.end(service.ask(f"fails {number}", arms=("dear",)), status="failed", answer=None, stop_reason="error")
     service.router.service.refresh_steps()

@@ -103,7 +103,7 @@ def model_name(settings: GeneratorSettings) -> str:
 
 
 #: settings of all generators that do not change answers
-_SPEED = ("threads", "max_batch", "script_word_s", "supports", "cache_ttl_s")
+_SPEED = ("threads", "max_batch", "script_word_s", "supports")
 #: settings of a server that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 

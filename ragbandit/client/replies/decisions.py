@@ -59,6 +59,17 @@ class ClientFeedbackReply(ReceiptReply, total=False):
     """Whether the decision was made without the service; nothing was sent then."""
 
 
+class SessionEndReply(TypedDict):
+    """The end of a conversation's task."""
+
+    decision_id: str
+    """The decision of the task, for which the judgement counts."""
+    ended: int
+    """Number of tasks that were open, and are ended now."""
+    feedback: ReceiptReply | None
+    """The receipt of the judgement; null if none was sent."""
+
+
 class BatchReply(TypedDict):
     """Reply to a batch."""
 

@@ -81,8 +81,23 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TaskTurn(Fact):
+    """The place of a turn in a task: all turns of a task belong to its first decision, which drew their arm."""
+
+    key: ClassVar[str] = "task"
+    #: key in the table `units`
+    unit: str
+    #: number of this turn; the decision is 1
+    turn: int
+    #: when the task ends if no further turn comes, seconds since 1970
+    until: float
+    #: why the turn has another arm than the turn before; None if it has the same
+    moved: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StickyTurn(Fact):
-    """A turn that stayed on the arm of an earlier turn: the policy drew no arm."""
+    """A turn that stayed on the arm of an earlier turn, as earlier releases stored it: the policy drew no arm."""
 
     key: ClassVar[str] = "sticky"
     #: the decision that drew the arm

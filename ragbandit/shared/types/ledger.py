@@ -225,7 +225,9 @@ class ArmTotals:
     decided: int = 0
     #: decisions for which another arm was at least as likely
     explored: int = 0
-    #: decisions that stayed on the arm of an earlier turn
+    #: turns of earlier decisions with this arm; they are no decisions
+    turns: int = 0
+    #: decisions that stayed on the arm of an earlier turn, as earlier releases made them
     sticky: int = 0
     #: decisions whose arm the caller chose
     forced: int = 0

@@ -31,6 +31,8 @@ Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
+#: what one draw decides: one question with its loop of tools, or all turns of a conversation until its task ends
+DecisionUnit = Literal["turn", "task"]
 FeedbackSource = Literal["human", "label", "judge", "code", "event"]
 #: states of an arm's circuit breaker: "closed" (healthy), "open" (suspended), "half_open" (one question may try it)
 CircuitState = Literal["closed", "open", "half_open"]

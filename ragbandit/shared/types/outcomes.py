@@ -10,6 +10,7 @@ from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
     DecisionId,
+    DecisionUnit,
     Features,
     FeedbackId,
     FeedbackKind,
@@ -48,6 +49,8 @@ class Cost:
     seconds_total: float = 0.0
     #: price of all tokens; 0 if the generator has no prices
     dollars: float = 0.0
+    #: further turns of a decision: results of tools, and later requests of a task
+    turns: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -245,7 +248,7 @@ class Message:
     text: str
 
 
-#: first characters of a `Query.session` that the service derived from the beginning of the conversation
+#: first characters of a `Query.session` that the service gave a chat without an id of its own
 DERIVED: Final = "derived:"
 
 
@@ -276,8 +279,9 @@ class Query:
     budget: limits of the answer
     tenant: the tenant that asks
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
-    session: the caller's id of the conversation, or an id derived from its content (DERIVED); None without one
-    sticky_turns: number of turns on a drawn arm, the first turn included; None for the number in the settings
+    session: the caller's id of the conversation, or one that the service gave it (DERIVED); None without one
+    unit: what one draw decides: "turn", this question; "task", all turns of the session until it ends. None for the
+        settings
     messages: earlier messages, oldest first; an arm may show them to its model
     asked: the user's own words; None if `text` was not rewritten
     cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None for reward.weight
@@ -296,7 +300,7 @@ class Query:
     tenant: str = "default"
     forced: bool = False
     session: str | None = None
-    sticky_turns: int | None = None
+    unit: DecisionUnit | None = None
     messages: tuple[Message, ...] = ()
     asked: str | None = None
     cost_weight: float | str | None = None
@@ -308,7 +312,7 @@ class Query:
 
     @property
     def own_session(self) -> str | None:
-        """The caller's id of the conversation; None without one, also if the service derived an id."""
+        """The caller's id of the conversation; None without one, also if the service gave it one."""
         return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
 
 
@@ -335,6 +339,8 @@ class Decision:
     features: the embedded question, shape (d,), float32; None if the policy does not use features
     made_at: time of the draw, seconds since 1970
     cost_weight: cost weight of the decision and of its reward; None for reward.weight
+    turn_of: id of the decision that this turn belongs to: its arm was not drawn, and its cost and feedback count for
+        that decision; None for a decision
     """
 
     id: DecisionId
@@ -356,6 +362,7 @@ class Decision:
     features: Features | None = field(repr=False)  # hundreds of numbers, too long to print
     made_at: float
     cost_weight: float | None = None
+    turn_of: DecisionId | None = None
 
     @property
     def served(self) -> Query:
@@ -408,11 +415,20 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinedDecision:
-    """A waiting decision with its outcome, and its feedback in the order of receipt."""
+    """A waiting decision with its outcome, and its feedback in the order of receipt.
+
+    open_until: when the task ends whose first turn the decision is, seconds since 1970; None for one turn
+    """
 
     decision: Decision
     outcome: Outcome | None
     feedback: tuple[Feedback, ...]
+    open_until: float | None = None
+
+    @property
+    def begins_at(self) -> float:
+        """When its window for feedback begins: with the decision, or with the end of its task."""
+        return self.decision.made_at if self.open_until is None else self.open_until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

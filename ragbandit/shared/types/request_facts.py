@@ -57,6 +57,10 @@ class RequestFacts(TypedDict, total=False):
     """Hash of the caller and of all messages."""
     tool_turn: Mapping[str, Json]
     """The loop of tools that this turn continues: `first`, `previous`, `turn`, `named`, `permitted`."""
+    agent: str
+    """The agent of the conversation that asks, if it is not the main one; it has tasks of its own."""
+    asked_model: str
+    """The model that the client named, if it is not `auto`; requests of different models are different tasks."""
     previous_response_id: str
     """Id of the response that this one continues, as the caller sent it."""
     chain: list[Json]

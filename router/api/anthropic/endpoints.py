@@ -71,11 +71,12 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
 
 
 def session_of(user: str) -> str | None:
-    """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; else the user."""
+    """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; None without one."""
     try:
         return str.strip(json.loads(user)["session_id"])[:MAX_SESSION] or None
     except (ValueError, TypeError, KeyError, RecursionError):
-        return user.rpartition("_session_")[2].strip()[:MAX_SESSION] or None
+        _, is_named, session = user.rpartition("_session_")
+        return session.strip()[:MAX_SESSION] or None if is_named else None
 
 
 @endpoints.post(

@@ -49,9 +49,9 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
 
     The reply comes after the judgement is committed. The policy learns from it in the background.
     """
-    item = _feedback(request, body, key=idempotency_key)
+    item = feedback_of(request, body, key=idempotency_key)
     await check_owner(request, item.decision_id)
-    (receipt,) = await _stored(request, [item])
+    (receipt,) = await stored(request, [item])
     if not isinstance(receipt, Receipt):
         raise receipt
     return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
@@ -92,20 +92,20 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
     items = [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
     ]
-    stored = iter(await _stored(request, [item for item in items if isinstance(item, Feedback)]))
-    results = [next(stored) if isinstance(item, Feedback) else item for item in items]
+    receipts = iter(await stored(request, [item for item in items if isinstance(item, Feedback)]))
+    results = [next(receipts) if isinstance(item, Feedback) else item for item in items]
     reply: BatchReply = {
         "items": [filled(ReceiptReply, item) if isinstance(item, Receipt) else error_item(item) for item in results]
     }
     return JsonReply(reply, status_code=202)
 
 
-async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
+async def stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
     """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded, CallerGone."""
     receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
-    stored = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
+    kept = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
-    for item, receipt in stored:
+    for item, receipt in kept:
         result = "late" if receipt.late else "kept"
         if receipt.duplicate:
             result = "duplicate"
@@ -117,12 +117,12 @@ async def _stored(request: Request, items: Sequence[Feedback]) -> list[Receipt |
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
     try:
-        return _feedback(request, body_of(FeedbackBody, item), key=None)
+        return feedback_of(request, body_of(FeedbackBody, item), key=None)
     except RagBanditError as error:
         return error
 
 
-def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
+def feedback_of(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
     fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap

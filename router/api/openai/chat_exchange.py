@@ -28,11 +28,22 @@ from ragbandit.router.api.endpoints.streaming import (
 from ragbandit.router.api.openai import errors, requests
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
+from ragbandit.router.config.sections import LONGEST_S
+from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, RESULTS, TOOL_TURN, ToolTurn, next_turn
+from ragbandit.router.storage.decisions.tool_turns import (
+    NAMED,
+    PERMITTED,
+    RESULTS,
+    TOOL_TURN,
+    ToolTurn,
+    next_turn,
+    session_of_answer,
+)
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (
+    DERIVED,
     NAMED_ID,
     Decision,
     DeltaPiece,
@@ -122,7 +133,7 @@ class ChatExchange:
         turn = await self._next_turn()
         if isinstance(turn, Decision):
             return turn, False
-        query = await paced(request, turn or query)
+        query = await paced(request, turn or await self._with_session())
         rewrite = router_of(request).conversations.submit(self.question.turns, query=query)
         query = await awaited(request, rewrite, what="Idempotency-Key")
         try:
@@ -132,6 +143,19 @@ class ChatExchange:
                 raise
             return await self._decide()  # another request has meanwhile used the results of the tools
         return decision, query.id is None or query.request.get(NAMED_ID) is False
+
+    async def _with_session(self) -> Query:
+        """The query with a session, if it belongs to a task and has no id: that of the chat whose answer it continues,
+        or a new one.
+        """
+        query, router = self.question.query, router_of(self.request)
+        if not router.settings.conversation.is_task(query) or query.session is not None or query.forced:
+            return query
+        session, key = None, self.question.answered
+        if key is not None:
+            since = time.time() - LONGEST_S
+            session = await reads_of(self.request).run(lambda: session_of_answer(router.database, key, since=since))
+        return replace(query, session=session or f"{DERIVED}{new_id()}")
 
     async def _next_turn(self) -> Query | Decision | None:
         """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
@@ -162,7 +186,8 @@ class ChatExchange:
         if not query.forced and query.arms is not None:
             more[PERMITTED] = list[Json](query.arms)
         request: RequestFacts = {**query.request, TOOL_TURN: {**turn.facts, **more}}
-        return replace(query, arms=(turn.arm,), forced=True, request=request)
+        session = turn.session if query.session is None else query.session
+        return replace(query, arms=(turn.arm,), forced=True, request=request, session=session)
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope

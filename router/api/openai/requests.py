@@ -1,13 +1,12 @@
 """Requests of OpenAI's interface: the names of models, the bodies, and the question that is made of a body."""
 
-import hmac
 import json
 import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, cast
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAttr, model_validator
@@ -17,12 +16,12 @@ from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import Model, ModelList
-from ragbandit.router.api.openai.tool_loops import beginning, hashed
+from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.checks.questions import checked_text
+from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
@@ -30,7 +29,17 @@ from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import DERIVED, ArmName, Caller, Conversation, DecisionId, Json, Message, Query, facts_of
+from ragbandit.shared.types import (
+    ArmName,
+    Caller,
+    Conversation,
+    DecisionId,
+    DecisionUnit,
+    Json,
+    Message,
+    Query,
+    facts_of,
+)
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
@@ -118,8 +127,21 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
     )
 
 
-#: headers that name the conversation of a request; the first one that was sent counts
-_SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
+#: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
+#: Code, Codex, Open WebUI and LibreChat
+_SESSIONS: Final = (
+    "x-ragbandit-session-id",
+    "x-claude-code-session-id",
+    "session_id",
+    "session-id",
+    "conversation_id",
+    "x-openwebui-chat-id",
+    "x-librechat-conversation-id",
+)
+#: headers that name the agent of the conversation which asks, if it is not the main one
+_AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id", "x-openai-subagent")
+#: header that names the unit of the decision: turn or task
+_UNIT: Final = "x-ragbandit-unit"
 #: largest number of pairs in `metadata`; this and the two lengths below (characters) are OpenAI's limits
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
@@ -218,6 +240,8 @@ class ChatQuestion:
     turns: tuple[Message, ...]
     #: keys of the tool calls that the chat may continue; () if it does not end with results
     calls: tuple[str, ...]
+    #: hash of the chat up to the last answer, by which a chat without an id is continued; None without one
+    answered: str | None
     streamed: bool
 
 
@@ -252,27 +276,25 @@ def chat_question(
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     forced_arm = None if model.arm is None else (model.arm,)
-    arms = permitted_arms(forced_arm, tenant=tenant, request=request, run_by="worker")
+    unit = _unit_of(request, body, router=router)
+    interface = str((facts or {}).get("surface", "openai"))
+    arms = permitted_arms(forced_arm, unit=unit, interface=interface, tenant=tenant, request=request, run_by="worker")
     prices = noted_prices(request, tenant=tenant)
     schema, sent = router.settings.context, dict(chat.sent)
     context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
     if context:  # these keys are for this service
         others = {key: value for key, value in sent.pop("metadata").items() if key not in context}
         sent |= {"metadata": others} if others else {}
-    headers = (request.headers.get(name, "").strip() for name in _SESSIONS)
-    # A client that did not fill in its template sends {{...}}, which names no conversation.
-    named_session = next((name for name in headers if name and "{{" not in name), None)
+    named_session, agent = _named_by(request, _SESSIONS), _named_by(request, _AGENTS)
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
-    conversation, calls = hashed(chat.sent["messages"], begin=begin, start=start)
+    conversation, calls, answered = hashed(chat.sent["messages"], begin=begin, start=start)
     message = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
-    more = {"metadata": dict(metadata), RATED_MESSAGE: message}
+    more = {"metadata": dict(metadata), RATED_MESSAGE: message, "agent": agent}
+    more["asked_model"] = None if body.model == AUTO else body.model[:_LONGEST_VALUE]
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
-    if CHAT_HASH in entries:
+    if CHAT_HASH in entries or (unit or router.settings.conversation.unit_of(interface)) == "task":
         entries[CONVERSATION] = conversation
-    settings = router.settings.conversation
-    if not (named_session or session) and settings.sticky_prefix and (own_id is None or settings.sticky_turns < 2):
-        session = _derived_session(chat.sent, caller=[tenant, caller.key], secret=router.service.secret)
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text="",
@@ -283,23 +305,30 @@ def chat_question(
         aim=body.aim or {},
         tenant=tenant,
         session=named_session or session or own_id,
+        unit=unit,
         api_key=caller.key,
         request=entries,
         conversation=Conversation(fields=sent),
     )
-    return ChatQuestion(query=query, turns=chat.turns, calls=calls, streamed=bool(body.stream))
+    return ChatQuestion(query=query, turns=chat.turns, calls=calls, answered=answered, streamed=bool(body.stream))
 
 
-def _derived_session(sent: Mapping[str, Any], *, caller: list[str | None], secret: bytes | None) -> str | None:
-    """A keyed hash of the caller, and of `prompt_cache_key` or else tools, system text and first question."""
-    named = sent.get("prompt_cache_key")
-    parts: list[Any] = [beginning(sent["messages"]), sent.get("tools") or sent.get("functions")]
-    if isinstance(named, str) and named.strip():
-        parts = [named]
-    if parts[0] is None or secret is None:
-        return None
-    whole = f"session {body_hash([*caller, *parts])}"
-    return DERIVED + hmac.new(secret, whole.encode(), "sha256").hexdigest()[:32]
+def _named_by(request: Request, headers: Iterable[str]) -> str | None:
+    """The value of the first of these headers that was sent."""
+    values = (request.headers.get(name, "").strip()[:MAX_SESSION] for name in headers)
+    # A client that did not fill in its template sends {{...}}, which names nothing.
+    return next((value for value in values if value and "{{" not in value), None)
+
+
+def _unit_of(request: Request, body: OpenAIBody, *, router: Router) -> DecisionUnit | None:
+    """The unit that the header names, or that requests for this model have. Raises InvalidInput."""
+    given = request.headers.get(_UNIT, "").strip()
+    if given:
+        if given not in ("turn", "task"):
+            raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy='send "turn" or "task"')
+        return cast(DecisionUnit, given)
+    patterns = router.settings.conversation.one_turn_models
+    return "turn" if any(fnmatchcase(body.model, pattern) for pattern in patterns) else None
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:

@@ -18,9 +18,10 @@ _SYSTEM: Final = ("system", "developer")
 _MOST_PARTS: Final = 16
 
 
-def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...]]:
+def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...], str | None]:
     """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
-    that the conversation may continue, see `continued`).
+    that the conversation may continue, see `continued`; hash up to the last answer, which is the `answer_key` of this
+    answer; None if there is none, or if results of tools end the messages).
     """
     answers = [(at, calls) for at, calls in continued(messages) if at >= start]
     turns = [at for at, message in enumerate(messages) if message.get("role") not in _SYSTEM]
@@ -30,7 +31,13 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     for caller, calls in reversed(answers):
         state, at = _folded(kept[at:caller], state=state), caller
         keys.append(loop_key(state, calls))
-    return _folded(kept[at:], state=state), tuple(key for key in keys if key is not None)
+    answered = None
+    if not answers:
+        places = [place for place, message in enumerate(kept) if message.get("role") == "assistant" and place >= at]
+        if places:
+            answered, at = _folded(kept[at : places[-1] + 1], state=state), places[-1] + 1
+            state = answered
+    return _folded(kept[at:], state=state), tuple(key for key in keys if key is not None), answered
 
 
 def continued(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
@@ -55,12 +62,6 @@ def continued(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
                 yield at, calls
         elif message.get("role") not in _SYSTEM:
             return
-
-
-def beginning(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Hash of the messages up to the first one of a user, which is the same for all turns; None without a user."""
-    first = next((place for place, message in enumerate(messages) if message.get("role") == "user"), None)
-    return None if first is None else _folded(messages[: first + 1], state="")
 
 
 def results_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:

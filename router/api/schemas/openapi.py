@@ -95,7 +95,6 @@ def add_limits(
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
     array["items"]["enum"] = list(arms)
-    route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.cost_weights))
         for name in list(body["aim"]["properties"]):

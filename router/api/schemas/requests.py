@@ -250,10 +250,10 @@ class RouteBody(RequestBody):
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
     rewritten to be understood without them. The arm sees the last messages."""
-    sticky_turns: Annotated[Count, limits(minimum=0, maximum=questions.MAX_STICKY_TURNS)] = None
-    """Number of turns for which the session keeps a drawn arm, including the turn of the draw; 0: this turn is drawn.
-    Default: the setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; for keys with the scope
-    forced=false at most `conversation.sticky_turns`."""
+    unit: Literal["turn", "task"] | None = None
+    """What one draw decides. `turn`: this question. `task`: all questions with this `session_id` until the task ends;
+    later ones get the same arm, and their cost and feedback count for the first. Default: the setting
+    `conversation.unit`, which keys with the scope forced=false may not change."""
     cost_weight: Price = None
     """What one unit of cost is worth to you in right answers, in place of `reward.weight`: a number of at least 0, or a
     name in the setting `cost_weights`. Default: that of your key, of the tenant, or of the service."""
@@ -317,6 +317,18 @@ class FeedbackBody(RequestBody):
     the same rater replaces the earlier one."""
     retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
     """Retract the earlier judgement of this kind (label, rating or reward) by the same source and rater."""
+
+
+class SessionEndBody(RequestBody):
+    """The end of a conversation's task, with or without a judgement."""
+
+    model_config = example(feedback={"rating": True, "source": "code"})
+
+    tenant: Annotated[str, limits(ID)] = "default"
+    """Tenant of the questions."""
+    feedback: dict[str, Any] | None = None
+    """The judgement: a body of /v1/feedback without decision_id. `{"rating": true, "source": "code"}`: the task is
+    solved, as a program has checked."""
 
 
 class FeedbackBatchBody(RequestBody):

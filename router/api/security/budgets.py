@@ -147,7 +147,12 @@ class Budgets:
         now, paces = self._clock(), self._paces
         sums = await self._spent({budget.spender for budget in budgets}, now=now)
         exhausted = _exhausted(budgets, sums)
-        _refuse([budget for budget in exhausted if budget.stop or not paces], now=now)
+        try:
+            _refuse([budget for budget in exhausted if budget.stop or not paces], now=now)
+        except BudgetSpent:
+            if self._router.settings.conversation.is_task(query):
+                await asyncio.to_thread(self._router.store.stop_task, query, now=now)
+            raise
         for budget in exhausted:
             if self._throttle.lets_pass((budget.spender.kind, budget.period)):
                 extra = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}

@@ -11,7 +11,7 @@ from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import ArmName, Caller, Json, RunBy
+from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
@@ -25,10 +25,16 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 
 
 def permitted_arms(
-    arms: tuple[ArmName, ...] | None, *, turns: int | None = None, tenant: str, request: Request, run_by: RunBy
+    arms: tuple[ArmName, ...] | None,
+    *,
+    unit: DecisionUnit | None = None,
+    interface: str = "route",
+    tenant: str,
+    request: Request,
+    run_by: RunBy,
 ) -> tuple[ArmName, ...] | None:
-    """The arms that may be drawn for a question; None for all. Raises Forbidden. turns: number of turns for which the
-    caller wants to keep an arm; None for the default.
+    """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the caller wants to be
+    decided by one draw; None for the settings of this interface.
     """
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
@@ -37,7 +43,7 @@ def permitted_arms(
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
         caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
-        _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
+        _check_unforced(chooses=chooses, unit=unit, configured=router.settings.conversation.unit_of(interface))
     return _narrowed(arms, caller=caller, offered=offered)
 
 
@@ -49,9 +55,9 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 
-def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden if the caller chooses the arm, or keeps an arm for more turns than `sticky_turns`. chooses: True
-    if the request names some arms, unless these are all possible arms, or all that callers run.
+def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:
+    """Raises Forbidden if the caller chooses the arm, or another unit than the configured one. chooses: True if the
+    request names some arms, unless these are all possible arms, or all that callers run.
     """
     if chooses:
         raise Forbidden(
@@ -60,13 +66,12 @@ def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> N
             remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
             "choosing requires a key with scope forced=true",
         )
-    limit = max(1, sticky_turns)  # 0 means the same as 1: an arm is drawn for every turn
-    if turns is not None and turns > limit:
+    if unit not in (None, configured):
         raise Forbidden(
-            f"this caller may not keep an arm for {turns} turns: the policy chooses the arm",
-            field="sticky_turns",
-            remedy=f"leave sticky_turns out, or send at most {limit} (conversation.sticky_turns); under a dollar "
-            "budget more turns require a key with scope forced=true",
+            f"this caller may not choose the unit {unit}: the service decides what one draw is for",
+            field="unit",
+            remedy=f"leave unit out, or send {configured} (conversation.unit); under a dollar budget another unit "
+            "requires a key with scope forced=true",
         )
 
 

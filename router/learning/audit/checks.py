@@ -252,7 +252,13 @@ class DeepCheck:
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
         at = decisions.c.made_at.between(*self.spans[version])  # lets the database use its index of times
-        return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label]
+        # No policy gave the pmf of a turn.
+        return [
+            at,
+            decisions.c.version == version,
+            decisions.c.policy == self.ledger.label,
+            decisions.c.turn_of.is_(None),
+        ]
 
     def _skip(self, versions: Sequence[str], *, why: str) -> None:
         """Count the decisions of versions whose pmfs cannot be computed again."""

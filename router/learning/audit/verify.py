@@ -6,10 +6,11 @@ rounding of the processor: then the arrays of both policies may differ by the to
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 
 from ragbandit.router.learning.audit.checks import (
     MOST_NAMED,
@@ -30,9 +31,11 @@ from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import GONE, counted, kept
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
-from ragbandit.shared.types import ERASED, IMPORTED, Decision, SnapshotInfo, StickyTurn, Update
+from ragbandit.shared.model_servers.failures import FAILOVER
+from ragbandit.shared.types import ERASED, IMPORTED, Decision, DecisionId, SnapshotInfo, StickyTurn, Update
 
 
 def verify(
@@ -206,17 +209,17 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
         verdict.decisions += 1
         verdict.fail("propensity_mismatches", text)
 
-    sticky: list[Decision] = []
+    turns: list[Decision] = []
     secret = known_secret(ledger.database, name=DRAWS)
     for decision in pages(ledger, unreadable=unreadable):
         _check_draw(decision, secret=secret, verdict=verdict)
-        if StickyTurn.key in decision.facts and IMPORTED not in decision.facts:
-            sticky.append(decision)
+        if _first_of(decision) is not None:
+            turns.append(decision)
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
-            _check_sticky_turns(ledger, sticky, verdict=verdict)
-            sticky = []
+            _check_turns(ledger, turns, verdict=verdict)
+            turns = []
             progress(verdict.decisions, total)
-    _check_sticky_turns(ledger, sticky, verdict=verdict)
+    _check_turns(ledger, turns, verdict=verdict)
 
 
 def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -> None:
@@ -230,14 +233,30 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 
 
-def _check_sticky_turns(ledger: Ledger, sticky: Sequence[Decision], *, verdict: Verdict) -> None:
-    """Count a mismatch for each sticky turn with another arm than its session's first turn, if that is still stored."""
-    stays = [(decision, StickyTurn.of(decision.facts)) for decision in sticky]
-    pairs = [(decision, stay.first) for decision, stay in stays if stay is not None]
-    query = select(decisions.c.id, decisions.c.arm).where(decisions.c.id.in_({first for _, first in pairs}))
+def _first_of(decision: Decision) -> DecisionId | None:
+    """The decision whose arm this turn should have; None if it is no turn, or was moved to another arm."""
+    if IMPORTED in decision.facts or FAILOVER in decision.query.request:
+        return None
+    stay = StickyTurn.of(decision.facts)
+    return decision.turn_of if stay is None else stay.first
+
+
+def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: Verdict) -> None:
+    """Count a mismatch for each turn with another arm than its decision, if that is still stored. After a turn that was
+    moved to another arm, or that another arm answered in place of a failed one, the turns may have any arm of these.
+    """
+    if not turns:
+        return
+    firsts = {str(_first_of(decision)) for decision in turns}
+    columns = decisions.c["id", "arm", "turn_of", "facts", "request"]
+    moved = or_(has_key(decisions.c.facts, "moved"), has_key(decisions.c.request, FAILOVER))
+    query = select(*columns).where(or_(decisions.c.id.in_(firsts), and_(decisions.c.turn_of.in_(firsts), moved)))
+    arms = defaultdict[str, set[str]](set)
     with ledger.database.read() as connection:
-        arms = {row.id: row.arm for row in connection.execute(query)}
-    for decision, first in pairs:
-        if arms.get(first, decision.arm) != decision.arm:
-            fault = f"it stayed on {decision.arm}, and {first} drew {arms[first]}"
+        for row in connection.execute(query):
+            arms[row.turn_of or row.id].add(row.arm)
+    for decision in turns:
+        first = str(_first_of(decision))
+        if first in arms and decision.arm not in arms[first]:
+            fault = f"the turn has the arm {decision.arm}, and {first} drew {', '.join(sorted(arms[first]))}"
             verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")

@@ -74,8 +74,6 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
 MAX_WORDS: Final = 100
 MAX_SESSION: Final = 128
 MAX_MESSAGES: Final = 64
-#: largest value of the settings conversation.sticky_turns and conversation.max_sticky_turns
-MAX_STICKY_TURNS: Final = 1000
 #: name of an aim -> largest value to aim at; a question may have an aim or a cost weight, not both
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
 _ROLES: Final = ("system", "user", "assistant")

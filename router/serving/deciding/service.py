@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.draw import made_decisions, outputs_of
@@ -17,12 +17,15 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
+from ragbandit.router.storage.decisions.units import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
+#: number of times that a first turn is decided while others begin its task
+_TRIES: Final = 3
 
 S = TypeVar("S", bound=Step)
 P = ParamSpec("P")
@@ -91,6 +94,7 @@ class RouteService:
         question = Question(query=checked, run_by=run_by, allowed=tuple(map(ArmName, checked.arms or offered)))
         for check in self._checks:
             check(question)
+        question.checked_facts = dict(question.facts)
         return question
 
     def refresh_steps(self) -> None:
@@ -104,7 +108,7 @@ class RouteService:
         named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
         already_decided = self.store.decisions_by_id(named) if named else {}
         new_questions = [question for question in batch if question.query.id not in already_decided]
-        committed = self._commit(self._decide(new_questions)) if new_questions else []
+        committed = self._committed(new_questions)
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
         for note_committed in self._notes:
             note_committed(new, now=now)
@@ -115,6 +119,21 @@ class RouteService:
             else next(results)
             for question in batch
         ]
+
+    def _committed(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
+        """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
+        a turn of that task.
+        """
+        results: dict[int, Decision | RagBanditError] = {}
+        places, tries = list(range(len(questions))), 0
+        while places and tries < _TRIES:
+            tries += 1
+            chosen = [questions[place] for place in places]
+            results.update(zip(places, self._commit(self._decide(chosen)), strict=True))
+            places = [place for place in places if getattr(results[place], "field", None) == TAKEN]
+            for place in places:
+                questions[place].begin_again()
+        return [results[place] for place in range(len(questions))]
 
     def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Store decisions. The same transaction claims the decisions that this process answers."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import GetPydanticSchema
 from sqlalchemy import select
@@ -89,7 +89,7 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
     sentences = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
-    is_drawn = decision.facts.keys().isdisjoint(UNDRAWN) and not decision.query.forced
+    is_drawn = decision.facts.keys().isdisjoint(UNDRAWN) and not decision.query.forced and decision.turn_of is None
     reasons = (
         *_instead_of_a_draw(decision, draw=draw),
         *(() if is_drawn else sentences),
@@ -156,18 +156,19 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
 def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
-    turn = decision.query.request.get(TOOL_TURN)
-    if isinstance(turn, Mapping):
+    if decision.turn_of is not None:
+        loop: Any = decision.query.request.get(TOOL_TURN)
+        what = f"Turn {loop.get('turn')} of a loop of tools" if isinstance(loop, Mapping) else "This turn of a task"
         yield (
-            f"Turn {turn.get('turn')} of a loop of tools goes on with decision {turn.get('first')}, which drew "
-            f"{decision.arm}: nothing was drawn, and its cost and its feedback are those of that decision."
+            f"{what} belongs to decision {decision.turn_of}: nothing was drawn, and its cost and its feedback count "
+            "for that decision."
         )
-    elif link := link_of(decision.query.request):
+    if link := link_of(decision.query.request):
         yield (
             f"{decision.arm} answers in place of {link.get('arm')}, which failed ({link.get('reason')}) before its "
             f"first content; decision {link.get('first')} has the draw. Nothing was drawn here, and nothing is learned."
         )
-    elif decision.query.forced:
+    elif decision.query.forced and decision.turn_of is None:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
 

@@ -28,14 +28,15 @@ _BATCH: Final = 100
 
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
-    """Ids of the decisions that belong to the loops and failovers of selected ones, or follow them in `chains`."""
+    """Ids of the rows that belong to the turns and failovers of selected ones, or follow them in `chains`."""
     has_links = or_(*(has_key(decisions.c.request, name) for name in LINKS[0 if chains else 2 :]))
-    rows = select(*decisions.c["id", "request"]).where(has_links).order_by(decisions.c.made_at)
+    rows = select(*decisions.c["id", "request", "turn_of"]).order_by(decisions.c.made_at)
+    rows = rows.where(or_(has_links, decisions.c.turn_of.is_not(None)))
     found, count = set[str](), -1
     while len(found) > count:  # once more, because links can lead to earlier rows
         count = len(found)
         for batch in connection.execute(rows.execution_options(yield_per=_BATCH)).partitions():
-            links = [_links(row.id, edge_of(row.request), chains=chains) for row in batch]
+            links = [_links(row.id, edge_of(row.request), turn_of=row.turn_of, chains=chains) for row in batch]
             ids = set[str]().union(*(linked for _, linked in links))
             known = set(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids), selected)).scalars())
             for group, linked in links:
@@ -44,7 +45,8 @@ def followers(connection: Connection, selected: ColumnElement[bool], *, chains: 
     return found
 
 
-def _links(key: str, edge: Mapping[str, Any], *, chains: bool) -> tuple[set[str], set[str]]:
-    """Returns (ids of the decision and of those that began its loop and failover, these and all ids that it names)."""
+def _links(key: str, edge: Mapping[str, Any], *, turn_of: str | None, chains: bool) -> tuple[set[str], set[str]]:
+    """Returns (ids of the row, of its decision and of the one that began its failover, these and all that it names)."""
     group = {key, *(str(link.get("first")) for link in map(edge.get, LINKS[2:]) if isinstance(link, dict))}
+    group |= {turn_of} if turn_of is not None else set()
     return group, group | {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else group

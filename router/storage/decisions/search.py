@@ -3,25 +3,18 @@
 Arm, state and tenant have no index. So a page filtered by them may be short or empty although a next page exists.
 """
 
-import json
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, case, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, select, tuple_
 
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, firsts_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key, has_value
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import (
     ArmName,
-    DecisionId,
     DecisionState,
     OutcomeStatus,
-    PinnedArm,
     PolicyLabel,
-    StickyTurn,
 )
 
 #: maximum number of decisions that are read for a page if a filter has no index
@@ -135,72 +128,3 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
     joined = joined.outerjoin(updates, learned).outerjoin(closures, closed)
     order = decisions.c.made_at.desc(), decisions.c.id.desc()
     return select(*_COLUMNS).select_from(joined).where(*conditions).order_by(*order)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionTurn:
-    """The newest turn of a session, leaving out turns whose arm the caller or the kill switch chose."""
-
-    arm: ArmName
-    #: arms that the caller or its key allowed; None for all arms
-    allowed: frozenset[ArmName] | None
-    #: id of the decision that drew the arm: this decision, or an earlier one of a sticky session
-    first: DecisionId
-    #: number of this turn; the turn with the draw is 1
-    turn: int
-    #: row of the newest request, which is this turn or a later turn of its tool loop: "id", "made_at", "facts", and
-    #: the "cost" of its outcome (JSON; None without one)
-    newest: RowMapping
-
-
-def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
-    """(session, tenant) -> newest turn. Sessions without such a turn are left out. Raises StoreError."""
-    turns: dict[tuple[str, str], SessionTurn] = {}
-    with database.read() as connection:
-        for session, tenant in sorted(sessions):
-            rows = connection.execute(_NEWEST, {"session": session, "tenant": tenant}).mappings().all()
-            turn = _turn(rows)
-            if turn is None and rows and rows[0]["tool"]:  # a tool loop of more turns than are read
-                first = firsts_of(connection, [rows[0]["id"]]).get(rows[0]["id"])
-                turn = _turn([rows[0], *connection.execute(_BY_ID, {"id": first}).mappings()])
-            if turn is not None:
-                turns[session, tenant] = turn
-    return turns
-
-
-# Constants, since SQLAlchemy takes longer to build these queries than the database to answer them. Only four decisions
-# are read: if the caller forced the arms of all four, the next turn is drawn again.
-_TURN: Final = select(
-    *decisions.c["id", "arm", "facts", "allowed", "made_at"],
-    has_value(decisions.c.request, "forced", True).label("forced"),
-    has_key(decisions.c.request, TOOL_TURN).label("tool"),
-    outcomes.c.cost,
-).outerjoin_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id)
-_BY_ID: Final = _TURN.where(decisions.c.id == bindparam("id"))
-_NEWEST: Final = (
-    _TURN.where(decisions.c.session == bindparam("session"), decisions.c.tenant == bindparam("tenant"))
-    .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-    .limit(4)
-)
-
-
-def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
-    """The turn of the first row whose arm neither the caller nor the kill switch chose. Unreadable rows are skipped."""
-    newest: RowMapping | None = None
-    for row in newest_first:
-        if row["tool"]:  # the loop's drawn decision follows
-            newest = newest or row
-            continue
-        try:
-            facts = json.loads(row["facts"])
-            stay = StickyTurn.of(facts)
-            allowed = None if row["allowed"] is None else frozenset(json.loads(row["allowed"]))
-        except (ValueError, AttributeError, TypeError):
-            continue
-        if row["forced"] or PinnedArm.key in facts or (stay is None and StickyTurn.key in facts):
-            continue
-        if newest is None or newest["arm"] != row["arm"]:
-            newest = row
-        first, turn = (DecisionId(row["id"]), 1) if stay is None else (stay.first, stay.turn)
-        return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=first, turn=turn, newest=newest)
-    return None

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, Table, exists, select
 from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
-from ragbandit.router.storage.decisions import feedback_writes, tool_turns
+from ragbandit.router.storage.decisions import feedback_writes, tool_turns, units
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
@@ -52,8 +52,10 @@ from ragbandit.shared.types import (
     LabelRequest,
     Outcome,
     PolicyLabel,
+    Query,
     Receipt,
     Reward,
+    TaskTurn,
 )
 
 
@@ -82,13 +84,16 @@ class AnswerTask:
 
 
 #: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted. Its
-#: locks let one writer at a time add an outcome to a decision
+#: locks let one writer at a time add an outcome to a decision, or to a turn of it
 _DECISIONS_OF_OUTCOMES: Final = (
-    "SELECT id, run_by, tenant, api_key, request, facts LIKE ? AS asked, facts LIKE ? AS is_erased"
-    " FROM decisions WHERE id IN ? ORDER BY id FOR NO KEY UPDATE"
+    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts LIKE ? AS asked, facts LIKE ? AS is_erased,"
+    " facts LIKE ? AS is_task"
+    " FROM decisions WHERE id IN ? OR id IN (SELECT turn_of FROM decisions WHERE id IN ?)"
+    " ORDER BY id FOR NO KEY UPDATE"
 )
 #: LIKE patterns for `facts`
 _ASKED, _IS_ERASED = object_pattern(LabelRequest.key, first='"asked":true'), key_pattern(ERASED)
+_IS_TASK: Final = key_pattern(TaskTurn.key)
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
@@ -140,7 +145,8 @@ class DecisionStore:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
         A repeated id gets its stored decision, or Conflict if the request differs. A tool turn gets Conflict if another
-        turn has brought the same tool results. A decision beyond a spent budget gets the budget's refusal. claims: see
+        turn has brought the same tool results, and so does a first turn if another one has begun the task. A decision
+        beyond a spent budget gets the budget's refusal. claims: see
         `answers.enqueue`.
         """
         refused = dict[DecisionId, RagBanditError]()
@@ -148,6 +154,9 @@ class DecisionStore:
             reserved = {decision.id: self.estimate(decision) for decision in group}
             over = self._reservations.admit(connection, group, estimates=reserved)
             refused.update(over)
+            stopped = [item.turn_of for item in group if item.id in over and item.turn_of is not None]
+            if stopped:
+                units.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
             whole, group = group, [decision for decision in group if decision.id not in over]
             rows = [self._row(decision) for decision in group]
             are_new = send_new(connection, decisions, rows, key="id")
@@ -155,6 +164,7 @@ class DecisionStore:
             def accept() -> list[Decision]:
                 new = list(compress(group, are_new()))
                 refused.update(tool_turns.take_results(connection, new))
+                refused.update(units.take_places(connection, [item for item in new if item.id not in refused]))
                 return [decision for decision in new if decision.id not in refused]
 
             self._begin(connection, group, accept=accept, moves=moves, claims=claims, reserved=reserved)
@@ -193,12 +203,14 @@ class DecisionStore:
         labels = labels_in_use(connection, label=self.label)
         turns = answers.read_turns(connection, [item.query.tenant for item in group if item.run_by == "worker"])
         new = accept()
-        moves.add("decided", len(new))
+        drawn = [decision for decision in new if decision.turn_of is None]
+        moves.add("decided", len(drawn))
         if new:
             in_use = sorted(labels())
-            rows = [waiting_row(decision, label=label) for decision in new for label in in_use]
+            rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
+            units.keep_open(connection, new)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
             answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims, reserved=reserved)
 
@@ -249,7 +261,7 @@ class DecisionStore:
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
             ids = sorted({row["decision_id"] for row in rows})
-            locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, ids)
+            locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, _IS_TASK, ids, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
             waits = lock_waiting(connection, ids)
             decided = {row["id"]: row for row in locked()}
@@ -260,7 +272,7 @@ class DecisionStore:
                 key = outcome.decision_id
                 if key in decided and key not in hashes and not feedback_writes.is_foreign(outcome, run_by):
                     blank = _NO_OUTCOME_TEXTS if decided[key]["is_erased"] else {}
-                    call = tool_turns.called(outcome, request=decided[key]["request"])
+                    call = tool_turns.called(outcome, request=decided[key]["request"], session=decided[key]["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
             again = [
                 outcome
@@ -306,13 +318,17 @@ class DecisionStore:
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
         drawn, turns = [], []
         for outcome, row in inserted:
-            first = tool_turns.first_of(decided[outcome.decision_id]["request"])
+            first = decided[outcome.decision_id]["turn_of"]
             if first is None:
                 drawn.append(outcome)
             else:
                 turns.append((outcome, row, first))
+        of_tasks = [outcome.decision_id for outcome in drawn if decided[outcome.decision_id]["is_task"]]
+        turns += tool_turns.earlier_turns(connection, of_tasks)
         scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
-        scored += tool_turns.add_turns(connection, turns)
+        if turns:
+            waits = {row["decision_id"] for row in lock_waiting(connection, {first for _, _, first in turns})()}
+            scored += tool_turns.add_turns(connection, turns, waits=waits)
         if sample is not None:
             shard = self.database.shard
             sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
@@ -352,6 +368,26 @@ class DecisionStore:
             if also is not None:
                 also(connection, moves)
         return replies
+
+    def decision_of_session(self, session: str, *, tenant: str) -> DecisionId | None:
+        """The decision for which feedback on this session counts, see `units.newest_decision`."""
+        with self.database.read() as connection:
+            return units.newest_decision(connection, session=session, tenant=tenant)
+
+    def end_session(self, session: str, *, tenant: str, now: float) -> int:
+        """End the open tasks of a session. Returns their number."""
+        of_session = decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)
+        newest = select(decisions.c.id).where(*of_session).order_by(decisions.c.made_at.desc()).limit(units.READ)
+        with self.database.write() as connection:
+            return len(units.end_tasks(connection, connection.execute(newest).scalars().all(), now=now))
+
+    def stop_task(self, query: Query, *, now: float) -> None:
+        """End the open task to which this query would belong, because a budget refuses the query."""
+        key = units.unit_key(query)
+        task = None if key is None else units.newest_tasks(self.database, {key}).get(key)
+        if task is not None and task.until > now:
+            with counting(self.database) as (connection, moves):
+                units.stop_tasks(connection, [task.first], moves=moves, now=now)
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
         """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""

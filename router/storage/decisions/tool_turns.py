@@ -1,27 +1,35 @@
-"""Tool turns: requests that bring the results of tool calls to the arm that made the calls.
+"""Turns: requests that belong to an earlier decision. Each has its own id, and its own rows in `decisions` and
+`outcomes`, where the column `turn_of` names the decision.
 
-A tool loop is one drawn decision and any number of turns. Each turn has its own rows in `decisions` and `outcomes`, and
-its own id. The arm of a turn is not drawn, so policies learn nothing from turns. The cost of a turn is added to the
-outcome of the drawn decision, which also gets the newest answer. Feedback on a turn counts for the drawn decision.
+The arm of a turn is not drawn, so no ledger has a row for it. Its cost is added to the outcome of the decision, which
+also gets the newest answer. Feedback on a turn counts for the decision.
 
-A turn finds the outcome with the calls by its `loop_key`. The results of calls are accepted once, in the transaction
-that stores the turn (`outcomes.taken_by`), so the turns of a loop form a chain.
+Results of tool calls are turns in any case: they go to the arm that made the calls. Such a turn finds the outcome with
+the calls by its `loop_key`. The results of calls are accepted once, in the transaction that stores the turn
+(`outcomes.taken_by`), so the turns of a loop form a chain. The other turns are those of tasks (`units`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, object_or_empty
-from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, with_later
+from ragbandit.router.storage.rows.conversion import (
+    CHAT_HASH,
+    Row,
+    body_hash,
+    canonical,
+    json_object,
+    object_or_empty,
+)
+from ragbandit.router.storage.rows.outcome_rows import LATE, LATER, outcome_row, outcome_value, with_added
+from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.failures import failure_of
-from ragbandit.shared.types import ArmName, Branch, Decision, DecisionId, Json, Outcome, Query, calls_of
+from ragbandit.shared.types import DERIVED, ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
 #: calls, "turn": number of this turn, from 2, NAMED, PERMITTED}
@@ -33,6 +41,8 @@ PERMITTED: Final = "permitted"
 CONVERSATION: Final = "conversation_hash"
 #: `field` of the error raised if another request has already brought the results
 RESULTS: Final = "tool_call_id"
+#: maximum number of events in the trace of a decision with turns; each turn has its own trace
+_MOST_EVENTS: Final = 500
 #: number of newest outcomes with the same `loop_key` that are read
 _MOST_ALIKE: Final = 64
 #: columns of the drawn decision's outcome that a later turn changes
@@ -47,6 +57,8 @@ class ToolTurn:
     number: int
     #: value for TOOL_TURN in `Query.request`
     facts: Mapping[str, Json]
+    #: session of the decision with the calls
+    session: str | None
 
 
 def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
@@ -57,6 +69,23 @@ def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
     if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
     return body_hash([conversation, *sorted(calls)])
+
+
+def answer_key(conversation: object, answer: str | None) -> str | None:
+    """The key by which the next question of a chat without an id finds this answer; None without a text.
+
+    It is the hash of the chat with the answer as its last message, see `tool_loops`. conversation: as in `loop_key`
+    """
+    text = "".join((answer or "").split())
+    return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
+
+
+def session_of_answer(database: Database, key: str, *, since: float) -> str | None:
+    """The session of the newest turn after `since` whose answer has this `answer_key`; None without one."""
+    query = select(decisions.c.session).join(outcomes, outcomes.c.decision_id == decisions.c.id)
+    query = query.where(outcomes.c.call == key, decisions.c.made_at > since, decisions.c.session.is_not(None))
+    with database.read() as connection:
+        return connection.execute(query.order_by(decisions.c.made_at.desc()).limit(1)).scalar()
 
 
 def next_turn(
@@ -70,7 +99,7 @@ def next_turn(
 
     keys: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
-    calls = select(*decisions.c["id", "arm", "request"], outcomes.c.taken_by)
+    calls = select(*decisions.c["id", "arm", "request", "turn_of", "session"], outcomes.c.taken_by)
     calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
     calls = calls.where(outcomes.c.call.in_(keys), decisions.c.made_at > since)
     if previous is not None:
@@ -80,13 +109,14 @@ def next_turn(
         waiting = [row for row in rows if row.taken_by is None]
         if not waiting:
             return _repeated(connection, [row.taken_by for row in rows], query=query)
-        turn = _turn_of(waiting[0].request) or {"first": waiting[0].id, "turn": 1}
-        began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == turn["first"])).scalar()
+        first = waiting[0].turn_of or waiting[0].id
+        before = edge_of(waiting[0].request).get(TOOL_TURN) or {}
+        began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == first)).scalar()
     if len(waiting) > 1 or began_at is None or began_at <= since:
         return None
-    number = int(turn["turn"]) + 1
-    facts = {"first": turn["first"], "previous": waiting[0].id, "turn": number}
-    return ToolTurn(arm=waiting[0].arm, number=number, facts=facts)
+    number = int(before.get("turn", 1)) + 1
+    facts = {"first": first, "previous": waiting[0].id, "turn": number}
+    return ToolTurn(arm=waiting[0].arm, number=number, facts=facts, session=waiting[0].session)
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
@@ -123,31 +153,37 @@ def edge_of(request: str | None) -> Mapping[str, Any]:
     return edge if isinstance(edge, Mapping) else {}
 
 
-def _turn_of(request: str | None) -> Mapping[str, Any]:
-    """The value of TOOL_TURN; {} if the decision was drawn."""
-    is_turn = request is not None and f'"{TOOL_TURN}"' in request  # the other requests need not be parsed
-    return edge_of(request).get(TOOL_TURN) or {} if is_turn else {}
-
-
-def first_of(request: str | None) -> DecisionId | None:
-    """Id of the drawn decision of a turn's loop; None for a drawn decision. request: the turn's `decisions.request`."""
-    return _turn_of(request).get("first")
-
-
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
-    """Id of a turn -> id of its drawn decision; ids of drawn decisions are left out."""
-    query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(list(ids)))
-    rows = connection.execute(query.where(has_key(decisions.c.request, TOOL_TURN)))
-    return {row.id: first for row in rows if (first := first_of(row.request)) is not None}
+    """Id of a turn -> id of its decision; ids of decisions are left out."""
+    rows = run(connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids))
+    return {row["id"]: row["turn_of"] for row in rows}
 
 
-def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]]) -> list[Outcome]:
-    """Add the outcome of each turn to that of its drawn decision, given by id. Returns outcomes of loops that ended."""
+def earlier_turns(connection: Connection, firsts: Sequence[str]) -> list[tuple[Outcome, Row, DecisionId]]:
+    """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`."""
+    if not firsts:
+        return []
+    query = select(outcomes, decisions.c.turn_of).join(decisions, decisions.c.id == outcomes.c.decision_id)
+    rows = connection.execute(query.where(decisions.c.turn_of.in_(firsts)).order_by(outcomes.c.made_at)).mappings()
+    return [(outcome_value(row), row, DecisionId(row["turn_of"])) for row in rows]
+
+
+def add_turns(
+    connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]], *, waits: Collection[str]
+) -> list[Outcome]:
+    """Add the outcome of each turn to that of its decision, given by id. Returns outcomes of loops that ended.
+
+    waits: decisions for which a ledger waits. A turn of another one comes too late: its cost is stored apart.
+    """
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
         row = connection.execute(query).mappings().first()
         if row is None:
+            continue
+        if first not in waits:
+            late = with_added(row["cost"], key=LATE, added=outcome.cost)
+            connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)
         is_unable = failure is not None and failure.is_unable
@@ -155,8 +191,8 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
         whole = replace(
             outcome,
             decision_id=first,
-            trace=(*before.trace, note, *outcome.trace),
-            cost=before.cost + outcome.cost,
+            trace=(*before.trace, note, *outcome.trace)[:_MOST_EVENTS],
+            cost=before.cost + outcome.cost + Cost(turns=1),
             steps=before.steps + outcome.steps,
         )
         if is_unable:  # a refused turn does not change the result of the loop
@@ -165,14 +201,21 @@ def add_turns(connection: Connection, turns: Sequence[tuple[Outcome, Row, Decisi
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
         if turn_row["trace"] is None:  # texts are not stored
             changed |= dict.fromkeys(("answer", "trace", "error", "sources"))
-        changed["cost"] = with_later(changed["cost"], before=row["cost"], added=outcome.cost)
+        stored = {**json_object(row["cost"]), **json_object(changed["cost"])}  # LATER and LATE stay
+        changed["cost"] = with_added(canonical(stored), key=LATER, added=outcome.cost + Cost(turns=1))
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
         if before.stop_reason == "tool_calls" and not calls_of(outcome) and not is_unable:
             finished.append(whole)
     return finished
 
 
-def called(outcome: Outcome, *, request: str | None) -> str | None:
-    """`loop_key` of an outcome, for the column `call`; None without calls. request: the decision's `request`."""
+def called(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
+    """`loop_key` of an outcome with calls, or `answer_key` in a chat without an id, for the column `call`; else None.
+
+    request, session: those of the decision
+    """
     calls = calls_of(outcome)
-    return loop_key(edge_of(request).get(CONVERSATION), calls) if calls else None
+    if calls:
+        return loop_key(edge_of(request).get(CONVERSATION), calls)
+    is_own = session is not None and session.startswith(DERIVED)
+    return answer_key(edge_of(request).get(CONVERSATION), outcome.answer) if is_own else None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, exists, or_
+from sqlalchemy import ColumnElement, and_, exists, func, or_
 
 from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
@@ -13,7 +13,10 @@ _CALLER: Final = waiting.c.run_by == "caller"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosingRule:
-    """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0)."""
+    """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0).
+
+    A decision whose unit is a task is not learned before the task has ended, unless it expires.
+    """
 
     wait_s: float
     expire_s: float
@@ -24,30 +27,33 @@ class ClosingRule:
         A decision that its caller runs needs no outcome if a raw reward came in time, or no feedback came in wait_s.
         """
         fed, ended = waiting.c.has_feedback, waiting.c.has_outcome
-        rewarded = waiting.c.has_reward
+        rewarded, is_over = waiting.c.has_reward, _is_over(now - self.wait_s)
         if self.wait_s == 0:
-            return [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
+            ready = [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
+            return [and_(condition, is_over) for condition in ready]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
-            feedback.c.received_at <= waiting.c.decided_at + self.wait_s,
+            feedback.c.received_at <= func.coalesce(waiting.c.open_until, waiting.c.decided_at) + self.wait_s,
         )
         needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
-        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome))]
+        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome), is_over)]
 
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
         """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one."""
+        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one of a turn,
+        and all of a task.
+        """
         usable = tuple(item for item in joined.feedback if item.value is not None)
         if joined.outcome is None:
             is_by_caller = joined.decision.run_by == "caller"
             usable = tuple(item for item in usable if is_by_caller and item.kind == "reward")
         if self.wait_s == 0:
-            return usable[:1]
-        return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
+            return usable[:1] if joined.open_until is None else usable
+        return tuple(item for item in usable if item.received_at <= joined.begins_at + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
         """Whether the decision is closed even if its outcome or feedback is missing."""
@@ -56,6 +62,8 @@ class ClosingRule:
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
         if self.is_expired(joined, now=now):
             return True
+        if joined.open_until is not None and joined.open_until > now - self.wait_s:
+            return False
         if self.wait_s == 0:
             return bool(self.usable(joined))
         if joined.decision.made_at > now - self.wait_s:
@@ -63,3 +71,8 @@ class ClosingRule:
         fed = any(item.value is not None for item in joined.feedback)
         silent = joined.decision.run_by == "caller" and not fed
         return joined.outcome is not None or silent or bool(self.usable(joined))
+
+
+def _is_over(time: float) -> ColumnElement[bool]:
+    """Condition on `waiting`: the task of the decision has ended by this time, or its unit is one turn."""
+    return or_(waiting.c.open_until.is_(None), waiting.c.open_until <= time)

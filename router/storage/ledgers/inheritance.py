@@ -129,6 +129,7 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
         for table in (waiting, updates, closures)
     ]
     missing = select(decisions.c.id).where(decisions.c.id > after, decisions.c.id <= last, *unseen)
+    missing = missing.where(decisions.c.turn_of.is_(None))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
         add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)

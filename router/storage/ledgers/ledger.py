@@ -114,12 +114,17 @@ class Ledger:
         decision_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
         outcome_rows = connection.execute(select(*REPORTED).where(outcomes.c.decision_id.in_(ids))).mappings()
         query = select(feedback).where(feedback.c.decision_id.in_(ids))
+        ends = select(*waiting.c["decision_id", "open_until"]).where(waiting.c.policy == self.label)
+        ends = ends.where(waiting.c.decision_id.in_(ids), waiting.c.open_until.is_not(None))
+        until: dict[str, float] = {row[0]: row[1] for row in connection.execute(ends)}
         by_id = {row["id"]: row for row in decision_rows}
         outcome = {row["decision_id"]: row for row in outcome_rows}
         feedback_rows = defaultdict[str, list[RowMapping]](list)
         for row in connection.execute(query.order_by(feedback.c.received_at, feedback.c.id)).mappings():
             feedback_rows[row["decision_id"]].append(row)
-        return [_read_together(by_id[key], outcome.get(key), feedback_rows[key]) for key in ids]
+        return [
+            _read_together(by_id[key], outcome.get(key), feedback_rows[key], open_until=until.get(key)) for key in ids
+        ]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it has no updates. connection: where to read; None for a new transaction."""
@@ -315,7 +320,7 @@ def rows_of_ledger(
 
 
 def _read_together(
-    row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping]
+    row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping], *, open_until: float | None
 ) -> JoinedDecision | ClosedDecision:
     """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field."""
     field = "decision"
@@ -333,7 +338,7 @@ def _read_together(
             field = getattr(error, "field", field)
         reason = f"cannot be read: {error}"
         return ClosedDecision(decision_id=row["id"], state="quarantined", reason=reason, field=field)
-    return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback)
+    return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback, open_until=open_until)
 
 
 #: columns of `updates` other than those of the reward

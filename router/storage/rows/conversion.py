@@ -199,7 +199,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 def _conversation(query: Query) -> dict[str, Any]:
     """Values that only queries with a conversation, a forced arm or a price have; {} for a plain question."""
     if not (
-        (query.own_session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
+        (query.own_session or query.messages or query.asked is not None or query.forced or query.unit)
         or query.aim
         or CHAT_HASH in query.request
         or query.cost_weight is not None
@@ -210,7 +210,7 @@ def _conversation(query: Query) -> dict[str, Any]:
         "forced": query.forced or None,
         "messages": [[message.role, message.text] for message in query.messages] or None,
         "session": query.own_session,
-        "sticky_turns": query.sticky_turns,
+        "unit": query.unit,
         "price": price_text(query.cost_weight),
         "aim": dict(query.aim) or None,
         "chat": query.request.get(CHAT_HASH),
@@ -331,7 +331,7 @@ def decision_value(row: Row) -> Decision:
         id=DecisionId(row["id"]),
         arms=None if row["allowed"] is None else tuple(json.loads(row["allowed"])),
         forced=bool(request.get("forced")),
-        sticky_turns=request.get("sticky_turns"),
+        unit=request.get("unit"),
         messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
         asked=request.get("asked"),
         request=request.get("edge", {}),

@@ -102,8 +102,10 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
-#: key in the JSON of a cost: part of the cost that later turns of the tool loop added
+#: key in the JSON of a cost: part of the cost that later turns of the decision added
 LATER: Final = "later"
+#: key in the JSON of a cost: what turns cost that came after all ledgers had closed the decision; no part of the cost
+LATE: Final = "late"
 
 
 def cost_value(text: str) -> Cost:
@@ -115,15 +117,15 @@ def cost_json(cost: Cost) -> str:
 
 
 def own_cost(text: str) -> Cost:
-    """The cost without the part of later turns of the tool loop, which have their own outcomes."""
+    """The cost without the part of later turns, which have their own outcomes."""
     whole, later = cost_value(text), json_object(text).get(LATER)
     return Cost(**{name: amount - later.get(name, 0) for name, amount in asdict(whole).items()}) if later else whole
 
 
-def with_later(cost: str, *, before: str, added: Cost) -> str:
-    """JSON of a cost with the part LATER. before: the stored JSON. added: the cost of the newest turn."""
-    later = of_known(Cost, json_object(before).get(LATER, {})) + added
-    return canonical({**json_object(cost), LATER: _nonzero(later)})
+def with_added(cost: str, *, key: str, added: Cost) -> str:
+    """The JSON of a cost in whose part `key`, LATER or LATE, the cost of the newest turn is added."""
+    parts = json_object(cost)
+    return canonical({**parts, key: _nonzero(of_known(Cost, parts.get(key, {})) + added)})
 
 
 def _nonzero(cost: Cost) -> dict[str, Any]:
@@ -154,7 +156,8 @@ def outcome_hashes(row: Row) -> set[str]:
     if len(row["stop_reason"]) == 64 or any("\ufffd" in text for text in texts):
         return {row["body_hash"]}
     body = {name: row[name] for name in ("status", "answer", "stop_reason", "error", "run_by")}
-    body |= {"trace": json.loads(trace), "cost": json_object(row["cost"]), "made_by": json_object(row["made_by"])}
+    cost = {name: amount for name, amount in json_object(row["cost"]).items() if name != LATE}
+    body |= {"trace": json.loads(trace), "cost": cost, "made_by": json_object(row["made_by"])}
     steps = {row["steps"], int(row["steps"])} if row["steps"].is_integer() else {row["steps"]}
     return {body_hash(body | {"steps": count}, errors="replace") for count in (*steps, *map(int, steps))}
 

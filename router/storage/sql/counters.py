@@ -144,7 +144,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
     learned, closed = updates.c.policy == label, closures.c.policy == label
     waits = waiting.c.policy == label
     counts = {
-        "decided": count(tables.decisions),
+        "decided": count(tables.decisions, tables.decisions.c.turn_of.is_(None)),
         "feedback": count(feedback),
         "late_feedback": count(feedback, feedback.c.late),
         "learned": count(updates, learned, updates.c.source == "explicit"),

@@ -30,10 +30,10 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1003"
+SCHEMA_REVISION = "1004"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "1003"
+OLDEST_REVISION = "1004"
 
 metadata = MetaData()
 
@@ -78,6 +78,7 @@ waiting = _table(
     Column("has_outcome", Boolean, nullable=False),
     Column("has_feedback", Boolean, nullable=False),
     Column("has_reward", Boolean, nullable=False, comment="whether the feedback includes a raw reward"),
+    Column("open_until", Double, comment="end of its unit, if that is a task; NULL: one turn", info={"since": "1004"}),
     Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
     comment="decisions that a ledger has not learned or closed yet; the row is deleted when it does",
@@ -277,11 +278,25 @@ decisions = _table(
     Column("request", Text, comment="JSON object: messages, asked, forced, and facts of the edge; NULL: nothing"),
     Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward"),
     Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none"),
+    Column("turn_of", ID, comment="the decision that this turn belongs to; NULL: a decision", info={"since": "1004"}),
     Index("decisions_made_at", "made_at"),
     comment="every decision, with everything that its draw depends on; updated only to erase texts",
 )
 _partial_index(
     "decisions_session", *decisions.c["session", "tenant", "made_at"], where=decisions.c.session.is_not(None)
+)
+
+_partial_index("decisions_turns", decisions.c.turn_of, where=decisions.c.turn_of.is_not(None), info={"since": "1004"})
+
+units = _table(
+    "units",
+    Column("key", String(43), primary_key=True, comment="sha256 of tenant, API key, conversation, agent and model"),
+    Column("first", ID, nullable=False, comment="the decision of the newest task of this conversation"),
+    Column("arm", String(64), nullable=False, comment="arm of the newest turn"),
+    Column("turns", Integer, nullable=False),
+    Column("until", Double, nullable=False, comment="a later request begins a new task"),
+    comment="the newest task of each conversation: its decision and the arm that its next turn gets",
+    info={"since": "1004"},
 )
 
 jobs = _table(

@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, fu
 
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
-from ragbandit.shared.types import Decision
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, units, waiting
+from ragbandit.shared.types import Decision, TaskTurn
 
 _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
@@ -65,10 +65,11 @@ def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves:
 
 
 def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:
-    """Insert missing waiting rows of stored decisions. where: conditions on `decisions`."""
-    columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id}
+    """Insert missing waiting rows of stored decisions, without turns. where: conditions on `decisions`."""
+    ends = select(func.max(units.c.until)).where(units.c.first == decisions.c.id).scalar_subquery()
+    columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id, "open_until": ends}
     columns |= {"decided_at": decisions.c.made_at, "run_by": decisions.c.run_by, **_STORED}
-    stored = select(*columns.values()).select_from(decisions).where(*where)
+    stored = select(*columns.values()).select_from(decisions).where(*where, decisions.c.turn_of.is_(None))
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
     moves.waiting(connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all())
 
@@ -89,7 +90,8 @@ def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, lab
 
 def waiting_row(decision: Decision, *, label: str) -> dict[str, Any]:
     columns = {"decision_id": decision.id, "decided_at": decision.made_at, "run_by": decision.run_by}
-    return {"policy": label, **columns, **dict.fromkeys(_STORED, False)}
+    task = TaskTurn.of(decision.facts)
+    return {"policy": label, **columns, **dict.fromkeys(_STORED, False), "open_until": task and task.until}
 
 
 def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str]]:

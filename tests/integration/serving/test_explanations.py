@@ -119,16 +119,16 @@ def test_reasons(make_world, make_decision, changes, said):
     assert any(said in reason for reason in explained.reasons), explained.reasons
 
 
-def test_forced_and_sticky_turns_are_no_draws(make_world):
-    """A forced arm and a turn that stays on its arm are explained as such."""
-    world = make_world(conversation={"sticky_turns": 3})
+def test_forced_and_later_turns_are_no_draws(make_world):
+    """A forced arm and a later turn of a task are explained as such."""
+    world = make_world(conversation={"unit": "task"})
     forced = world.router.submit(Query(text="q", arms=("single_step",), forced=True)).result(30)
     assert told(world, forced).reasons[0].startswith("The caller chose single_step")
     first = world.router.submit(Query(text="q", session="s")).result(30)
     world.now += 1
     second = world.router.submit(Query(text="q again", session="s")).result(30)
-    assert told(world, second).reasons[0].startswith(f"Turn 2 of 3 of the conversation stays on {first.arm}")
-    assert first.id in told(world, second).reasons[0]
+    assert told(world, second).reasons[0].startswith(f"This turn of a task belongs to decision {first.id}")
+    assert any("It is the first turn of a task" in reason for reason in told(world, first).reasons)
 
 
 @on_sqlite

@@ -74,8 +74,8 @@ def test_a_share_falls_as_answers_are_learned(make_world):
 
 
 def test_where_nothing_is_drawn_it_has_no_share(make_world):
-    """Rows of forced arms, single arms, turns that stay, and without the arm have no holdback."""
-    world = make_world(policy={"holdback": HELD}, conversation={"sticky_turns": 2})
+    """Rows of forced arms, single arms, later turns, and without the arm have no holdback."""
+    world = make_world(policy={"holdback": HELD}, conversation={"unit": "task"})
     asked = [
         Query(text="q", arms=("single_step",), forced=True),
         Query(text="q", arms=(ARM,)),
@@ -86,7 +86,7 @@ def test_where_nothing_is_drawn_it_has_no_share(make_world):
     made = [world.router.submit(query, run_by="caller").result(30) for query in asked]
     assert [HoldbackShare.key in decision.facts for decision in made[:4]] == [False, False, False, True]
     assert made[4].pmf == (1.0,)
-    assert made[4].facts["sticky"]["first"] == made[3].id
+    assert made[4].turn_of == made[3].id
     assert world.router.verify(deep=True).ok
 
 

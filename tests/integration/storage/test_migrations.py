@@ -144,16 +144,16 @@ def test_empty_postgresql_is_refused(postgres, settings):
         postgres.drop(name)
 
 
-@pytest.mark.parametrize(("revision", "fits"), [("1001", False), ("1002", True), ("1003", True), ("1004", False)])
+@pytest.mark.parametrize(("revision", "fits"), [("1003", False), ("1004", True), ("1005", True), ("1006", False)])
 def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
     migrate(empty)
-    monkeypatch.setattr(schema, "OLDEST_REVISION", "1002")
-    monkeypatch.setattr(schema, "SCHEMA_REVISION", "1003")
+    monkeypatch.setattr(schema, "OLDEST_REVISION", "1004")
+    monkeypatch.setattr(schema, "SCHEMA_REVISION", "1005")
     set_revision(empty, revision, code_from="9999")
     if fits:
         check_schema(empty)
         return
-    with pytest.raises(StoreError, match="needs 1002 to 1003") as caught:
+    with pytest.raises(StoreError, match="needs 1004 to 1005") as caught:
         check_schema(empty)
-    assert ("ragbandit migrate" if revision == "1001" else "newer") in caught.value.remedy
+    assert ("ragbandit migrate" if revision == "1003" else "newer") in caught.value.remedy

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from sqlalchemy import select
 
 from ragbandit.router.config.loading import load
@@ -26,6 +27,10 @@ def router(request, tmp_path, monkeypatch):
     """A router of this code on the store, with the configuration of one of its ledgers."""
     unpack(STORE, tmp_path)
     monkeypatch.chdir(tmp_path)
+    file = Path(f"{request.param}.yaml")
+    sections = yaml.safe_load(file.read_text())
+    sections.pop("conversation", None)  # its setting `sticky_prefix` is gone
+    file.write_text(yaml.safe_dump(sections))
     run("migrate", "--config", f"{request.param}.yaml", code=0)
     with Router.open(load(f"{request.param}.yaml").settings, jobs=MemoryJobs()) as opened:
         yield opened

@@ -26,7 +26,7 @@ def decision(key, *, first=None, previous=None, turn=0, tenant="default", said="
     request |= {CONVERSATION: said, CHAT_HASH: f"chat {key[:2]}"}
     chat = Conversation(fields={"messages": [{"role": "user", "content": "a secret"}]})
     query = replace(made.query, tenant=tenant, forced=first is not None, request=request, conversation=chat)
-    return replace(made, id=DecisionId(key), query=query, made_at=at + turn)
+    return replace(made, id=DecisionId(key), query=query, made_at=at + turn, turn_of=first and DecisionId(first))
 
 
 def outcome(key, *calls, answer="", tokens=100):

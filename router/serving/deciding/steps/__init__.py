@@ -3,7 +3,6 @@
 from typing import Final
 
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
-from ragbandit.router.serving.deciding.steps.cached_prefixes import CachedPrefixes
 from ragbandit.router.serving.deciding.steps.candidates import Candidates
 from ragbandit.router.serving.deciding.steps.holdback import HoldbackStep
 from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
@@ -15,7 +14,7 @@ from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.prices import Prices
 from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
 from ragbandit.router.serving.deciding.steps.step import Step
-from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
+from ragbandit.router.serving.deciding.steps.tasks import Tasks
 
 #: `check` and `before` run in this order, `after` in the reverse order, so that a step encloses the later ones and the
 #: draw. A guard of your own is one file with one class, and one line here
@@ -27,10 +26,9 @@ STEPS: Final[tuple[type[Step], ...]] = (
     RebuildingStep,
     Labels,
     JudgeShare,
-    Breaker,  # before the sticky turns: a session leaves an arm that fails
-    StickyTurns,  # before the candidates, which are not asked about turns that stay
-    Candidates,  # encloses the prefixes: of a turn that keeps its arm for a cached prompt nothing is recorded
-    CachedPrefixes,  # right after the draw: it compares the champion's scores
+    Breaker,  # before the tasks: a task leaves an arm that fails
+    Tasks,  # before the candidates, which are not asked about later turns
+    Candidates,
     IncumbentStep,  # part of the draw, as is the holdback
     HoldbackStep,  # its share is fixed, so the draw applies it last
 )

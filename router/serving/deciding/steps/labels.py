@@ -134,5 +134,5 @@ def _decisions_per_day(database: Database, *, now: float) -> float:
         oldest = connection.execute(select(made_at).order_by(made_at.desc()).offset(_COUNTED - 1).limit(1)).scalar()
         if oldest is not None and oldest > now - _DAY_S:
             return _COUNTED * _DAY_S / max(now - float(oldest), 1.0)
-        count = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S)
+        count = select(func.count()).select_from(decisions).where(made_at > now - _DAY_S, decisions.c.turn_of.is_(None))
         return float(connection.execute(count).scalar_one())

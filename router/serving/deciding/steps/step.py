@@ -1,6 +1,6 @@
 """A step of deciding, and what passes through the steps: a batch of questions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ from ragbandit.router.policies.draw import Offer, certain_decision
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, Decision, Fact, FeatureRows, Query
+from ragbandit.shared.types import ArmName, Decision, DecisionId, Fact, FeatureRows, Query
 
 F = TypeVar("F", bound=Fact)
 
@@ -22,8 +22,12 @@ class Question(Offer):
     allowed: tuple[ArmName, ...]
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
+    #: the decision that this turn belongs to; None if the question gets a decision of its own
+    turn_of: DecisionId | None = None
     #: what the steps store with the decision, by class
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
+    #: the facts that were there before the batch
+    checked_facts: Mapping[type[Fact], Fact] = field(default_factory=dict)
     #: None before the draw
     decision: Decision | None = None
 
@@ -34,8 +38,8 @@ class Question(Offer):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the policy draws the arm: neither a step nor the caller has chosen it."""
-        return self.certain_arm is None and not self.query.forced
+        """Whether the policy draws the arm: neither a step nor the caller has chosen it, and it is no later turn."""
+        return self.certain_arm is None and not self.query.forced and self.turn_of is None
 
     def add(self, fact: Fact) -> None:
         self.facts[type(fact)] = fact
@@ -51,6 +55,11 @@ class Question(Offer):
         assert self.decision is not None
         facts = {fact.key: fact.stored for fact in self.facts.values()}
         return replace(self.decision, facts={**self.decision.facts, **facts}) if facts else self.decision
+
+    def begin_again(self) -> None:
+        """Forget what the steps after `check` have chosen."""
+        self.certain_arm = self.turn_of = self.decision = None
+        self.facts = dict(self.checked_facts)
 
     def settle(self, arm: ArmName) -> None:
         """Replace the draw by this arm."""

@@ -194,7 +194,7 @@ def test_nothing_is_lost_to_an_arm_of_anthropic(door, models, stream):
     facts = door.get(f"/v1/decisions/{reply['id']}").json()
     assert facts["pmf"] == {"claude": 1.0}
     assert facts["facts"]["lacking"]["gpt"] == ["anthropic"]
-    assert facts["session_id"] == "u"
+    assert facts.get("session_id") is None
 
 
 def test_a_chat_to_an_arm_of_anthropic(door, models):
@@ -282,8 +282,9 @@ def test_an_overloaded_server_is_replaced(tmp_path, models):
     [
         ("user_ab_account__session_0f4c", "0f4c"),
         ('{"device_id": "d", "session_id": "s1"}', "s1"),
-        ('{"session_id": null}', '{"session_id": null}'),
-        ("ü" * 300, "ü" * 128),
+        ('{"session_id": null}', None),
+        ("a person", None),
+        ("u_session_" + "ü" * 300, "ü" * 128),
         (5, None),
         (None, None),
     ],

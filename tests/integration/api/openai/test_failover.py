@@ -228,7 +228,7 @@ def test_a_streamed_response_fails_in_an_event_if_the_prompt_is_too_long(gateway
 
 
 def test_a_loop_that_grows_too_long_for_its_arm_goes_on_with_another(gateway):
-    """The turn is answered by another arm, and the drawn decision keeps its state; a loop of a named arm fails."""
+    """Another arm answers the turn, and its answer is that of the drawn decision; a loop of a named arm fails."""
     client, server, _ = gateway
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -250,7 +250,7 @@ def test_a_loop_that_grows_too_long_for_its_arm_goes_on_with_another(gateway):
         if model == "auto":
             assert second["ragbandit"]["failover"]["reason"] == "unable"
             assert {first["model"], second["model"]} == {"ragbandit/one", "ragbandit/two"}
-            assert (drawn["outcome"]["status"], drawn["outcome"]["stop_reason"]) == ("answered", "tool_calls")
+            assert (drawn["outcome"]["status"], drawn["outcome"]["stop_reason"]) == ("answered", "answered")
         else:
             assert second["error"]["code"] == "context_length_exceeded"
             assert server.requests_of(result["content"]) == ["one"]

@@ -157,7 +157,7 @@ def test_a_loop_of_tools_is_one_decision(gateway):
     rules = [event.get("rule") for event in kept["outcome"]["trace"]]
     assert rules.count("tool_turn") == 1
     reasons = " ".join(explained(client, second.id))
-    assert f"Turn 2 of a loop of tools goes on with decision {first_id}" in reasons
+    assert f"Turn 2 of a loop of tools belongs to decision {first_id}" in reasons
     own.feedback(second.id, rating=True)
     assert len(own.decision(first.id)["feedback"]) == 1
     assert own.decision(second.id)["feedback"] == []

@@ -122,7 +122,7 @@ def test_nobody_chooses_an_arm_at_will(world):
     for plain in (world.client(tenant="paced"), world.client(tenant="other", scopes={"dollars_per_month": 9.0})):
         error = refused(plain.post("/v1/route", json=body), 403, "FORBIDDEN", field="arms")
         assert "forced=true" in error["remedy"]
-        long = {"question": QUESTION, "session_id": "s", "sticky_turns": 5}
+        long = {"question": QUESTION, "session_id": "s", "unit": "task"}
         assert "forced=true" in refused(plain.post("/v1/route", json=long), 403, "FORBIDDEN")["remedy"]
         assert plain.post("/v1/chat/completions", json=chat).status_code == 403
         assert [one["id"] for one in plain.get("/v1/models").json()["data"]] == ["auto"]

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Set
 from ragbandit.router.serving.checks.questions import capped, checked_query, checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.deciding.steps.step import Question
-from ragbandit.router.serving.deciding.steps.sticky_turns import StickyTurns
+from ragbandit.router.serving.deciding.steps.tasks import Tasks
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
@@ -47,8 +47,8 @@ def query(**values):
     return checked_query(Query(**{"text": "who?"} | values), arms=ARMS, **LIMITS)
 
 
-def sticky(**values):
-    step = StickyTurns(None)
+def unit(**values):
+    step = Tasks(None)
     step.configure(SimpleNamespace(settings=DEFAULTS))
     step.check(Question(query=Query(text="who?", **values), run_by="caller", allowed=ARMS))
 
@@ -79,7 +79,7 @@ REFUSED = [
     *((query, {"budget": budget}, "budget") for budget in ({"rounds": 1}, None)),
     *((query, {"context": context}, "context") for context in (["vip"], None)),
     *((query, {"arms": arms}, "arms") for arms in ("single_step", 5, (["single_step"],))),
-    *((sticky, {"sticky_turns": turns}, "sticky_turns") for turns in (-1, 1001, 1.5, True, "3")),
+    *((unit, {"unit": value}, "unit") for value in ("session", 1, True, "task")),
     *((feedback, {"rating": value}, "rating") for value in (math.nan, math.inf, -0.01, 1.01, 5, "good", [1], HUGE)),
     *((feedback, {"rating": stars, "scale": "1-5"}, "rating") for stars in (0, 0.99, 5.01, 6, -1, math.nan, "5")),
     *(

@@ -99,8 +99,8 @@ def test_what_cannot_be_told_apart_finds_nothing(name):
 def test_the_caller_counts_and_a_stored_beginning_does():
     """Another caller finds other calls; a hash of stored messages stands for them."""
     assert key(CHAT, begin="another") != key(CHAT)
-    stored, _ = hashed(CHAT[:5], begin="a caller")
-    whole, (last,) = hashed([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
+    stored, *_ = hashed(CHAT[:5], begin="a caller")
+    whole, (last,), _ = hashed([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
     assert (whole, last) == (hashed(CHAT, begin="a caller")[0], key(CHAT))
 
 

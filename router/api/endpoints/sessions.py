@@ -1,0 +1,58 @@
+"""Sessions: the end of a task, with the judgement of the whole task."""
+
+import time
+from typing import Annotated
+
+from fastapi import Path as PathParameter, Request
+from fastapi.responses import Response
+
+from ragbandit.client.replies.decisions import ReceiptReply, SessionEndReply
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.endpoints.feedback import feedback_of, stored
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.replies import filled
+from ragbandit.router.api.schemas.requests import FeedbackBody, SessionEndBody, body_of
+from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.security.ownership import tenant_of
+from ragbandit.router.api.security.rules import Rule, roles
+from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Receipt
+
+endpoints = Endpoints("Feedback")
+
+SessionPath = Annotated[
+    str,
+    PathParameter(description="Id of the conversation.", json_schema_extra={"minLength": 1, "maxLength": MAX_SESSION}),
+]
+
+
+@endpoints.post(
+    "/v1/sessions/{session_id:path}/end",
+    rule=Rule(roles("app", "rater"), queue="feedback"),
+    summary="End and judge a task",
+    responses={200: described("The decision of the task.", SessionEndReply)},
+)
+async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -> Response:
+    """End the open tasks of a conversation, so that they are learned, and store a judgement of the newest one.
+
+    The judgement counts for the decision of the newest task that is not closed; without tasks, for the newest decision.
+    """
+    router = router_of(request)
+    tenant = tenant_of(caller_of(request), given=body.tenant if "tenant" in body.model_fields_set else None)
+    session, tenant = checked_text(session_id, field="session_id"), checked_text(tenant, field="tenant")
+    decision_id = await reads_of(request).run(lambda: router.store.decision_of_session(session, tenant=tenant))
+    if decision_id is None:
+        remedy = "send the id that the questions had as session_id, and their tenant"
+        raise NotFound(f"no decision has the session {session!r:.80}", field="session_id", remedy=remedy)
+    receipt = None
+    if body.feedback is not None:
+        judged = body_of(FeedbackBody, {**body.feedback, "decision_id": decision_id})
+        (receipt,) = await stored(request, [feedback_of(request, judged, key=None)])
+        if not isinstance(receipt, Receipt):
+            raise receipt
+    ended = await reads_of(request).run(lambda: router.store.end_session(session, tenant=tenant, now=time.time()))
+    router.process.notifier.notify_learner()
+    feedback = filled(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None
+    reply: SessionEndReply = {"decision_id": decision_id, "ended": ended, "feedback": feedback}
+    return JsonReply(reply)

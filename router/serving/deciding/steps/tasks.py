@@ -1,0 +1,117 @@
+"""Tasks: one draw decides all turns of a conversation until its task ends (`conversation.unit`).
+
+The first turn of a task is a decision like any other. Later turns belong to it: they get its arm without a draw. If
+this arm cannot answer a turn, the policy draws another one, which the following turns keep. That draw is logged with
+the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
+breaks off its tasks would look as good as the arm that ends them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ragbandit.router.config.sections import LONGEST_S
+from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.units import OpenTask, end_tasks, newest_tasks, unit_key
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Decision, DecisionId, Json, StickyTurn, TaskTurn
+
+_LIFE: Final = re.compile(r'"(?:cache_control":\{[^{}]*"ttl|prompt_cache_retention)":"(\d{1,6})([smh])"')
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Tasks(Step):
+    def configure(self, served: ServedPolicy) -> None:
+        self._settings = served.settings.conversation
+
+    def check(self, question: Question) -> None:
+        query = question.query
+        if query.unit is not None and query.unit not in ("turn", "task"):
+            raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy='send "turn" or "task"')
+        if query.unit == "task" and query.session is None:
+            remedy = "send session_id too: the turns of a task have the same id"
+            raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
+
+    def before(self, batch: Batch) -> None:
+        keys = {id(question): key for question in batch.questions if (key := self._key(question)) is not None}
+        tasks = newest_tasks(self.database, {*keys.values()}) if keys else {}
+        for question in batch.questions:
+            loop: Any = question.query.request.get(TOOL_TURN)
+            if isinstance(loop, Mapping):
+                question.turn_of = DecisionId(str(loop["first"]))
+            key = keys.get(id(question))
+            if key is not None:
+                self._place(question, key=key, task=tasks.get(key), now=batch.now)
+
+    def _key(self, question: Question) -> str | None:
+        """The key of the question's task; None if its unit is one turn."""
+        query = question.query
+        is_named = query.forced and TOOL_TURN not in query.request  # the caller has chosen the arm of this turn
+        return unit_key(query) if self._settings.is_task(query) and not is_named else None
+
+    def _place(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
+        is_loop = question.turn_of is not None
+        until = now + min(LONGEST_S, max(self._settings.idle_s, cache_life(question.query.conversation.fields)))
+        if task is not None and task.until > now and task.turns >= self._settings.turns_most and not is_loop:
+            with self.database.write() as connection:
+                end_tasks(connection, [task.first], now=now)
+            task = None
+        if task is None or task.until <= now:
+            if not is_loop:  # results of tools can belong to a task that has ended
+                question.add(TaskTurn(unit=key, turn=1, until=until))
+            return
+        if is_loop and question.turn_of != task.first:
+            return
+        question.turn_of, moved = task.first, None
+        if question.certain_arm is None and not question.query.forced:
+            moved = _reason_to_move(question, arm=task.arm)
+            if moved is None:
+                question.arms, question.certain_arm = (task.arm,), task.arm
+        elif question.certain_arm not in (None, task.arm):
+            moved = "the kill switch pinned another arm"
+        question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until, moved=moved))
+
+    def after(self, batch: Batch) -> None:
+        for question in batch.questions:
+            if question.turn_of is None or question.decision is None:
+                continue
+            question.settle(question.certain_arm or question.decision.arm)
+            assert question.decision is not None
+            # Neither facts of a draw that did not take place nor features, since nothing is learned from a turn.
+            question.decision = replace(question.decision, facts={}, features=None, turn_of=question.turn_of)
+
+    @classmethod
+    def explain(cls, decision: Decision) -> Iterator[str]:
+        task, stay = TaskTurn.of(decision.facts), StickyTurn.of(decision.facts)
+        if task is not None and decision.turn_of is None:
+            yield "It is the first turn of a task: the later turns get its arm, and their cost and feedback count here."
+        elif decision.turn_of is not None:
+            if task is not None and task.moved is not None:
+                yield f"Turn {task.turn} of the task left the arm of the turns before: {task.moved}."
+        elif stay is not None:
+            yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
+
+
+def _reason_to_move(question: Question, *, arm: str) -> str | None:
+    """Why the task's arm cannot answer this turn; None if it can."""
+    if arm in question.arms:
+        unhealthy = question.fact(UnhealthyArms)
+        all_fail = unhealthy is not None and unhealthy.offered
+        return f"{arm} fails" if all_fail and len(question.arms) > 1 else None
+    if arm in question.allowed:
+        return f"{arm} fails"
+    return f"{arm} is not offered any more, not allowed, or lacks what the request needs"
+
+
+def cache_life(chat: Mapping[str, Json]) -> float:
+    """The longest time, seconds, for which a chat asks to keep its prompt in the cache; 0.0 if it does not ask.
+
+    Read from `prompt_cache_retention` (OpenAI: "24h") and every `cache_control.ttl` (Anthropic: "5m", "1h").
+    """
+    # Quotes inside JSON strings are escaped, so this matches only keys and never a message.
+    return max((int(count) * _UNITS[unit] for count, unit in _LIFE.findall(canonical(dict(chat)))), default=0.0)

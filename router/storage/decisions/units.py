@@ -1,0 +1,145 @@
+"""Tasks: all turns of a conversation that one decision decides.
+
+The table `units` has the newest task of each conversation: its decision, and the arm that its next turn gets. The row
+is inserted in the transaction of the decision, and its key is unique, so of several first turns at once one becomes the
+decision, and the others become turns of it. A task has ended when `until` is over. Ledgers learn its decision then:
+`waiting.open_until` has the same time.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, select, update
+
+from ragbandit.router.storage.rows.conversion import body_hash
+from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
+from ragbandit.router.storage.sql.waiting import lock_rows, take_out
+from ragbandit.shared.errors import Conflict, RagBanditError
+from ragbandit.shared.types import ArmName, Decision, DecisionId, Query, TaskTurn
+
+#: `field` of the error of a first turn if another request has meanwhile begun the task
+TAKEN: Final = "unit"
+#: number of newest decisions of a session that are looked at
+READ: Final = 200
+#: reason of the closure of a decision whose task a budget ended
+STOPPED: Final = "a budget stopped the task"
+_NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenTask:
+    first: DecisionId
+    #: arm of the newest turn
+    arm: ArmName
+    turns: int
+    until: float
+
+
+def unit_key(query: Query) -> str | None:
+    """The key of the conversation's tasks; None without a session. Each agent and each model has tasks of its own."""
+    if query.session is None:
+        return None
+    return body_hash(
+        [query.tenant, query.api_key, query.session, query.request.get("agent"), query.request.get("asked_model")]
+    )
+
+
+def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
+    """Key -> newest task of the conversation, open or ended. Raises StoreError."""
+    with database.look() as connection:
+        rows = run(connection, _NEWEST, sorted(keys))
+    return {row.pop("key"): OpenTask(**row) for row in rows}
+
+
+def take_places(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
+    """Store the tasks of new decisions, and count new turns. Deletes decisions whose task another request has begun
+    meanwhile; returns decision -> Conflict with the field TAKEN.
+    """
+    placed = [(fact, decision) for decision in new if (fact := TaskTurn.of(decision.facts)) is not None]
+    if not placed:
+        return {}
+    # A fixed order prevents deadlocks between writers.
+    placed.sort(key=lambda item: (item[0].unit, item[1].turn_of is None, item[1].id))
+    errors = dict[DecisionId, RagBanditError]()
+    for fact, decision in placed:
+        if decision.turn_of is None:
+            row = {"key": fact.unit, "first": decision.id, "arm": decision.arm, "turns": 1, "until": fact.until}
+            insert = insert_into(connection, units).values(row)
+            is_over = units.c.until <= decision.made_at
+            replaced = insert.on_conflict_do_update(index_elements=["key"], set_=row, where=is_over)
+            if not connection.execute(replaced.returning(units.c.first)).first():
+                message, remedy = "another request has begun this task", "send the request again: it continues the task"
+                errors[decision.id] = Conflict(message, field=TAKEN, remedy=remedy)
+        else:
+            later = units.c.turns + 1
+            same = update(units).where(units.c.key == fact.unit, units.c.first == decision.turn_of)
+            connection.execute(same.values(arm=decision.arm, turns=later, until=fact.until))
+    if errors:
+        connection.execute(decisions.delete().where(decisions.c.id.in_(errors)))
+    return errors
+
+
+def keep_open(connection: Connection, new: Iterable[Decision]) -> None:
+    """Let ledgers wait for the end of the tasks of these new turns, unless they have closed the decision."""
+    ends = dict[str, float]()
+    for decision in new:
+        fact = TaskTurn.of(decision.facts)
+        if fact is not None and decision.turn_of is not None:
+            ends[decision.turn_of] = max(fact.until, ends.get(decision.turn_of, 0.0))
+    _set_ends(connection, ends)
+
+
+def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
+    if not ends:
+        return
+    lock_rows(connection, waiting.c.decision_id.in_(ends))
+    for key, until in sorted(ends.items()):
+        send(connection, "UPDATE waiting SET open_until = ? WHERE decision_id = ?", until, key)
+
+
+def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
+    """End the open tasks of these decisions. Returns those that were open."""
+    ended = update(units).where(units.c.first.in_(firsts), units.c.until > now).values(until=now)
+    rows = connection.execute(ended.returning(units.c.first)).scalars().all()
+    _set_ends(connection, dict.fromkeys(rows, now))
+    return list(rows)
+
+
+def stop_tasks(connection: Connection, firsts: Sequence[str], *, moves: Moves, now: float) -> None:
+    """End the open tasks of these decisions, and close the decisions: a budget refused a turn, so their quality is
+    unknown, and nobody may learn that the arm failed.
+    """
+    stopped = end_tasks(connection, firsts, now=now)
+    if not stopped:
+        return
+    rows = take_out(connection, waiting.c.decision_id.in_(stopped), moves=moves)
+    common = {"state": "closed", "field": None, "reason": STOPPED, "made_at": now}
+    closed = [{"policy": row["policy"], "decision_id": row["decision_id"], **common} for row in rows]
+    if closed:
+        connection.execute(closures.insert(), closed)
+        moves.closures(closed)
+
+
+def newest_decision(connection: Connection, *, session: str, tenant: str) -> DecisionId | None:
+    """The decision of the session to which feedback on the session belongs; None without one.
+
+    It is the newest that a ledger has not closed, or else the newest; of those with a task if there are any.
+    """
+    of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
+    waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
+    query = select(decisions.c.id, decisions.c.facts, waits.label("waits")).where(*of_session)
+    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(READ)
+    rows = connection.execute(query).mappings().all()
+    if not rows:
+        return None
+    best = max(rows, key=_rank)
+    return DecisionId(best["id"])
+
+
+def _rank(row: Any) -> tuple[bool, bool]:
+    """Ties go to the first row, which is the newest."""
+    return f'"{TaskTurn.key}":' in row["facts"], bool(row["waits"])

@@ -1,0 +1,177 @@
+"""Tasks over HTTP: which requests of chats belong to one task, and how it ends."""
+
+import time
+
+import httpx
+import pytest
+
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.rows.conversion import query_hash
+from ragbandit.shared.types import DERIVED, Query, TaskTurn
+
+MODEL = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When is high tide?"}]
+#: the same chat as another client writes it, with the answer, and the next question
+SECOND = [
+    {"role": "developer", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+    {"role": "user", "content": [{"type": "text", "text": "When is high tide?"}]},
+    {"role": "assistant", "content": "At  noon."},
+    {"role": "user", "content": "And low tide?"},
+]
+THIRD = [*SECOND, {"role": "assistant", "content": "At noon."}, {"role": "user", "content": "Thanks. And tomorrow?"}]
+CALLS = [{"id": "call_0", "type": "function", "function": {"name": "tide", "arguments": "{}"}}]
+TOOLS = [{"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}]
+RESULT = {"role": "tool", "tool_call_id": "call_0", "content": "noon"}
+
+
+class Chats:
+    """A service whose requests of chats and messages are tasks, and its callers."""
+
+    def __init__(self, service, *, keys):
+        self.service, self.router = service, service.router
+        store = KeyStore(service.router.database)
+        made = [store.create(name="t", role="app", now=time.time(), actor="cli:test", scopes={}) for _ in range(keys)]
+        service.app.state.gate.ring.known = None
+        self.keys = [key.text for key in made]
+
+    def send(self, path, body, *, key=0, **headers):
+        headers = {"authorization": f"Bearer {self.keys[key]}", **headers}
+        return httpx.post(self.service.url + path, json=body, headers=headers, timeout=60)
+
+    def post(self, messages=None, *, key=0, headers=None, **body):
+        path, sent = "/v1/responses", {"model": "auto", **body}
+        if messages is not None:
+            path, sent = "/v1/chat/completions", sent | {"messages": messages}
+        reply = self.send(path, sent, key=key, **(headers or {}))
+        assert reply.status_code == 200, reply.text
+        return self.router.decision(reply.json()["id"].removeprefix("chatcmpl-")).decision
+
+
+@pytest.fixture
+def chats(serve, answering):
+    """A function that starts the service with these answers."""
+
+    def start(*, keys=1, calls=False, **conversation):
+        service = serve(
+            arms={name: {"class": "model"} for name in ("small", "large")},
+            generator=MODEL,
+            conversation={"rewrite": {"by": "off"}, "unit": "task", **conversation},
+        )
+        more = {}
+        if calls:
+            more = {"reply": {"message": {"tool_calls": CALLS}, "finish_reason": "tool_calls"}}
+            more["stop_reason"] = "tool_calls"
+        answering(service, answer="" if calls else "At noon.", **more)
+        return Chats(service, keys=keys)
+
+    return start
+
+
+def number(decision):
+    task = TaskTurn.of(decision.facts)
+    return None if task is None else task.turn
+
+
+def test_a_chat_without_an_id_goes_on_after_an_answer_of_ours(chats):
+    """The history must hold an answer that we gave in it; equal first words do not join two chats, nor do two keys."""
+    world = chats(keys=2)
+    first = world.post(FIRST)
+    assert first.query.session.startswith(DERIVED)
+    second, third = world.post(SECOND), world.post(THIRD)
+    assert [(one.turn_of, one.arm, number(one)) for one in (second, third)] == [
+        (first.id, first.arm, 2),
+        (first.id, first.arm, 3),
+    ]
+    same_words = world.post(FIRST)
+    assert (same_words.turn_of, same_words.query.session != first.query.session) == (None, True)
+    stranger = world.post(THIRD, key=1)
+    assert stranger.turn_of is None
+    other_answer = [*FIRST, {"role": "assistant", "content": "At six."}, {"role": "user", "content": "And low tide?"}]
+    assert world.post(other_answer).turn_of is None
+    query = Query(text="When is high tide?")
+    assert query_hash(Query(text=query.text, session=first.query.session), run_by="worker") == query_hash(
+        query, run_by="worker"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-ragbandit-session-id", "x-claude-code-session-id", "session_id", "x-openwebui-chat-id"],
+)
+def test_ids_of_clients(chats, name):
+    """A header of a client names the conversation; agents in it, and other models, have tasks of their own."""
+    world = chats()
+    headers = {name: "conversation 17"}
+    first = world.post(FIRST, headers=headers)
+    assert first.query.session == "conversation 17"
+    assert world.post(FIRST, headers=headers).turn_of == first.id
+    agent = world.post(FIRST, headers={**headers, "x-claude-code-agent-id": "sub-1"})
+    assert agent.turn_of is None
+    assert world.post(FIRST, headers={**headers, "x-claude-code-agent-id": "sub-1"}).turn_of == agent.id
+    assert world.post(FIRST, headers={name: "{{CHAT_ID}}"}).turn_of is None
+    assert world.post(FIRST, headers=headers).turn_of == first.id
+
+
+def test_small_requests_of_an_agent_are_no_turns(chats):
+    """Requests for a model of `one_turn_models`, and for a named arm, are units of their own, before and after."""
+    world = chats(one_turn_models=["auto:title", "arm/small"])
+    headers = {"x-ragbandit-session-id": "s"}
+    title = world.post(FIRST, headers=headers, model="arm/small")
+    first = world.post(FIRST, headers=headers)
+    again = world.post(FIRST, headers=headers, model="arm/small")
+    assert [number(one) for one in (title, first, again)] == [None, 1, None]
+    assert (title.turn_of, again.turn_of) == (None, None)
+    assert world.post(FIRST, headers=headers).turn_of == first.id
+
+
+def test_a_request_chooses_its_unit(chats):
+    """The header x-ragbandit-unit, within what the key may choose; another word is refused."""
+    world = chats(unit="turn")
+    headers = {"x-ragbandit-session-id": "s"}
+    assert number(world.post(FIRST, headers=headers)) is None
+    assert number(world.post(FIRST, headers={**headers, "x-ragbandit-unit": "task"})) == 1
+    reply = world.send("/v1/chat/completions", {"model": "auto", "messages": FIRST}, **{"x-ragbandit-unit": "chat"})
+    assert reply.status_code == 400
+    assert "x-ragbandit-unit" in reply.text
+
+
+def test_responses_of_a_chain_are_a_task(chats):
+    """`previous_response_id` continues the task of the response that it names."""
+    world = chats()
+    first = world.post(input="When is high tide?")
+    assert (first.query.session, number(first)) == (first.id, 1)
+    second = world.post(input="And low tide?", previous_response_id=first.id)
+    assert (second.turn_of, second.arm) == (first.id, first.arm)
+
+
+def test_results_of_tools_are_turns_of_the_task(chats):
+    """A loop of tools within a task belongs to the task's decision, with and without an id of the chat."""
+    world = chats(calls=True)
+    for headers in ({}, {"x-ragbandit-session-id": "s"}):
+        first = world.post(FIRST, headers=headers, tools=TOOLS)
+        messages = [*FIRST]
+        for turn in (2, 3):
+            messages += [{"role": "assistant", "content": None, "tool_calls": CALLS}, RESULT | {"content": f"{turn}"}]
+            decision = world.post(messages, headers=headers, tools=TOOLS)
+            assert (decision.turn_of, decision.arm, number(decision)) == (first.id, first.arm, turn)
+    assert world.router.status().counters.decided == 2
+
+
+def test_a_session_is_ended_and_judged(chats):
+    """The judgement counts for the decision of the newest open task, and the task is learned at once."""
+    world = chats()
+    headers = {"x-ragbandit-session-id": "ticket/17"}
+    first = world.post(FIRST, headers=headers)
+    world.post(SECOND, headers=headers)
+    assert world.router.learn() == 0
+    path = "/v1/sessions/ticket%2F17/end"
+    reply = world.send(path, {"feedback": {"rating": True, "source": "code"}})
+    assert reply.status_code == 200, reply.text
+    assert (reply.json()["decision_id"], reply.json()["ended"]) == (first.id, 1)
+    assert reply.json()["feedback"]["late"] is False
+    assert world.router.learn() == 1
+    assert world.send(path, {}).json() == {"decision_id": first.id, "ended": 0, "feedback": None}
+    assert world.post(FIRST, headers=headers).turn_of is None
+    unknown = world.send("/v1/sessions/nobody/end", {})
+    assert (unknown.status_code, unknown.json()["error"]["field"]) == (404, "session_id")
+    assert world.send(path, {"feedback": {"rating": 7}}).status_code == 422

@@ -99,6 +99,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     if settings.budget.seconds > 900:
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
         yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
+    yield from _of_rules(settings)
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -117,6 +118,21 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         what = "other machines may read names of arms and tenants, and how much you serve"
         remedy = "set server.admin_port, or give the scraper a key of the role reader"
         yield Finding("warning", "server.open_metrics", what, remedy)
+
+
+def _of_rules(settings: "Settings") -> Iterator[Finding]:
+    """Rules that take the incumbent or the holdback's arm from some questions."""
+    from ragbandit.router.config.rules import named
+
+    policy = settings.policy
+    compared = {"policy.incumbent": policy.incumbent}
+    if policy.holdback is not None:
+        compared["policy.holdback"] = policy.holdback.arm
+    for name, rule in named(settings.rules):
+        for setting, arm in compared.items():
+            if arm is not None and arm not in rule.arms:
+                what = f"{name} does not allow {arm}, the arm of {setting}: reports compare it only on other questions"
+                yield Finding("warning", "rules", what, "allow it there, or accept that")
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:

@@ -30,6 +30,12 @@ class ContextKey(BaseModel):
     hashed: Annotated[int, Field(ge=2, le=MOST_COLUMNS)] | None = None
     #: for words: most words per question
     most: Annotated[int, Field(ge=1, le=100)] | None = None
+    #: HTTP header that sets the key, instead of the caller's context
+    header: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")] | None = None
+    #: value of the header -> value of the key; values that are not listed are used as they are
+    map: dict[str, str] = Field(default_factory=dict)
+    #: true: the header counts only on connections from server.trusted_proxies
+    proxy: bool = False
 
     @model_validator(mode="after")
     def _fitting(self) -> "ContextKey":
@@ -41,6 +47,10 @@ class ContextKey(BaseModel):
         for name in ("values", "hashed", "most"):
             if getattr(self, name) is not None and name not in takes:
                 raise ValueError(f"a key of the type {self.type} has no {name}; leave out {name}")
+        if self.header is None and (self.map or self.proxy):
+            raise ValueError("map and proxy belong to a header; set header, or leave them out")
+        if self.header is not None and self.is_own:
+            raise ValueError("the tenant comes from the API key; leave out header")
         if self.values is not None and self.hashed is not None:
             raise ValueError("give `values` or `hashed`, not both")
         if self.values is not None and len(set(self.values)) != len(self.values):
@@ -99,7 +109,9 @@ def check_columns(schema: ContextSchema) -> ContextSchema:
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    return {key: schema[key].model_dump(exclude_none=True) for key in sorted(schema)}
+    """What a policy learns from: without the headers, which may change."""
+    others = {"header", "map", "proxy"}
+    return {key: schema[key].model_dump(exclude=others, exclude_none=True) for key in sorted(schema)}
 
 
 def check_declared(context: Mapping[str, object], *, schema: ContextSchema) -> None:

@@ -101,7 +101,8 @@ class ServerSettings(Section):
     trusted_header: HeaderName | None = None
     #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
-    #: addresses or networks (CIDR) of the proxy; trusted_header is ignored on connections from elsewhere
+    #: addresses or networks (CIDR) of the proxy; trusted_header, and context keys with `proxy: true`, are ignored on
+    #: connections from elsewhere
     trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
     #: header in which the proxy sends the person's name for the audit log; without a name trusted_header gives no role.
     #: None: the audit log records the value of trusted_header
@@ -122,8 +123,8 @@ class ServerSettings(Section):
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port: {self.port} is server.port too; choose another port, or null for one port")
         if self.trusted_header is None:
-            if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
-                raise ValueError("trusted_header: the other trusted_ settings need it; set it, or unset the others")
+            if self.trusted_roles or self.trusted_user_header is not None:
+                raise ValueError("trusted_header: trusted_roles and trusted_user_header need it; set it, or unset them")
         elif not self.trusted_proxies or not self.trusted_roles:
             raise ValueError(
                 "trusted_proxies: trusted_header needs trusted_proxies and trusted_roles, otherwise anybody could send "

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.grids import FACTS, check_facts, expanded
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
+from ragbandit.router.config.rules import MOST_RULES, Rule, check_rules
 from ragbandit.router.config.sections import (
     ConversationSettings,
     CostWeight,
@@ -281,6 +282,9 @@ class Settings(Section):
     )
     #: default preset of arms that have presets: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
+    #: which questions may get which arms: a list of {when: {...}, arms: [...]}; all rules whose conditions a question
+    #: meets apply (docs/context.md#rules)
+    rules: Annotated[list[Rule], Field(max_length=MOST_RULES)] = Field(default_factory=list)
     #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
     #: 8}. Filled in by the service: {type: tenant, hashed: 32}
@@ -350,6 +354,10 @@ class Settings(Section):
                 "closes a decision; set learning.wait_s above 0"
             )
         _check_floors(self.policy, arms=len(self.arms))
+        by_proxy = [key for key, declared in self.context.items() if declared.proxy]
+        if by_proxy and not self.server.trusted_proxies:
+            raise ValueError(f"context.{by_proxy[0]}: proxy needs server.trusted_proxies, the addresses of the proxy")
+        check_rules(self.rules, arms=list(self.arms), context=self.context)
         for name, tenant in self.tenants.items():
             self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         return self

@@ -20,6 +20,7 @@ from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lack
 from ragbandit.router.storage.decisions.tool_turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (
+    AppliedRules,
     ArmName,
     Budget,
     Conversation,
@@ -61,7 +62,9 @@ def other_arms(
     if is_off or (query.forced and not is_ours) or PinnedArm.key in decision.facts:
         return []
     permitted = turn.get(PERMITTED) if is_ours else query.arms
-    allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in worker_arms]
+    rules = AppliedRules.of(decision.facts)
+    by_rules = worker_arms if rules is None else {arm for arm in worker_arms if arm in rules.arms}
+    allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
     lacking = lacks_of(replace(query, conversation=conversation), arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))

@@ -81,6 +81,15 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AppliedRules(Fact):
+    """The operator's rules that apply to the question, and the arms that they allow."""
+
+    key: ClassVar[str] = "rules"
+    names: tuple[str, ...]
+    arms: tuple[ArmName, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskTurn(Fact):
     """The place of a turn in a task: all turns of a task belong to its first decision, which drew their arm."""
 

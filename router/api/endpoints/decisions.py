@@ -35,6 +35,7 @@ from ragbandit.router.api.schemas.requests import (
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
+from ragbandit.router.api.security.header_context import with_headers
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.api.security.rules import ANY_ROLE, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
@@ -204,7 +205,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=body.question,
-        context=body.context,
+        context=with_headers(body.context, request=request),
         arms=permitted_arms(arms, unit=body.unit, tenant=tenant, request=request, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,

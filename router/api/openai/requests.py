@@ -18,8 +18,9 @@ from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
+from ragbandit.router.api.security.header_context import value_of, with_headers
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
-from ragbandit.router.config.context_schema import ContextKey, ContextSchema
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
@@ -298,7 +299,7 @@ def chat_question(
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text="",
-        context=context,
+        context=with_headers(context, request=request),
         arms=arms,
         forced=model.arm is not None,
         cost_weight=_price(body, model=model),
@@ -360,7 +361,7 @@ def _context_of(metadata: Mapping[str, Any], *, schema: ContextSchema) -> tuple[
         declared = schema.get(key)
         if declared is not None and not declared.is_own:
             if value is not None:
-                context[key] = _value(_text_of(value), declared=declared, field=f"metadata.{key}")
+                context[key] = value_of(_text_of(value), declared=declared, field=f"metadata.{key}")
         elif isinstance(value, str) and len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE:
             stored[key] = value
     return context, dict(list(stored.items())[:_MOST_PAIRS])
@@ -371,20 +372,3 @@ def _text_of(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _value(text: str, *, declared: ContextKey, field: str) -> Json:
-    match declared.type:
-        case "number":
-            try:
-                return float(text)
-            except ValueError:
-                raise InvalidInput(f'"{field}" is not a number', field=field, remedy='send for example "3.5"') from None
-        case "boolean":
-            if text.strip().lower() not in ("true", "false"):
-                raise InvalidInput(f'"{field}" is not true or false', field=field, remedy='send "true" or "false"')
-            return text.strip().lower() == "true"
-        case "words":
-            return [word.strip() for word in text.split(",") if word.strip()]
-        case _:
-            return text

@@ -106,14 +106,18 @@ class Gate:
             raise _unauthorized("the header Authorization does not have the scheme Bearer")
         return self._valid_key(text.strip(" "), keys)
 
+    def is_proxy(self, peer: tuple[str, int] | None) -> bool:
+        """Whether the connection comes from server.trusted_proxies."""
+        if peer is None:
+            return False
+        address = ipaddress.ip_address(peer[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._proxies)
+
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
         """The person whom a trusted proxy has signed in; None if there is no person, or the proxy is not trusted."""
         server = self._server
-        if server.trusted_header is None or peer is None:
-            return None
-        address = ipaddress.ip_address(peer[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if not any(address in network for network in self._proxies):
+        if server.trusted_header is None or not self.is_proxy(peer):
             return None
         values = [value.strip() for value in _only(headers, server.trusted_header).split(",")]
         roles = {server.trusted_roles[value]: value for value in values if value in server.trusted_roles}

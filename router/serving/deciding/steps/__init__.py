@@ -13,6 +13,7 @@ from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.prices import Prices
 from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
+from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.router.serving.deciding.steps.tasks import Tasks
 
@@ -20,6 +21,7 @@ from ragbandit.router.serving.deciding.steps.tasks import Tasks
 #: draw. A guard of your own is one file with one class, and one line here
 STEPS: Final[tuple[type[Step], ...]] = (
     Prices,  # first: an invalid cost weight is refused before anything else is looked at
+    Rules,  # before anything else looks at the arms
     Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
     Picks,  # its model was asked before the batch, about the arms that `Needs` left
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did

@@ -15,6 +15,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import (
+    AppliedRules,
     ArmName,
     CandidateNote,
     CandidateNotes,
@@ -80,8 +81,8 @@ def _ask(candidate: Candidate, questions: Sequence[Question], *, features: Featu
 
 
 def _is_open(question: Question) -> bool:
-    """Whether the caller names no arms, and all arms can do what the request needs."""
-    return question.query.arms is None and LackingArms not in question.facts
+    """Whether the caller names no arms, no rule applies, and all arms can do what the request needs."""
+    return question.query.arms is None and not {LackingArms, AppliedRules} & question.facts.keys()
 
 
 def _draws(

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import Header, Request
+from fastapi.responses import Response
 
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.serving.batching import SERVE_S
@@ -109,6 +110,14 @@ def reads_of(request: Request) -> Reads:
 
 def reports_of(request: Request) -> Reads:
     return cast(Reads, request.app.state.reports)
+
+
+class Previewed(Exception):
+    """The reply to a request that is only previewed; it ends the request where it would be decided."""
+
+    def __init__(self, reply: Response) -> None:
+        super().__init__()
+        self.reply = reply
 
 
 class CallerGone(Exception):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -139,6 +140,15 @@ class Router(AbstractContextManager["Router"]):
         """
         question = self.service.question(query, run_by=run_by)
         return self._picked(question) or self.service.batcher.submit(question, tenant=question.query.tenant)
+
+    def preview(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
+        """What `submit` would decide, with the probabilities; its arm is the likeliest one. Nothing is drawn or stored,
+        and the id is no id of a decision. Raises as `submit`.
+        """
+        query = Query(text=query) if isinstance(query, str) else query
+        question = self.service.question(replace(query, id=None), run_by=run_by)
+        question.is_preview = True
+        return self.service.batcher.submit(question, tenant=question.query.tenant)
 
     def _picked(self, question: Question) -> "Future[Decision] | None":
         """Ask a model for the arm, then submit the question. None if no model is asked. Raises Overloaded, NotReady."""

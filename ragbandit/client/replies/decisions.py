@@ -175,6 +175,32 @@ class RouteReply(DecisionFields):
     failed arm; `reason`; `attempt`, from 2."""
 
 
+class PreviewArm(TypedDict):
+    """An arm that the question may get."""
+
+    arm: str
+    """Name of the arm."""
+    probability: float
+    """Its probability, floors included."""
+    score: float | None
+    """Expected reward by the policy; null if the policy has no scores."""
+
+
+class PreviewReply(TypedDict):
+    """What would be decided about a request. Nothing is drawn or stored, and no draw can be foreseen from it."""
+
+    arms: list[PreviewArm]
+    """The arms on offer."""
+    turn_of: str | None
+    """The decision that the request would be a turn of; null if it would be a decision of its own."""
+    policy: str
+    """Label of the policy."""
+    version: str
+    """Snapshot of the policy."""
+    reasons: list[str]
+    """Why these arms, in sentences."""
+
+
 class ClientRouteReply(RouteReply, total=False):
     """A decision, as returned by the client library."""
 

@@ -12,6 +12,7 @@ from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.api.dependencies import (
     PART,
     IdempotencyKey,
+    Previewed,
     all_done,
     awaited,
     awaited_all,
@@ -50,6 +51,8 @@ from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy, facts_of
 
 MAX_WAIT_S = 600
+#: header of requests, at every interface, that are only previewed
+PREVIEW: Final = "x-ragbandit-preview"
 QUESTION: Final = Rule(roles("app"), queue="questions")
 
 DecisionPath = Annotated[
@@ -174,7 +177,11 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """Decide, commit and count a question. Returns (decision, seconds that this took)."""
+    """Decide, commit and count a question. Returns (decision, seconds that this took). Raises Previewed."""
+    if request.headers.get(PREVIEW, "").strip().lower() in ("1", "true"):
+        router = router_of(request)
+        preview = await awaited(request, router.preview(query, run_by=run_by), what="decision_id")
+        raise Previewed(JsonReply(replies.preview_json(preview)))
     router, began = router_of(request), time.perf_counter()
     with tracing_of(request).span(names.DECIDE, attributes=_query_attributes(query)) as span:
         query = _in_trace(request, query, span=span)

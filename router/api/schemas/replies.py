@@ -13,7 +13,7 @@ from ragbandit.client.replies import decisions as reply_types
 from ragbandit.client.replies.status import ArmReply, LedgerReply, StatusReply
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.deciding.steps.prices import price_name
-from ragbandit.router.serving.explanations.explain import Explanation
+from ragbandit.router.serving.explanations.explain import Explanation, preview_of
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -89,6 +89,18 @@ def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
     if failover is not None:
         reply["failover"] = failover
     return reply
+
+
+def preview_json(decision: Decision) -> reply_types.PreviewReply:
+    """The reply to a request that is only previewed. decision: by `Router.preview`."""
+    reasons, chances = preview_of(decision)
+    return {
+        "arms": [{"arm": one.arm, "probability": one.probability, "score": one.score} for one in chances],
+        "turn_of": decision.turn_of,
+        "policy": decision.policy,
+        "version": decision.version,
+        "reasons": reasons,
+    }
 
 
 def answer_json(

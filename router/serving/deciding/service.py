@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.policies.draw import made_decisions, outputs_of
+from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
@@ -105,6 +105,11 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Decide and commit new questions. A repeated id gets its stored decision, or Conflict for another request."""
+        previews = [question for question in batch if question.is_preview]
+        if previews:
+            wanted = iter(self._previews(previews))
+            others = iter(self._route_batch(rest) if (rest := [one for one in batch if not one.is_preview]) else ())
+            return [next(wanted if question.is_preview else others) for question in batch]
         named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
         already_decided = self.store.decisions_by_id(named) if named else {}
         new_questions = [question for question in batch if question.query.id not in already_decided]
@@ -148,6 +153,22 @@ class RouteService:
             self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])
         return committed
 
+    def _previews(self, questions: Sequence[Question]) -> list[Decision]:
+        """What would be decided, with the probabilities before the draw; the arm is the likeliest one."""
+        made, settings = self._decide(questions), self.serving.settings.policy
+        previews = []
+        for question, decision in zip(questions, made, strict=True):
+            pmf = decision.pmf
+            if question.output is not None and decision.arms == question.arms and len(pmf) > 1:
+                arms = [question.arms]
+                (drawn,) = drawn_by_arms(
+                    [question.output], arms=arms, seeds=None, settings=settings, seen=self.serving.seen
+                )
+                pmf = drawn.pmf
+            likeliest = decision.arms[pmf.index(max(pmf))]
+            previews.append(replace(decision, pmf=pmf, arm=likeliest, propensity=max(pmf)))
+        return previews
+
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         live, served, now = self.live(), self.serving, self.clock()
         features = self.encoder.encode([question.query.text for question in questions])  # (n, d)
@@ -185,8 +206,8 @@ class RouteService:
             now=batch.now,
             secret=batch.secret,
         )
-        for question, decision in zip(questions, decisions, strict=True):
-            question.decision = decision
+        for question, decision, output in zip(questions, decisions, batch.outputs, strict=True):
+            question.decision, question.output = decision, output
             if decision.fault is not None:
                 self._note_fault(decision.fault)
 

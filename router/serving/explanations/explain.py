@@ -113,6 +113,14 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
     )
 
 
+def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
+    """Reasons and arms of a decision that was not drawn (`Router.preview`)."""
+    reasons = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
+    if decision.turn_of is not None:
+        reasons.insert(0, f"It would be a turn of decision {decision.turn_of}, and nothing would be drawn.")
+    return [*reasons, *_of_the_policy(decision)], chances_of(decision)
+
+
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     """The offered arms, in the order of the draw. Values are None if a damaged row lacks them."""
     count = min(len(decision.arms), len(decision.pmf))

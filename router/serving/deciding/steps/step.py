@@ -22,12 +22,16 @@ class Question(Offer):
     allowed: tuple[ArmName, ...]
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
+    #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
+    is_preview: bool = False
     #: the decision that this turn belongs to; None if the question gets a decision of its own
     turn_of: DecisionId | None = None
     #: what the steps store with the decision, by class
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
     #: the facts that were there before the batch
     checked_facts: Mapping[type[Fact], Fact] = field(default_factory=dict)
+    #: what the policy said; None before the draw
+    output: PolicyOutput | Exception | None = None
     #: None before the draw
     decision: Decision | None = None
 
@@ -39,7 +43,7 @@ class Question(Offer):
     @property
     def is_drawn(self) -> bool:
         """Whether the policy draws the arm: neither a step nor the caller has chosen it, and it is no later turn."""
-        return self.certain_arm is None and not self.query.forced and self.turn_of is None
+        return self.certain_arm is None and not (self.query.forced or self.is_preview) and self.turn_of is None
 
     def add(self, fact: Fact) -> None:
         self.facts[type(fact)] = fact

@@ -58,6 +58,8 @@ class Tasks(Step):
         is_loop = question.turn_of is not None
         until = now + min(LONGEST_S, max(self._settings.idle_s, cache_life(question.query.conversation.fields)))
         if task is not None and task.until > now and task.turns >= self._settings.turns_most and not is_loop:
+            if question.is_preview:
+                return
             with self.database.write() as connection:
                 end_tasks(connection, [task.first], now=now)
             task = None

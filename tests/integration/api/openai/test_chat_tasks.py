@@ -175,3 +175,31 @@ def test_a_session_is_ended_and_judged(chats):
     unknown = world.send("/v1/sessions/nobody/end", {})
     assert (unknown.status_code, unknown.json()["error"]["field"]) == (404, "session_id")
     assert world.send(path, {"feedback": {"rating": 7}}).status_code == 422
+
+
+def test_a_preview_draws_and_stores_nothing(chats):
+    """At each interface: the arms with their probabilities, and the decision of which the request would be a turn."""
+    world = chats()
+    preview = {"x-ragbandit-preview": "true", "x-ragbandit-session-id": "s"}
+    chat, response = {"model": "auto", "messages": FIRST}, {"model": "auto", "input": "When is high tide?"}
+    message = {"model": "auto", "max_tokens": 9, "messages": FIRST[1:]}
+    bodies = {
+        "/v1/chat/completions": chat,
+        "/v1/responses": response,
+        "/v1/messages": message,
+        "/v1/route": {"question": "When is high tide?", "arms": ["small", "large"]},
+    }
+    for path, body in bodies.items():
+        shown = world.send(path, body, **preview)
+        assert shown.status_code == 200, shown.text
+        arms = {entry["arm"]: entry["probability"] for entry in shown.json()["arms"]}
+        assert set(arms) == {"small", "large"}
+        assert sum(arms.values()) == pytest.approx(1.0)
+        assert shown.json()["turn_of"] is None
+    assert world.router.status().counters.decided == 0
+    first = world.post(FIRST, headers={"x-ragbandit-session-id": "s"})
+    shown = world.send("/v1/chat/completions", chat, **preview).json()
+    assert (shown["turn_of"], [entry["arm"] for entry in shown["arms"]]) == (first.id, [first.arm])
+    assert world.router.status().counters.decided == 1
+    streamed = world.send("/v1/chat/completions", {**chat, "stream": True}, **preview)
+    assert streamed.json()["turn_of"] == first.id

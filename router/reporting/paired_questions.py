@@ -91,6 +91,7 @@ def read_questions(
     query = select(
         *decisions.c["id", "arm", "arms", "facts", "request"],
         (func.length(decisions.c.text) > 0).label("has_text"),
+        scope.is_open.label("is_open"),
         *outcomes.c["cost", "steps"],
         updates.c.source,
     ).select_from(joined)

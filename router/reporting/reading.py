@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, select, true
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
@@ -30,7 +30,7 @@ from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
-from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.router.storage.sql.tables import decisions, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     IMPORTED,
@@ -174,6 +174,11 @@ class ReportScope:
         )
         return period if self.tenant is None else and_(period, decisions.c.tenant == self.tenant)
 
+    @property
+    def is_open(self) -> ColumnElement[bool]:
+        """Whether the decision is for a task that had not ended at the end of the period; a condition on `decisions`."""
+        return exists().where(units.c.first == decisions.c.id, units.c.until > self.until)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportRows:
@@ -277,6 +282,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     query = select(
         *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
         *outcomes.c["cost", "steps"],
+        scope.is_open.label("is_open"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.cost.label("charged"),
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
@@ -428,6 +434,8 @@ def reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
         return "an arm that the caller chose"
     if len(arms) < 2:
         return "only one arm on offer"
+    if row["is_open"]:
+        return "a task that has not ended"
     if row["cost"] is None and row["source"] != "explicit":
         return "no outcome yet"
     return None

@@ -295,6 +295,7 @@ units = _table(
     Column("arm", String(64), nullable=False, comment="arm of the newest turn"),
     Column("turns", Integer, nullable=False),
     Column("until", Double, nullable=False, comment="a later request begins a new task"),
+    Index("units_first", "first"),
     comment="the newest task of each conversation: its decision and the arm that its next turn gets",
     info={"since": "1004"},
 )

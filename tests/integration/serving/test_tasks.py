@@ -260,6 +260,9 @@ def test_reports_count_tasks(make_world, database_url):
     assert len(rows.arm) == 4
     assert rows.costs["dollars"] == pytest.approx([0.3] * 4)
     assert rows.left_out == {}
+    turn(world, session="another")
+    rows = read_log(world.database, ReportScope(label=world.store.label, since=EPOCH, until=world.now + 1.0))
+    assert rows.left_out == {"a task that has not ended": 1}
 
 
 @on_sqlite

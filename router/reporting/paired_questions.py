@@ -24,11 +24,12 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import IMPORTED, ArmName, DecisionId
+from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, TaskTurn
 
 #: reasons why a question cannot be asked again
 NO_TEXT: Final = "its text was erased or not stored"
 NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
+A_TASK: Final = "a task, which a single question cannot repeat"
 #: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
 _NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
 _PAGE: Final = 2000
@@ -139,6 +140,8 @@ def _obstacle(row: RowMapping, *, offered: Sequence[str], against: ArmName, arms
     edge = edge_of(row["request"]) if row["request"] else {}
     if any(edge.get(name) for name in _NOT_REPEATABLE):
         return NOT_STORED
+    if TaskTurn.of(json.loads(row["facts"])) is not None:
+        return A_TASK
     if arms is not None and row["arm"] not in arms:
         return f"{row['arm']} cannot be run here"
     return None

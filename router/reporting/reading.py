@@ -176,7 +176,7 @@ class ReportScope:
 
     @property
     def is_open(self) -> ColumnElement[bool]:
-        """Whether the decision is for a task that had not ended at the end of the period; a condition on `decisions`."""
+        """Condition on `decisions`: the unit is a task that had not ended at the end of the period."""
         return exists().where(units.c.first == decisions.c.id, units.c.until > self.until)
 
 

@@ -346,7 +346,24 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
     await check_owner(request, decision_id)
     rule = closing_rule(router.settings.learning)
     read = partial(explain, router.store, decision_id, rule=rule, known=router.service.arms)
-    return await reads_of(request).run(read)
+    explained = await reads_of(request).run(read)
+    return await _with_present_choice(request, explained)
+
+
+async def _with_present_choice(request: Request, explained: Explanation) -> Explanation:
+    """For a later turn: also the arm that the policy would probably draw now, if the turn were a decision."""
+    decision, router = explained.record.decision, router_of(request)
+    if decision.turn_of is None or not decision.query.text:
+        return explained
+    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, forced=False, request={})
+    try:
+        now = await awaited(request, router.preview(query, run_by=decision.run_by), what="decision_id")
+    except RagBanditError:  # no arm would be offered now
+        return explained
+    if now.arm == decision.arm:
+        return explained
+    chosen = f"For this turn alone the policy would now prefer {now.arm}; the task stays on its arm."
+    return replace(explained, reasons=(*explained.reasons, chosen))
 
 
 @endpoints.post(

@@ -203,3 +203,20 @@ def test_a_preview_draws_and_stores_nothing(chats):
     assert world.router.status().counters.decided == 1
     streamed = world.send("/v1/chat/completions", {**chat, "stream": True}, **preview)
     assert streamed.json()["turn_of"] == first.id
+
+
+def test_a_turn_says_what_the_policy_would_choose_now(chats):
+    """The explanation of a later turn names the arm that the policy has come to prefer since the task began."""
+    world = chats()
+    headers = {"x-ragbandit-session-id": "s"}
+    first = world.post(FIRST, headers=headers)
+    other = "large" if first.arm == "small" else "small"
+    for number in range(60):
+        decision = world.router.route(Query(text=f"question {number}", arms=(first.arm, other)))
+        world.router.feedback(decision.id, reward=1.0 if decision.arm == other else 0.0)
+    world.router.learn()
+    second = world.post(FIRST, headers=headers)
+    assert second.turn_of == first.id
+    headers = {"authorization": f"Bearer {world.keys[0]}"}
+    shown = httpx.get(f"{world.service.url}/v1/decisions/{second.id}/explanation", headers=headers).json()
+    assert any(f"the policy would now prefer {other}" in reason for reason in shown["reasons"]), shown["reasons"]

@@ -1,5 +1,6 @@
 """The schema on SQLite and PostgreSQL: what the migrations build, and which databases are refused."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,14 +8,17 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import schema
+from ragbandit.router.storage.sql.counters import counted, kept, recount
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema, migrate, wait_for_schema
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, tables_of
 from ragbandit.shared.errors import StoreError
+from tests.support.examples import made_decision
 
 
 def differences(database) -> list:
@@ -157,3 +161,37 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     with pytest.raises(StoreError, match="needs 1004 to 1005") as caught:
         check_schema(empty)
     assert ("ragbandit migrate" if revision == "1003" else "newer") in caught.value.remedy
+
+
+def test_turns_of_older_stores_belong_to_their_decision(empty):
+    """Schema 1004: rows of a tool loop name their decision, and no ledger counts them; turns that were kept for a
+    conversation, and learned, stay as they are.
+    """
+    migrate(empty, revision="1003")
+    older = tables_of("1003").tables
+    drawn, loop = made_decision("d1", made_at=1.0), {"tool_turn": {"first": "d1", "previous": "d1", "turn": 2}}
+    kept = replace(made_decision("d3", made_at=3.0), facts={"sticky": {"first": "d1", "turn": 2, "turns": 3}})
+    turn = made_decision("d2", made_at=2.0)
+    turn = replace(turn, query=replace(turn.query, forced=True, request=loop))
+    names = [column.name for column in older["decisions"].columns if not column.system]
+    rows = [{name: row[name] for name in names} for row in map(decision_row, (drawn, turn, kept))]
+    closed = {"policy": "main", "state": "closed", "reason": "the caller chose the arm", "made_at": 2.0}
+    waits = {"policy": "main", "decided_at": 1.0, "run_by": "caller", "has_outcome": False, "has_feedback": False}
+    with empty.write() as connection:
+        connection.execute(older["decisions"].insert(), rows)
+        connection.execute(older["closures"].insert(), [{**closed, "decision_id": "d2"}])
+        open_rows = [{**waits, "decision_id": key, "has_reward": False} for key in ("d1", "d3")]
+        connection.execute(older["waiting"].insert(), open_rows)
+        recount(connection)
+        assert (kept_of(connection)["decided"], kept_of(connection)["closed"]) == (3, 1)
+    migrate(empty)
+    with empty.read() as connection:
+        named = connection.execute(select(decisions.c.id, decisions.c.turn_of).order_by(decisions.c.id)).all()
+        assert [tuple(row) for row in named] == [("d1", None), ("d2", "d1"), ("d3", None)]
+        counts = kept_of(connection)
+        assert (counts["decided"], counts["closed"], counts["waiting"]) == (2, 0, 2)
+        assert counts == counted(connection, label="main")
+
+
+def kept_of(connection):
+    return kept(connection, label="main")

@@ -131,18 +131,18 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
 #: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
 #: Code, Codex, Open WebUI and LibreChat
 _SESSIONS: Final = (
-    "x-ragbandit-session-id",
-    "x-claude-code-session-id",
-    "session_id",
-    "session-id",
-    "conversation_id",
-    "x-openwebui-chat-id",
-    "x-librechat-conversation-id",
+    b"x-ragbandit-session-id",
+    b"x-claude-code-session-id",
+    b"session_id",
+    b"session-id",
+    b"conversation_id",
+    b"x-openwebui-chat-id",
+    b"x-librechat-conversation-id",
 )
 #: headers that name the agent of the conversation which asks, if it is not the main one
-_AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id", "x-openai-subagent")
+_AGENTS: Final = (b"x-ragbandit-agent", b"x-claude-code-agent-id", b"x-openai-subagent")
 #: header that names the unit of the decision: turn or task
-_UNIT: Final = "x-ragbandit-unit"
+_UNIT: Final = b"x-ragbandit-unit"
 #: largest number of pairs in `metadata`; this and the two lengths below (characters) are OpenAI's limits
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
@@ -277,7 +277,8 @@ def chat_question(
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     forced_arm = None if model.arm is None else (model.arm,)
-    unit = _unit_of(request, body, router=router)
+    sent_headers: dict[bytes, bytes] = dict(request.scope["headers"])
+    unit = _unit_of(sent_headers, body, router=router)
     interface = str((facts or {}).get("surface", "openai"))
     arms = permitted_arms(forced_arm, unit=unit, interface=interface, tenant=tenant, request=request, run_by="worker")
     prices = noted_prices(request, tenant=tenant)
@@ -286,7 +287,7 @@ def chat_question(
     if context:  # these keys are for this service
         others = {key: value for key, value in sent.pop("metadata").items() if key not in context}
         sent |= {"metadata": others} if others else {}
-    named_session, agent = _named_by(request, _SESSIONS), _named_by(request, _AGENTS)
+    named_session, agent = _named_by(sent_headers, _SESSIONS), _named_by(sent_headers, _AGENTS)
     origin = [tenant, caller.key, None if named_session == session else named_session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls, answered = hashed(chat.sent["messages"], begin=begin, start=start)
@@ -314,22 +315,30 @@ def chat_question(
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, answered=answered, streamed=bool(body.stream))
 
 
-def _named_by(request: Request, headers: Iterable[str]) -> str | None:
+def _named_by(sent: Mapping[bytes, bytes], headers: Iterable[bytes]) -> str | None:
     """The value of the first of these headers that was sent."""
-    values = (request.headers.get(name, "").strip()[:MAX_SESSION] for name in headers)
-    # A client that did not fill in its template sends {{...}}, which names nothing.
-    return next((value for value in values if value and "{{" not in value), None)
+    for name in headers:
+        value = sent.get(name, b"").decode("latin-1").strip()[:MAX_SESSION]
+        # A client that did not fill in its template sends {{...}}, which names nothing.
+        if value and "{{" not in value:
+            return value
+    return None
 
 
-def _unit_of(request: Request, body: OpenAIBody, *, router: Router) -> DecisionUnit | None:
+def _unit_of(sent: Mapping[bytes, bytes], body: OpenAIBody, *, router: Router) -> DecisionUnit | None:
     """The unit that the header names, or that requests for this model have. Raises InvalidInput."""
-    given = request.headers.get(_UNIT, "").strip()
+    given = sent.get(_UNIT, b"").decode("latin-1").strip()
     if given:
         if given not in ("turn", "task"):
-            raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy='send "turn" or "task"')
+            raise InvalidInput(
+                f"the unit {given!r:.40} is unknown", field=_UNIT.decode(), remedy='send "turn" or "task"'
+            )
         return cast(DecisionUnit, given)
     patterns = router.settings.conversation.one_turn_models
-    return "turn" if any(fnmatchcase(body.model, pattern) for pattern in patterns) else None
+    for pattern in patterns if body.model != AUTO else ():
+        if fnmatchcase(body.model, pattern):
+            return "turn"
+    return None
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:

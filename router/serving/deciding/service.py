@@ -129,16 +129,19 @@ class RouteService:
         """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
         a turn of that task.
         """
-        results: dict[int, Decision | RagBanditError] = {}
-        places, tries = list(range(len(questions))), 0
-        while places and tries < _TRIES:
-            tries += 1
-            chosen = [questions[place] for place in places]
-            results.update(zip(places, self._commit(self._decide(chosen)), strict=True))
-            places = [place for place in places if getattr(results[place], "field", None) == TAKEN]
-            for place in places:
+        results = self._commit(self._decide(questions)) if questions else []
+        for _ in range(_TRIES):
+            again = []
+            for place, result in enumerate(results):
+                if isinstance(result, RagBanditError) and result.field == TAKEN:
+                    again.append(place)
+            if not again:
+                break
+            for place in again:
                 questions[place].begin_again()
-        return [results[place] for place in range(len(questions))]
+            for place, result in zip(again, self._commit(self._decide([questions[i] for i in again])), strict=True):
+                results[place] = result
+        return results
 
     def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
         """Store decisions. The same transaction claims the decisions that this process answers."""

@@ -27,7 +27,9 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 class Tasks(Step):
     def configure(self, served: ServedPolicy) -> None:
-        self._settings = served.settings.conversation
+        self._settings = settings = served.settings.conversation
+        #: whether questions that do not choose a unit can belong to tasks
+        self._has_tasks = "task" in (settings.unit, *settings.units.values())
 
     def check(self, question: Question) -> None:
         query = question.query
@@ -38,14 +40,17 @@ class Tasks(Step):
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
 
     def before(self, batch: Batch) -> None:
-        keys = {id(question): key for question in batch.questions if (key := self._key(question)) is not None}
-        tasks = newest_tasks(self.database, {*keys.values()}) if keys else {}
+        keyed: list[tuple[Question, str]] = []
         for question in batch.questions:
-            loop: Any = question.query.request.get(TOOL_TURN)
+            query = question.query
+            loop: Any = query.request.get(TOOL_TURN)
             if isinstance(loop, Mapping):
                 question.turn_of = DecisionId(str(loop["first"]))
-            key = keys.get(id(question))
-            if key is not None:
+            if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
+                keyed.append((question, key))
+        if keyed:
+            tasks = newest_tasks(self.database, {key for _, key in keyed})
+            for question, key in keyed:
                 self._place(question, key=key, task=tasks.get(key), now=batch.now)
 
     def _key(self, question: Question) -> str | None:

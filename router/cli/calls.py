@@ -111,7 +111,8 @@ def feedback(
     key_env: KeyOption = None,
     feedback_id: IdOption = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="a gold answer; repeat it for several. Of a session: solved or unsolved")
+        list[str] | None,
+        typer.Option(help="a gold answer; repeat it for several. With --session also: solved, unsolved"),
     ] = None,
     rating: Annotated[str | None, typer.Option(help="true, false, or a number on the scale")] = None,
     scale: Annotated[str, typer.Option(help="scale of a number as rating, WORST-BEST: 1-5, 0-100, ...")] = "0-1",

@@ -101,8 +101,8 @@ def _check_that_arms_are_left(rules: Sequence[Rule]) -> None:
         left = set.intersection(*(set(rule.arms) for _, rule in group))
         if not left and _compatible([rule for _, rule in group]):
             raise ValueError(
-                f"rules: {' and '.join(name for name, _ in group)} can apply to the same question, and then no arm is "
-                "left; let them share an arm, or give them conditions that exclude each other"
+                f"rules: {' and '.join(name for name, _ in group)} can apply to the same question, and share no "
+                "arm: let both name one arm, or make the conditions exclude each other"
             )
 
 

@@ -42,7 +42,7 @@ class Totals:
     explored: int
     """Decisions in which another arm was at least as likely as the one drawn."""
     turns: int
-    """Later turns of decisions, with their arm; they are no decisions."""
+    """Later turns of decisions, with their arm; `decided` does not include them."""
     forced: int
     """Decisions whose arm the caller chose."""
     killed: int

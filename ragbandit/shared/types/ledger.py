@@ -225,7 +225,7 @@ class ArmTotals:
     decided: int = 0
     #: decisions for which another arm was at least as likely
     explored: int = 0
-    #: turns of earlier decisions with this arm; they are no decisions
+    #: turns of earlier decisions with this arm; `decided` does not include them
     turns: int = 0
     #: decisions that stayed on the arm of an earlier turn, as earlier releases made them
     sticky: int = 0

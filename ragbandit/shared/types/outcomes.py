@@ -312,7 +312,7 @@ class Query:
 
     @property
     def own_session(self) -> str | None:
-        """The caller's id of the conversation; None without one, also if the service gave it one."""
+        """The caller's id of the conversation; None without one, or if the service has chosen the id."""
         return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
 
 

@@ -145,8 +145,8 @@ class ChatExchange:
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _with_session(self) -> Query:
-        """The query with a session, if it belongs to a task and has no id: that of the chat whose answer it continues,
-        or a new one.
+        """The query with a session. A chat of a task without an id gets the session of the chat whose answer it
+        continues, or a new session.
         """
         query, router = self.question.query, router_of(self.request)
         if not router.settings.conversation.is_task(query) or query.session is not None or query.forced:

@@ -234,7 +234,7 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -
 
 
 def _first_of(decision: Decision) -> DecisionId | None:
-    """The decision whose arm this turn should have; None if it is no turn, or was moved to another arm."""
+    """The decision whose arm this turn should have; None for a decision, or if another arm answered in its place."""
     if IMPORTED in decision.facts or FAILOVER in decision.query.request:
         return None
     stay = StickyTurn.of(decision.facts)

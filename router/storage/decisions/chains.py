@@ -46,7 +46,7 @@ def followers(connection: Connection, selected: ColumnElement[bool], *, chains: 
 
 
 def _links(key: str, edge: Mapping[str, Any], *, turn_of: str | None, chains: bool) -> tuple[set[str], set[str]]:
-    """Returns (ids of the row, of its decision and of the one that began its failover, these and all that it names)."""
+    """Returns (ids of the row, its decision and the first decision of its failover; the same with all linked ids)."""
     group = {key, *(str(link.get("first")) for link in map(edge.get, LINKS[2:]) if isinstance(link, dict))}
     group |= {turn_of} if turn_of is not None else set()
     return group, group | {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else group

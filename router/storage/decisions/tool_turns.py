@@ -212,7 +212,7 @@ def add_turns(
 def called(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
     """`loop_key` of an outcome with calls, or `answer_key` in a chat without an id, for the column `call`; else None.
 
-    request, session: those of the decision
+    request, session: columns of the decision
     """
     calls = calls_of(outcome)
     if calls:

@@ -211,7 +211,7 @@ def test_a_wrong_arm_is_found(make_world, database_url):
 
 
 def test_first_turns_at_once(make_world, settings, database_url):
-    """Of 32 first turns on two routers one becomes the decision, and the others become turns of it."""
+    """32 first turns reach two routers: one becomes the decision, and the others become turns of it."""
     world = make_world(database_url=database_url, **TASKS)
     other = Router.open(world.settings, jobs=MemoryJobs())
     try:

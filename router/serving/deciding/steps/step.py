@@ -42,7 +42,7 @@ class Question(Offer):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the policy draws the arm: neither a step nor the caller has chosen it, and it is no later turn."""
+        """Whether the policy draws the arm: neither a step nor the caller nor an earlier turn has chosen it."""
         return self.certain_arm is None and not (self.query.forced or self.is_preview) and self.turn_of is None
 
     def add(self, fact: Fact) -> None:

@@ -135,7 +135,7 @@ def test_decision_round_trip(decision):
 @steady
 @given(outcome=OUTCOMES)
 def test_outcome_round_trip(outcome):
-    """An outcome comes back from its row with its trace, cost and text exactly, but for the sign of a zero."""
+    """An outcome comes back from its row with its trace, cost and text exactly, except for the sign of a zero."""
     back, given = (bits(value).replace("=-0.0", "=0.0") for value in (outcome_value(outcome_row(outcome)), outcome))
     assert back == given
 

@@ -27,14 +27,16 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
+from ragbandit.router.storage.decisions.units import STOPPED
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
-from ragbandit.router.storage.sql.tables import decisions, outcomes, units, updates
+from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     IMPORTED,
     WHOLE,
+    AppliedRules,
     CandidateNote,
     JudgeRequest,
     LabelRequest,
@@ -199,6 +201,10 @@ class ReportRows:
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
+    #: rule of the operator -> number of questions to which it applied
+    rules: Mapping[str, int] = field(default_factory=dict)
+    #: arm -> number of its tasks that a budget stopped, so that their quality is unknown
+    stopped: Mapping[str, int] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
@@ -283,6 +289,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
+        exists().where(*_stopped_in(scope.label)).label("is_stopped"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.cost.label("charged"),
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
@@ -305,6 +312,8 @@ class _Rows:
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    rules: Counter[str] = field(default_factory=Counter)
+    stopped: Counter[str] = field(default_factory=Counter)
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
@@ -322,6 +331,10 @@ class _Rows:
         if row["arms"] not in self.offers:
             self.offers[row["arms"]] = json.loads(row["arms"])
         arms = self.offers[row["arms"]]
+        if f'"{AppliedRules.key}":' in facts and (applied := AppliedRules.of(json.loads(facts))) is not None:
+            self.rules.update(applied.names)
+        if row["is_stopped"]:
+            self.stopped[row["arm"]] += 1
         reason, pmf = reason_to_leave_out(row, arms=arms), json.loads(row["pmf"])
         candidate = None
         if reason is None and scope.version is not None:
@@ -395,6 +408,8 @@ class _Rows:
             expected_quality=tables["quality"],
             expected_cost=tables["cost"],
             left_out=dict(self.left_out),
+            rules=dict(self.rules),
+            stopped=dict(self.stopped),
             whole=whole,
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),
@@ -424,6 +439,11 @@ def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] 
         return None
     shares = (own / total for own in drawable)
     return [p if abs(share - p) < _ROUNDING else share for share, p in zip(shares, pmf, strict=True)]
+
+
+def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
+    """Conditions on `closures`: the ledger closed the decision because a budget stopped its task."""
+    return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
 
 
 def reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:

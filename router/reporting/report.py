@@ -4,6 +4,7 @@ All comparisons are of live traffic: their intervals hold however often the repo
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -367,6 +368,12 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
     if report.left_out:
         parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"
+    for name, count in sorted(log.rules.items()):
+        yield f"the rule {name} limited the arms of {count:,} of these questions"
+    if log.stopped:
+        answered = Counter(log.arms[place] for place in log.arm.tolist())
+        shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(log.stopped.items()))
+        yield f"tasks that a budget stopped, by arm: {'; '.join(shares)}. Their quality is unknown"
     if report.sample is not None:
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())

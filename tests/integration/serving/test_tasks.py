@@ -338,3 +338,5 @@ def test_a_budget_that_refuses_a_turn_ends_the_task(make_world, database_url):
     assert world.learn() == 0
     assert place(turn(world)) == (1, None)
     assert world.router.verify().ok
+    rows = read_log(world.database, ReportScope(label=world.store.label, since=EPOCH, until=world.now + 400.0))
+    assert rows.stopped == {first.arm: 1}

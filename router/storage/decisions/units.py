@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select, update
 
+from ragbandit.router.storage.decisions.tool_turns import edge_of
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.counters import Moves
@@ -127,11 +128,12 @@ def stop_tasks(connection: Connection, firsts: Sequence[str], *, moves: Moves, n
 def newest_decision(connection: Connection, *, session: str, tenant: str) -> DecisionId | None:
     """The decision of the session to which feedback on the session belongs; None without one.
 
-    It is the newest that a ledger has not closed, or else the newest; of those with a task if there are any.
+    It is the newest that a ledger has not closed, or else the newest. Decisions of tasks come first, and among these
+    the main agent's, since a sub-agent's result is only a part of what is judged.
     """
     of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
-    query = select(decisions.c.id, decisions.c.facts, waits.label("waits")).where(*of_session)
+    query = select(*decisions.c["id", "facts", "request"], waits.label("waits")).where(*of_session)
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(READ)
     rows = connection.execute(query).mappings().all()
     if not rows:
@@ -140,6 +142,6 @@ def newest_decision(connection: Connection, *, session: str, tenant: str) -> Dec
     return DecisionId(best["id"])
 
 
-def _rank(row: Any) -> tuple[bool, bool]:
+def _rank(row: Any) -> tuple[bool, bool, bool]:
     """Ties go to the first row, which is the newest."""
-    return f'"{TaskTurn.key}":' in row["facts"], bool(row["waits"])
+    return f'"{TaskTurn.key}":' in row["facts"], "agent" not in edge_of(row["request"]), bool(row["waits"])

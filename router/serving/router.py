@@ -293,13 +293,14 @@ class Router(AbstractContextManager["Router"]):
         feedback: a judgement of this task, as the arguments of `feedback`. Raises NotFound and as `feedback`.
         """
         session = checked_text(session, field="session")
-        decision_id = self.store.decision_of_session(session, tenant=tenant)
-        if decision_id is None:
+        judged = self.store.decision_of_session(session, tenant=tenant, feedback_id=(feedback or {}).get("feedback_id"))
+        if judged is None:
             message, remedy = f"no decision has the session {session!r:.80}", "send the id and tenant of its questions"
             raise NotFound(message, field="session", remedy=remedy)
+        decision_id, received_at = judged
         if feedback:
             self.feedback(decision_id, **feedback)
-        self.store.end_session(session, tenant=tenant, now=self.service.clock())
+        self.store.end_session(session, tenant=tenant, now=self.service.clock(), begun_until=received_at)
         self.process.notifier.notify_learner()
         return decision_id
 

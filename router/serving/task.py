@@ -30,7 +30,9 @@ class Task:
 
     def feedback(self, **judgement: Any) -> Receipt:
         """Judge the whole task, as `Router.feedback` judges a decision. Raises NotFound before the first turn."""
-        decision_id = self.router.store.decision_of_session(self.session, tenant=self.tenant)
-        if decision_id is None:
+        judged = self.router.store.decision_of_session(
+            self.session, tenant=self.tenant, feedback_id=judgement.get("feedback_id")
+        )
+        if judged is None:
             raise NotFound("the task has no turn yet", field="session", remedy="route a question first")
-        return self.router.feedback(decision_id, **judgement)
+        return self.router.feedback(judged[0], **judgement)

@@ -12,8 +12,8 @@ def serve(settings):
     """A factory of services; all are stopped at the end of the test."""
     running: list[Service] = []
 
-    def start(*, jobs=None, **given) -> Service:
-        running.append(Service(settings(**given), jobs=jobs))
+    def start(*, jobs=None, inline=False, **given) -> Service:
+        running.append(Service(settings(**given), jobs=jobs, inline=inline))
         return running[-1]
 
     yield start

@@ -1,6 +1,7 @@
 """Sessions: the end of a task, with the judgement of the whole task."""
 
 import time
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path as PathParameter, Request
@@ -36,22 +37,27 @@ SessionPath = Annotated[
 async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -> Response:
     """End the open tasks of a conversation, so that they are learned, and store a judgement of the newest one.
 
-    The judgement counts for the decision of the newest task that is not closed; without tasks, for the newest decision.
+    The judgement counts for the decision of the main agent's newest task that is not closed; without tasks, for the
+    newest decision. A repeated request with the same `feedback_id` has no further effect.
     """
     router = router_of(request)
     tenant = tenant_of(caller_of(request), given=body.tenant if "tenant" in body.model_fields_set else None)
     session, tenant = checked_text(session_id, field="session_id"), checked_text(tenant, field="tenant")
-    decision_id = await reads_of(request).run(lambda: router.store.decision_of_session(session, tenant=tenant))
-    if decision_id is None:
+    feedback_id = None if body.feedback is None else body.feedback.get("feedback_id")
+    known_id = feedback_id if isinstance(feedback_id, str) else None
+    find = partial(router.store.decision_of_session, session, tenant=tenant, feedback_id=known_id)
+    found = await reads_of(request).run(find)
+    if found is None:
         remedy = "send the id that the questions had as session_id, and their tenant"
         raise NotFound(f"no decision has the session {session!r:.80}", field="session_id", remedy=remedy)
-    receipt = None
+    (decision_id, received_at), receipt = found, None
     if body.feedback is not None:
         judged = body_of(FeedbackBody, {**body.feedback, "decision_id": decision_id})
         (receipt,) = await stored(request, [feedback_of(request, judged, key=None)])
         if not isinstance(receipt, Receipt):
             raise receipt
-    ended = await reads_of(request).run(lambda: router.store.end_session(session, tenant=tenant, now=time.time()))
+    end_tasks = partial(router.store.end_session, session, tenant=tenant, now=time.time(), begun_until=received_at)
+    ended = await reads_of(request).run(end_tasks)
     router.process.notifier.notify_learner()
     feedback = filled(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None
     reply: SessionEndReply = {"decision_id": decision_id, "ended": ended, "feedback": feedback}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.decisions.tool_turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
@@ -13,10 +13,10 @@ from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_r
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import key_pattern
-from ragbandit.router.storage.sql.tables import feedback
+from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
-from ragbandit.shared.types import ERASED, Feedback, Outcome, Receipt
+from ragbandit.shared.types import ERASED, DecisionId, Feedback, Outcome, Receipt
 
 
 def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
@@ -43,6 +43,17 @@ def outcome_reply(
         return False
     remedy = "the first outcome stays; route the question again to run it again"
     return Conflict("this decision has another outcome already", field="decision_id", remedy=remedy)
+
+
+def judged_decision(
+    connection: Connection, feedback_id: str, *, session: str, tenant: str
+) -> tuple[DecisionId, float] | None:
+    """(decision of the session, when it was received) of a stored feedback with this id; None without one."""
+    other_id = id_of_tenant({"id": feedback_id, "facts": None}, tenant=tenant)["id"]
+    query = select(*feedback.c["decision_id", "received_at"]).join(decisions, decisions.c.id == feedback.c.decision_id)
+    query = query.where(feedback.c.id.in_([feedback_id, other_id]))
+    row = connection.execute(query.where(decisions.c.session == session, decisions.c.tenant == tenant)).first()
+    return None if row is None else (DecisionId(row.decision_id), row.received_at)
 
 
 def unknown_decision() -> NotFound:

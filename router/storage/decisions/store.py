@@ -316,13 +316,14 @@ class DecisionStore:
         ids = [outcome.decision_id for outcome, _ in inserted]
         answers.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
         count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
-        drawn, turns = [], []
+        drawn = list[Outcome]()
+        turns = list[tuple[Outcome, Row, DecisionId]]()
         for outcome, row in inserted:
-            first = decided[outcome.decision_id]["turn_of"]
-            if first is None:
+            decision = decided[outcome.decision_id]
+            if decision["turn_of"] is None:
                 drawn.append(outcome)
             else:
-                turns.append((outcome, row, first))
+                turns.append((outcome, {**row, "request": decision["request"]}, decision["turn_of"]))
         of_tasks = [outcome.decision_id for outcome in drawn if decided[outcome.decision_id]["is_task"]]
         turns += tool_turns.earlier_turns(connection, of_tasks)
         scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
@@ -369,14 +370,27 @@ class DecisionStore:
                 also(connection, moves)
         return replies
 
-    def decision_of_session(self, session: str, *, tenant: str) -> DecisionId | None:
-        """The decision for which feedback on this session counts, see `units.newest_decision`."""
-        with self.database.read() as connection:
-            return units.newest_decision(connection, session=session, tenant=tenant)
+    def decision_of_session(
+        self, session: str, *, tenant: str, feedback_id: str | None = None
+    ) -> tuple[DecisionId, float | None] | None:
+        """The decision for which feedback on this session counts, see `units.newest_decision`; None without one.
 
-    def end_session(self, session: str, *, tenant: str, now: float) -> int:
-        """End the open tasks of a session. Returns their number."""
-        of_session = decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)
+        Returns (decision, when this feedback was received if it is stored). feedback_id: id of the feedback. If it is
+        stored, the request is repeated, and the decision is that of the stored feedback.
+        """
+        with self.database.read() as connection:
+            if feedback_id is not None:
+                judged = feedback_writes.judged_decision(connection, feedback_id, session=session, tenant=tenant)
+                if judged is not None:
+                    return judged
+            newest = units.newest_decision(connection, session=session, tenant=tenant)
+        return None if newest is None else (newest, None)
+
+    def end_session(self, session: str, *, tenant: str, now: float, begun_until: float | None = None) -> int:
+        """End the open tasks of a session. Returns their number. begun_until: leave tasks that began later."""
+        of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
+        if begun_until is not None:
+            of_session.append(decisions.c.made_at <= begun_until)
         newest = select(decisions.c.id).where(*of_session).order_by(decisions.c.made_at.desc()).limit(units.READ)
         with self.database.write() as connection:
             return len(units.end_tasks(connection, connection.execute(newest).scalars().all(), now=now))

@@ -1,12 +1,14 @@
 """Turns: requests that belong to an earlier decision. Each has its own id, and its own rows in `decisions` and
 `outcomes`, where the column `turn_of` names the decision.
 
-The arm of a turn is not drawn, so no ledger has a row for it. Its cost is added to the outcome of the decision, which
-also gets the newest answer. Feedback on a turn counts for the decision.
+The arm of a turn is not drawn, so no ledger has a row for it. Its cost is added to the outcome of the decision.
+Feedback on a turn counts for the decision.
 
 Results of tool calls are turns in any case: they go to the arm that made the calls. Such a turn finds the outcome with
 the calls by its `loop_key`. The results of calls are accepted once, in the transaction that stores the turn
-(`outcomes.taken_by`), so the turns of a loop form a chain. The other turns are those of tasks (`units`).
+(`outcomes.taken_by`), so the turns of a loop form a chain. The loop that the decision began has one answer, so the
+decision's outcome gets the newest answer of this loop. The other turns are those of tasks (`units`): each keeps its
+answer for itself.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,12 +30,16 @@ from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.model_servers.failures import failure_of
+from ragbandit.shared.model_servers.failures import failure_of, link_of
 from ragbandit.shared.types import DERIVED, ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
-#: calls, "turn": number of this turn, from 2, NAMED, PERMITTED}
+#: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED}
 TOOL_TURN: Final = "tool_turn"
+#: key in TOOL_TURN: id of the turn of a task that began the loop; missing if the decision began it
+BEGUN_BY: Final = "begun_by"
+#: rule in the trace of a decision for a turn of its task that is not in its loop
+TASK_TURN: Final = "task_turn"
 #: key in TOOL_TURN: True if the caller named the arm. Key in TOOL_TURN: the arms that the caller may use, if not all
 NAMED: Final = "named"
 PERMITTED: Final = "permitted"
@@ -110,12 +116,16 @@ def next_turn(
         if not waiting:
             return _repeated(connection, [row.taken_by for row in rows], query=query)
         first = waiting[0].turn_of or waiting[0].id
-        before = edge_of(waiting[0].request).get(TOOL_TURN) or {}
+        before = _loop_of(connection, waiting[0].request)
         began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == first)).scalar()
     if len(waiting) > 1 or began_at is None or began_at <= since:
         return None
     number = int(before.get("turn", 1)) + 1
     facts = {"first": first, "previous": waiting[0].id, "turn": number}
+    if not before and first != waiting[0].id:
+        facts[BEGUN_BY] = waiting[0].id
+    elif BEGUN_BY in before:
+        facts[BEGUN_BY] = before[BEGUN_BY]
     return ToolTurn(arm=waiting[0].arm, number=number, facts=facts, session=waiting[0].session)
 
 
@@ -153,6 +163,15 @@ def edge_of(request: str | None) -> Mapping[str, Any]:
     return edge if isinstance(edge, Mapping) else {}
 
 
+def _loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
+    """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
+    edge = edge_of(request)
+    if failed := link_of(edge).get("first"):
+        edge = edge_of(connection.execute(select(decisions.c.request).where(decisions.c.id == failed)).scalar())
+    loop = edge.get(TOOL_TURN)
+    return loop if isinstance(loop, Mapping) else {}
+
+
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
     """Id of a turn -> id of its decision; ids of decisions are left out."""
     rows = run(connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids))
@@ -163,7 +182,8 @@ def earlier_turns(connection: Connection, firsts: Sequence[str]) -> list[tuple[O
     """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`."""
     if not firsts:
         return []
-    query = select(outcomes, decisions.c.turn_of).join(decisions, decisions.c.id == outcomes.c.decision_id)
+    query = select(outcomes, *decisions.c["turn_of", "request"])
+    query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
     rows = connection.execute(query.where(decisions.c.turn_of.in_(firsts)).order_by(outcomes.c.made_at)).mappings()
     return [(outcome_value(row), row, DecisionId(row["turn_of"])) for row in rows]
 
@@ -173,7 +193,8 @@ def add_turns(
 ) -> list[Outcome]:
     """Add the outcome of each turn to that of its decision, given by id. Returns outcomes of loops that ended.
 
-    waits: decisions for which a ledger waits. A turn of another one comes too late: its cost is stored apart.
+    turns: (outcome, its row with `decisions.request`, decision). waits: decisions for which a ledger waits. A turn of
+        another one comes too late: its cost is stored apart.
     """
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
@@ -186,8 +207,12 @@ def add_turns(
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)
-        is_unable = failure is not None and failure.is_unable
-        note = Branch(rule=TOOL_TURN, value=f"{outcome.decision_id}: {outcome.stop_reason}")
+        loop = _loop_of(connection, turn_row["request"])
+        is_in_loop = bool(loop) and BEGUN_BY not in loop
+        # A refused turn does not change the result of the loop, and other turns of a task have results of their own.
+        is_result = is_in_loop and not (failure is not None and failure.is_unable)
+        rule = TOOL_TURN if is_in_loop else TASK_TURN
+        note = Branch(rule=rule, value=f"{outcome.decision_id}: {outcome.stop_reason}")
         whole = replace(
             outcome,
             decision_id=first,
@@ -195,7 +220,7 @@ def add_turns(
             cost=before.cost + outcome.cost + Cost(turns=1),
             steps=before.steps + outcome.steps,
         )
-        if is_unable:  # a refused turn does not change the result of the loop
+        if not is_result:
             same = {name: getattr(before, name) for name in _STATE}
             whole = replace(whole, **same)
         changed = {name: value for name, value in outcome_row(whole).items() if name in _CHANGED}
@@ -204,7 +229,7 @@ def add_turns(
         stored = {**json_object(row["cost"]), **json_object(changed["cost"])}  # LATER and LATE stay
         changed["cost"] = with_added(canonical(stored), key=LATER, added=outcome.cost + Cost(turns=1))
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
-        if before.stop_reason == "tool_calls" and not calls_of(outcome) and not is_unable:
+        if before.stop_reason == "tool_calls" and not calls_of(outcome) and is_result:
             finished.append(whole)
     return finished
 

@@ -142,7 +142,7 @@ class Codex:
 
 
 def worked(agent, *, steps):
-    """Let an agent take a user's question, call tools, and answer: so many requests."""
+    """Let an agent take a user's question, call tools, and answer, in `steps` requests."""
     agent.step("Make the tests pass.")
     for _ in range(steps - 2):
         agent.step("No files found")

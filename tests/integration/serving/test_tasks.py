@@ -130,7 +130,8 @@ def test_it_is_learned_once_after_its_end(make_world, database_url):
     )
     turns = [turn(world) for _ in range(3)]
     for number, one in enumerate(turns):
-        world.outcome(one, cost={"dollars": 0.1 * (number + 1)})
+        world.outcome(one, answer=f"answer {number}", cost={"dollars": 0.1 * (number + 1)})
+    assert [world.router.decision(one.id).outcome.answer for one in turns] == ["answer 0", "answer 1", "answer 2"]
     world.feedback(turns[1], rating=1.0)
     world.feedback(turns[2], rating=0.5)
     assert world.learn() == 0

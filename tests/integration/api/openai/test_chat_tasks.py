@@ -8,6 +8,7 @@ import pytest
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.shared.types import DERIVED, Query, TaskTurn
+from ragbandit.testing.openai_server import ScriptedServer
 
 MODEL = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When is high tide?"}]
@@ -220,3 +221,53 @@ def test_a_turn_says_what_the_policy_would_choose_now(chats):
     headers = {"authorization": f"Bearer {world.keys[0]}"}
     shown = httpx.get(f"{world.service.url}/v1/decisions/{second.id}/explanation", headers=headers).json()
     assert any(f"the policy would now prefer {other}" in reason for reason in shown["reasons"]), shown["reasons"]
+
+
+def test_an_end_that_comes_again(chats):
+    """A repeated request with the same feedback id judges the same task, and does not end a task that began later."""
+    world = chats()
+    headers = {"x-ragbandit-session-id": "s"}
+    first = world.post(FIRST, headers=headers)
+    judgement = {"feedback": {"rating": True, "feedback_id": "once"}}
+    assert world.send("/v1/sessions/s/end", judgement).json()["decision_id"] == first.id
+    second = world.post(FIRST, headers=headers)
+    assert second.turn_of is None
+    again = world.send("/v1/sessions/s/end", judgement)
+    assert again.status_code == 200, again.text
+    assert (again.json()["decision_id"], again.json()["ended"], again.json()["feedback"]["duplicate"]) == (
+        first.id,
+        0,
+        True,
+    )
+    assert world.post(FIRST, headers=headers).turn_of == second.id
+    assert world.router.learn() == 1
+
+
+def test_each_response_of_a_task_keeps_its_answer(serve):
+    """The first response of a task has its own answer after later turns: read, repeated, and in the history of a chain
+    of which the model gets every answer once.
+    """
+    with ScriptedServer(lambda sent: f"Answer {len(sent['messages'])}.") as server:
+        model = MODEL | {"openai": {"base_url": server.url}}
+        more = {"arms": {"small": {"class": "model"}}, "conversation": {"unit": "task"}}
+        service = serve(generator=model, inline=True, **more)
+        body = {"model": "auto", "input": "When is high tide?"}
+
+        def ask(text, previous=None, key=None):
+            headers = {} if key is None else {"idempotency-key": key}
+            reply = service.http.post(
+                "/v1/responses", json={**body, "input": text, "previous_response_id": previous}, headers=headers
+            )
+            assert reply.status_code == 200, reply.text
+            return reply.json()
+
+        first = ask("When is high tide?", key="resp_first")
+        second = ask("And low tide?", previous=first["id"])
+        third = ask("Thanks.", previous=second["id"])
+        assert service.router.decision(third["id"]).decision.turn_of == first["id"]
+        texts = [message["content"] for message in server.requests[-1].body["messages"]]
+        assert texts == ["When is high tide?", "Answer 1.", "And low tide?", "Answer 3.", "Thanks."]
+        again = ask("When is high tide?", key="resp_first")
+        assert again["output"] == first["output"]
+        assert service.http.get(f"/v1/responses/{first['id']}").json()["output"] == first["output"]
+        assert service.router.decision(first["id"]).outcome.cost.turns == 2

@@ -32,6 +32,7 @@ _CHANGES: Final = (
     (r"AsyncTransport", "SyncTransport"),
     (r"httpx\.AsyncBaseTransport", "httpx.BaseTransport"),
     (r"(?<!`)AsyncClient", "Client"),
+    (r"AsyncTask", "Task"),
     (r"\baiter_bytes", "iter_bytes"),
     (r"\baclose", "close"),
     (r"__a(enter|exit)__", r"__\1__"),

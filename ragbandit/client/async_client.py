@@ -17,6 +17,7 @@ from ragbandit.client.arms import (
     RoutedArms,
     checked_functions,
     function_of,
+    is_degraded,
     outcome_body,
     with_configuration,
 )
@@ -29,6 +30,68 @@ from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 log = logging.getLogger("ragbandit.client")
 
 _Value = TypeVar("_Value")
+
+
+class AsyncTask:
+    """The turns of one task, see `AsyncClient.task`. `route` and `answer` are those of the client."""
+
+    def __init__(self, client: "AsyncClient", *, session_id: str, tenant: str | None) -> None:
+        self.session_id = session_id
+        self.tenant = tenant
+        #: id of the newest turn; None before the first one
+        self.decision_id: str | None = None
+        self._client = client
+        self._is_open = False
+
+    async def route(
+        self, question: str, *, decision_id: str | None = None, **more: Unpack[exchange.Options]
+    ) -> replies.ClientRouteReply:
+        """POST /v1/route: the arm of the next turn."""
+        reply = await self._client.route(question, decision_id=decision_id, **self._options(more))
+        self._place(reply["decision_id"])
+        return reply
+
+    async def answer(
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        wait_s: float | None = None,
+        **more: Unpack[exchange.Options],
+    ) -> replies.AnswerReply | replies.PendingReply:
+        """POST /v1/answer: a worker answers the next turn."""
+        options = self._options(more)
+        reply = await self._client.answer(question, decision_id=decision_id, wait_s=wait_s, **options)
+        self._place(reply["decision_id"])
+        return reply
+
+    async def feedback(self, **judgement: Unpack[exchange.Judgement]) -> replies.ClientFeedbackReply:
+        """POST /v1/feedback: a judgement of the whole task. Raises InvalidInput before the first turn."""
+        if self.decision_id is None:
+            raise InvalidInput("the task has no turn yet", field="task", remedy="route a question first")
+        return await self._client.feedback(self.decision_id, **judgement)
+
+    async def __aenter__(self) -> "AsyncTask":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._is_open:
+            return
+        try:
+            await self._client.end_session(self.session_id, tenant=self.tenant)
+        except RagBanditError as error:
+            if value is None:
+                raise
+            log.warning("the task %s is not ended: %s", self.session_id, error)  # the error of the block goes on
+
+    def _options(self, more: exchange.Options) -> exchange.Options:
+        return {**more, "session_id": self.session_id, "unit": "task", "tenant": self.tenant}
+
+    def _place(self, decision_id: str) -> None:
+        self.decision_id = decision_id
+        self._is_open = self._is_open or not is_degraded(decision_id)
 
 
 class AsyncClient:
@@ -168,6 +231,18 @@ class AsyncClient:
         fields = {"tenant": tenant, "feedback": given or None}
         path = f"/v1/sessions/{exchange.quoted(session_id)}/end"
         return cast(replies.SessionEndReply, await self._object(exchange.post(path, fields)))
+
+    def task(self, session_id: str | None = None, *, tenant: str | None = None) -> "AsyncTask":
+        """A block whose turns are one task: all get the arm of the first one, and the task ends with the block.
+
+        async with client.task() as task:
+            reply = await task.route("Why does the build fail?")
+            ...
+            await task.feedback(rating=True, source="code")
+
+        session_id: id of the conversation; by default a new one
+        """
+        return AsyncTask(self, session_id=session_id or exchange.new_id(), tenant=tenant)
 
     async def feedback_batch(
         self, items: Sequence[Mapping[str, object]]

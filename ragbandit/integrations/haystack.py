@@ -18,6 +18,7 @@ from haystack import component
 from haystack.core.component.types import Variadic
 
 from ragbandit.client import Client
+from ragbandit.shared.types import DecisionUnit
 
 
 class _ClientComponent:
@@ -44,17 +45,28 @@ class BanditRouter(_ClientComponent):
     """Sends the query to the output socket of the arm that the service chooses. Connect `decision` to a BanditReport.
 
     arms: names of the arms and of their output sockets. For `url` and `default_arm` see `Client`.
+    unit: "task" if all queries of a session get the arm of the first one; by default the service decides
     """
 
-    def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
+    def __init__(
+        self,
+        arms: Sequence[str],
+        *,
+        url: str | None = None,
+        default_arm: str | None = None,
+        unit: DecisionUnit | None = None,
+    ) -> None:
         # super() would fail, because the decorator replaces the class.
         _ClientComponent.__init__(self, url=url, default_arm=default_arm)
         self.arms = list(arms)
+        self.unit = unit
         component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))
 
-    def run(self, query: str, context: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send the query to the output of the chosen arm, and return the decision. context: facts for the choice."""
-        reply = self.client().route(query, arms=self.arms, context=context)
+    def run(self, query: str, context: dict[str, Any] | None = None, session_id: str | None = None) -> dict[str, Any]:
+        """Send the query to the output of the chosen arm, and return the decision. context: facts for the choice.
+        session_id: id of the conversation.
+        """
+        reply = self.client().route(query, arms=self.arms, context=context, session_id=session_id, unit=self.unit)
         decision = {"id": reply["decision_id"], "arm": reply["arm"], "began": time.perf_counter()}
         return {reply["arm"]: query, "decision": decision, "decision_id": reply["decision_id"]}
 

@@ -18,6 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 from ragbandit.client import Client
 from ragbandit.client.arms import ReportedRun
 from ragbandit.client.replies.decisions import ClientRouteReply
+from ragbandit.shared.types import DecisionUnit
 
 
 def question_of(value: Any) -> str:
@@ -51,6 +52,8 @@ class RoutedRunnable(Runnable[Any, Any]):
     question_of: extracts the question from the input; the default reads texts, messages, lists and mappings
     outcome_of: converts the output to fields of the outcome, see `Client.arms`
     context_of: extracts the context of the question from the input
+    session_of: extracts the id of the conversation from the input; None if it has none
+    unit: "task" if all questions of a conversation get the arm of the first one; by default the service decides
     """
 
     def __init__(
@@ -61,12 +64,16 @@ class RoutedRunnable(Runnable[Any, Any]):
         question_of: Callable[[Any], str] = question_of,
         outcome_of: Callable[[Any], Mapping[str, object]] = outcome_of,
         context_of: Callable[[Any], Mapping[str, object]] | None = None,
+        session_of: Callable[[Any], str | None] | None = None,
+        unit: DecisionUnit | None = None,
     ) -> None:
         self.client = client
         self.runnables = dict(runnables)
         self._question_of = question_of
         self._outcome_of = outcome_of
         self._context_of = context_of
+        self._session_of = session_of
+        self._unit = unit
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002 - LangChain's
         """Run the chosen runnable."""
@@ -92,6 +99,8 @@ class RoutedRunnable(Runnable[Any, Any]):
             decision_id=None if run_id is None else str(run_id),
             arms=list(self.runnables),
             context=context,
+            session_id=None if self._session_of is None else self._session_of(value),
+            unit=self._unit,
         )
 
 

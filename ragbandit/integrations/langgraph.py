@@ -17,6 +17,7 @@ from langgraph.types import Command
 
 from ragbandit.client import Client
 from ragbandit.client.arms import ReportedRun
+from ragbandit.shared.types import DecisionUnit
 
 State: TypeAlias = Any
 Node: TypeAlias = Callable[[State], Any]
@@ -28,15 +29,19 @@ def choose(
     arms: Sequence[str],
     question_of: Callable[[State], str] = lambda state: str(state["question"]),
     context_of: Callable[[State], Mapping[str, object]] | None = None,
+    session_of: Callable[[State], str | None] | None = None,
+    unit: DecisionUnit | None = None,
 ) -> Callable[[State], "Command[Any]"]:
     """Make a node that goes to the arm that the service chooses, and sets `decision_id` and `arm`.
 
-    question_of, context_of: extract the question and its context from the state
+    question_of, context_of, session_of: extract the question, its context and the id of its conversation from the state
+    unit: "task" if all questions of a conversation get the arm of the first one; by default the service decides
     """
 
     def route(state: State) -> Command[Any]:
         context = None if context_of is None else dict(context_of(state))
-        reply = client.route(question_of(state), arms=list(arms), context=context)
+        session = None if session_of is None else session_of(state)
+        reply = client.route(question_of(state), arms=list(arms), context=context, session_id=session, unit=unit)
         return Command(goto=reply["arm"], update={"decision_id": reply["decision_id"], "arm": reply["arm"]})
 
     # LangGraph reads the possible next nodes from the annotation of the returned value.

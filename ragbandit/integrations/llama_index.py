@@ -24,13 +24,20 @@ from ragbandit.client import Client
 from ragbandit.client.arms import ReportedRun
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import DecisionUnit
 
 
 class BanditSelector(BaseSelector):
-    """A selector that lets the service choose a tool by its name. The `reason` of a selection is the decision's id."""
+    """A selector that lets the service choose a tool by its name. The `reason` of a selection is the decision's id.
 
-    def __init__(self, client: Client) -> None:
+    session_id: id of the conversation for which this selector chooses; None if its questions belong to none
+    unit: "task" if all questions of the conversation get the tool of the first one; by default the service decides
+    """
+
+    def __init__(self, client: Client, *, session_id: str | None = None, unit: DecisionUnit | None = None) -> None:
         self.client = client
+        self.session_id = session_id
+        self.unit = unit
         self.open: contextvars.ContextVar[Reporting | None] = contextvars.ContextVar("reporting", default=None)
 
     def reporting(self) -> "Reporting":
@@ -44,7 +51,7 @@ class BanditSelector(BaseSelector):
         return self._result(choices, await asyncio.to_thread(self._routed, choices, query))
 
     def _routed(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> ClientRouteReply:
-        return self.client.route(query.query_str, arms=_names(choices))
+        return self.client.route(query.query_str, arms=_names(choices), session_id=self.session_id, unit=self.unit)
 
     def _result(self, choices: Sequence[ToolMetadata], reply: ClientRouteReply) -> SelectorResult:
         index = _names(choices).index(reply["arm"])

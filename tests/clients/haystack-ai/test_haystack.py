@@ -1,5 +1,7 @@
 """The Haystack components in a real pipeline."""
 
+import uuid
+
 import pytest
 from haystack import Pipeline, component
 from haystack.components.builders import PromptBuilder
@@ -69,3 +71,11 @@ def test_saved_and_loaded(pipeline, client):
     result = loaded.run({"router": {"query": QUESTION, "context": {"premium": True}}})["router"]
     assert client.decision(result["decision_id"])["context"] == {"premium": True}
     loaded.get_component("router").close()
+
+
+def test_a_session_is_a_task(client):
+    """With the unit task, all queries of a session go to one branch."""
+    router, session = BanditRouter(["fast", "deep"], unit="task"), str(uuid.uuid4())
+    keys = [router.run(QUESTION, session_id=session)["decision_id"] for _ in range(8)]
+    assert len({client.decision(key)["arm"] for key in keys}) == 1
+    router.close()

@@ -37,3 +37,11 @@ def test_a_chain(client):
     assert record["question"] == QUESTION
     assert set(record["pmf"]) == {"fast", "deep"}
     assert client.feedback(key, rating=True)["waiting_for"] is None
+
+
+def test_a_conversation_is_a_task(client):
+    """With the unit task, all questions of a conversation run one chain."""
+    chains = {"fast": chain("fast"), "deep": chain("deep")}
+    routed = RoutedRunnable(client, runnables=chains, session_of=lambda value: value["chat"], unit="task")
+    chat = str(uuid.uuid4())
+    assert len({routed.invoke({"question": QUESTION, "chat": chat}) for _ in range(8)}) == 1

@@ -1,6 +1,7 @@
 """The LangGraph nodes in a real graph: it goes to the chosen arm, keeps the decision's id, reports."""
 
 import asyncio
+import uuid
 from typing import TypedDict
 
 import pytest
@@ -80,3 +81,10 @@ def test_an_async_graph(client):
         asyncio.run(walk())
     outcome = client.decision(decided[0])["outcome"]
     assert (outcome["status"], outcome["error"]) == ("failed", "LookupError: no index")
+
+
+def test_a_thread_is_a_task(client):
+    """With the unit task, all questions of a thread go to one node."""
+    thread = str(uuid.uuid4())
+    route = choose(client, arms=["fast", "deep"], session_of=lambda state: thread, unit="task")
+    assert len({route({"question": QUESTION}).goto for _ in range(8)}) == 1

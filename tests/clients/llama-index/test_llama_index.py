@@ -1,6 +1,7 @@
 """The selector and the query engine in real LlamaIndex."""
 
 import asyncio
+import uuid
 
 import pytest
 from llama_index.core.base.base_selector import SelectorResult
@@ -8,7 +9,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import CustomQueryEngine, RouterQueryEngine
 from llama_index.core.retrievers import BaseRetriever, RouterRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.core.tools import QueryEngineTool, RetrieverTool
+from llama_index.core.tools import QueryEngineTool, RetrieverTool, ToolMetadata
 
 from ragbandit import Client
 from ragbandit.integrations.llama_index import BanditSelector, arms_of
@@ -103,3 +104,10 @@ def test_arms_of_tools():
     }
     with pytest.raises(InvalidInput, match="two tools have the same name"):
         arms_of([fast, fast])
+
+
+def test_a_conversation_is_a_task(client):
+    """With the unit task, a selector chooses one tool for all questions of its conversation."""
+    selector = BanditSelector(client, session_id=str(uuid.uuid4()), unit="task")
+    choices = [ToolMetadata(name=name, description=name) for name in ("fast", "deep")]
+    assert len({selector.select(choices, QUESTION).selections[0].index for _ in range(8)}) == 1

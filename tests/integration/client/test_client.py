@@ -1,8 +1,10 @@
 """The HTTP client against a real service: the same values, and the errors that the service raised."""
 
+import asyncio
+
 import pytest
 
-from ragbandit import Client
+from ragbandit import AsyncClient, Client
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 
@@ -52,3 +54,50 @@ def test_client_says_when_to_try_again(serve):
         with pytest.raises(errors.TooManyRequests) as caught:
             client.answer(QUESTION, tenant="acme")
     assert (caught.value.field, caught.value.retry_after_s) == ("tenant", 5.0)
+
+
+def test_a_task(client, service):
+    """The turns of a task get one arm, and are learned once, when the block has ended, also if the block fails."""
+    with client.task(tenant="acme") as task:
+        turns = [task.route(QUESTION), task.route("And when?")]
+        for turn in turns:
+            client.outcome(turn["decision_id"], answer="Bram Stoker", steps=1)
+        assert task.feedback(rating=True, source="code")["waiting_for"] is None
+        assert service.router.learn() == 0
+    assert turns[0]["arm"] == turns[1]["arm"]
+    assert service.router.learn() == 1
+    assert service.router.decision(turns[1]["decision_id"]).decision.turn_of == turns[0]["decision_id"]
+
+    def fail():
+        with client.task("chat-1") as task:
+            assert task.answer(QUESTION, wait_s=0)["status"] == "pending"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert client.end_session("chat-1")["ended"] == 0
+    with pytest.raises(errors.InvalidInput, match="no turn"), client.task() as task:
+        task.feedback(rating=True)
+
+
+def test_a_task_of_asyncio(service):
+    """AsyncClient has the same block."""
+
+    async def run():
+        async with AsyncClient(service.url) as client:
+            async with client.task() as task:
+                first, second = await task.route(QUESTION), await task.route("And when?")
+                await task.feedback(rating=False)
+            return first, second, await client.end_session(task.session_id)
+
+    first, second, end = asyncio.run(run())
+    assert first["arm"] == second["arm"]
+    assert (end["decision_id"], end["ended"]) == (first["decision_id"], 0)
+
+
+def test_a_task_without_the_service():
+    """A task of degraded turns has nothing to end."""
+    lonely = Client("http://127.0.0.1:9", default_arm="fast", connect_timeout_s=1, retries=0)
+    with lonely, lonely.task() as task:
+        assert task.route(QUESTION)["degraded"] is True
+        assert task.feedback(rating=True)["degraded"] is True

@@ -288,6 +288,8 @@ class DecisionStore:
                 self._follow_up(connection, [*new.values()], decided=decided, sample=sample, moves=moves)
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
+                    if successor.turn_of is not None:
+                        units.move_task(connection, successor)
                     estimate = {successor.id: self.estimate(successor)}
                     self._begin(
                         connection,

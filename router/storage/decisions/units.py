@@ -84,6 +84,12 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
     return errors
 
 
+def move_task(connection: Connection, successor: Decision) -> None:
+    """Let the next turns of a task keep the arm of a turn that another arm answers after a failure."""
+    moved = update(units).where(units.c.first == successor.turn_of, units.c.until > successor.made_at)
+    connection.execute(moved.values(arm=successor.arm))
+
+
 def keep_open(connection: Connection, new: Iterable[Decision]) -> None:
     """Let ledgers wait for the end of the tasks of these new turns, unless they have closed the decision."""
     ends = dict[str, float]()

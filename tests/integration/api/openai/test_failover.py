@@ -254,3 +254,21 @@ def test_a_loop_that_grows_too_long_for_its_arm_goes_on_with_another(gateway):
         else:
             assert second["error"]["code"] == "context_length_exceeded"
             assert server.requests_of(result["content"]) == ["one"]
+
+
+def test_a_task_keeps_the_arm_that_answered(serve_models):
+    """After a failure, the next turns of the task go to the arm that answered, and not to the one that failed."""
+    with FaultyModels() as server:
+        service = serve_models(**two_models(server.url), conversation={"unit": "task"})
+        client = service.http
+        client.headers["x-ragbandit-session-id"] = "s"
+        for place in (1, 2):
+            questions = [f"fault:503 {place}", f"fault:none {place} a", f"fault:none {place} b"]
+            for question in questions:
+                status, text, _, error, _ = asked(client, question)
+                assert (status, text) == (200, "Paris"), error
+            failed, answered = server.requests_of(questions[0])
+            assert failed != answered
+            assert [server.requests_of(question) for question in questions[1:]] == [[answered], [answered]]
+        assert service.router.status().counters.decided == 1
+        assert service.router.verify(deep=True).ok

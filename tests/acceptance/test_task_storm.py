@@ -76,6 +76,7 @@ class PaidModels:
             "generators": {"two": generator("two")},
             "arms": {"one": {"class": "model"}, "two": {"class": "model", "generator": "two"}},
             "health": {"failures": 0},
+            "budget": {"seconds": 60.0},
             "conversation": {"unit": "task", "idle_s": 120.0, "rewrite": {"by": "off"}},
             "reward": {"cost": {"dollars": 1.0}},
         }
@@ -121,6 +122,7 @@ class Tasks:
             each.result(90)
         messages = question("c")
         message = turn("c", messages, client=clients[-1], tools=[LOOK])
+        assert "tool_calls" in message, f"{session}-c: {message}"
         messages += [message, {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": session}]
         turn("d", messages, client=clients[0], tools=[LOOK])
         turn("e", question("e"), client=clients[-1])

@@ -260,6 +260,8 @@ class DecisionStore:
             rows = [row | _NO_OUTCOME_TEXTS for row in rows]
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
+            if successor is not None and successor.turn_of is not None:
+                units.lock_task(connection, successor)
             ids = sorted({row["decision_id"] for row in rows})
             locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, _IS_TASK, ids, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)

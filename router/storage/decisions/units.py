@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from ragbandit.router.storage.decisions.tool_turns import edge_of
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -84,10 +84,19 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
     return errors
 
 
+def lock_task(connection: Connection, successor: Decision) -> None:
+    """Lock the task's row for `move_task`. All writers lock rows of `units` before rows of `waiting`."""
+    connection.execute(select(units.c.first).where(*_task_of(successor)).with_for_update())
+
+
 def move_task(connection: Connection, successor: Decision) -> None:
     """Let the next turns of a task keep the arm of a turn that another arm answers after a failure."""
-    moved = update(units).where(units.c.first == successor.turn_of, units.c.until > successor.made_at)
+    moved = update(units).where(*_task_of(successor), units.c.until > successor.made_at)
     connection.execute(moved.values(arm=successor.arm))
+
+
+def _task_of(turn: Decision) -> tuple[ColumnElement[bool], ...]:
+    return units.c.key == unit_key(turn.query), units.c.first == turn.turn_of
 
 
 def keep_open(connection: Connection, new: Iterable[Decision]) -> None:

@@ -1,6 +1,6 @@
 """Means and claims of both units in a world."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,16 +43,18 @@ class Means:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """A world: means of each unit and of always each arm, and claims of each unit."""
+    """A world: means of each played unit and of always each arm, and claims of each played unit."""
 
     means: Mapping[str, Means]
     claims: Mapping[str, Mapping[str, Claim]]
 
 
-def measured(seed: int, *, tasks: int, one_kind: bool, encoder: str | None) -> Measured:
-    """Play a world with both units."""
+def measured(
+    seed: int, *, tasks: int, units: Sequence[DecisionUnit], one_kind: bool, same_weight: bool, encoder: str | None
+) -> Measured:
+    """Play a world with these units."""
     known = questions(encoder)
-    world = made_world(seed, tasks=tasks, one_kind=one_kind, known=known)
+    world = made_world(seed, tasks=tasks, known=known, one_kind=one_kind, same_weight=same_weight)
     dollars, chance = always(world)
     worth = chance - world.weight * dollars
     best = worth[:, worth.mean(axis=0).argmax()]
@@ -61,7 +63,7 @@ def measured(seed: int, *, tasks: int, one_kind: bool, encoder: str | None) -> M
         for place, arm in enumerate(ARMS)
     }
     found: dict[str, Mapping[str, Claim]] = {}
-    for unit in UNITS:
+    for unit in units:
         one = played(world, unit=unit, known=known)
         means[unit] = Means.of(
             dollars=one.dollars, chance=one.chance, weight=world.weight, best=best, changes=float(one.changes.mean())
@@ -70,8 +72,8 @@ def measured(seed: int, *, tasks: int, one_kind: bool, encoder: str | None) -> M
     return Measured(means=means, claims=found)
 
 
-def served_alike(*, tasks: int, one_kind: bool, encoder: str | None) -> Agreement:
+def served_alike(*, tasks: int, one_kind: bool, same_weight: bool, encoder: str | None) -> Agreement:
     """Serve the first tasks of world 0 by a service too."""
     known = questions(encoder)
-    world = made_world(0, tasks=tasks, one_kind=one_kind, known=known)
+    world = made_world(0, tasks=tasks, known=known, one_kind=one_kind, same_weight=same_weight)
     return agreement(played(world, unit="task", known=known), tasks=tasks, encoder=encoder, known=known)

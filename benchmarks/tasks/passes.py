@@ -2,8 +2,7 @@
 
 The functions of the live service decide and learn, without a database. The outcome of a task is known after its last
 turn. With the unit `task` it is learned once, with the cost of all turns. With the unit `turn` every turn is a decision
-that learns the task's outcome with the cost of the turn. An answered turn is worth a solved task divided by the mean
-number of turns, so both units weigh dollars alike.
+that learns the task's outcome with the cost of the turn.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ Array = npt.NDArray[np.float64]
 def settings_of(world: World, *, unit: DecisionUnit, **more: Any) -> Settings:
     """The settings of a service for this world."""
     arms = {arm: {"run_by": "caller"} for arm in ARMS}
-    weight = world.weight * (world.turns if unit == "turn" else 1.0)
+    weight = world.turn_weight if unit == "turn" else world.weight
     return Settings.model_validate({"arms": arms, "reward": {"weight": weight, "cost": {"dollars": 1.0}}, **more})
 
 

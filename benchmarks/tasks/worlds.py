@@ -90,25 +90,24 @@ class World:
     seed: int
     chance: Matrix  #: chance of each arm on each kind, shape (kinds, arms)
     weight: float  #: value of a dollar in solved tasks
+    turn_weight: float  #: value of a dollar in answered turns, for the unit `turn`
     tasks: Sequence[Task]
 
-    @property
-    def turns(self) -> float:
-        """Mean number of turns of a task."""
-        return float(np.mean([len(task.kind) for task in self.tasks]))
 
-
-def made_world(seed: int, *, tasks: int, one_kind: bool, known: Questions) -> World:
+def made_world(seed: int, *, tasks: int, known: Questions, one_kind: bool = True, same_weight: bool = False) -> World:
     """The world of this number.
 
     one_kind: all turns of a task ask questions of its kind; otherwise each turn has a kind of its own
+    same_weight: a turn is worth as much as a task; otherwise a task divided by the mean number of turns
     """
     random = np.random.default_rng([seed, 81])
     small = np.array([random.uniform(0.75, 0.95), random.uniform(0.2, 0.6)])
     large = np.minimum(small + np.array([random.uniform(-0.05, 0.1), random.uniform(0.1, 0.5)]), 0.98)
     second, weight = random.uniform(0.2, 0.8), 1.0 / np.exp(random.uniform(np.log(2.0), np.log(20.0)))
     made = [_task(random, second=second, one_kind=one_kind, known=known) for _ in range(tasks)]
-    return World(seed=seed, chance=np.stack([small, large], axis=1), weight=float(weight), tasks=made)
+    turns = 1.0 if same_weight else float(np.mean([len(task.kind) for task in made]))
+    chance = np.stack([small, large], axis=1)
+    return World(seed=seed, chance=chance, weight=float(weight), turn_weight=float(weight) * turns, tasks=made)
 
 
 def _task(random: np.random.Generator, *, second: float, one_kind: bool, known: Questions) -> Task:

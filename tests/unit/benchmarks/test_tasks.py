@@ -27,7 +27,7 @@ def test_dollars_with_a_cache():
 
 def test_both_units_serve_the_same_tasks(known):
     """With the unit `task` no turn changes the arm, and a decision costs as much as its task."""
-    world = made_world(0, tasks=60, one_kind=True, known=known)
+    world = made_world(0, tasks=60, known=known)
     task, turn = (played(world, unit=unit, known=known) for unit in ("task", "turn"))
     assert (len(task.rows.arm), len(turn.rows.arm)) == (60, sum(len(one.kind) for one in world.tasks))
     assert task.rows.dollars == pytest.approx(task.dollars)
@@ -41,7 +41,7 @@ def test_both_units_serve_the_same_tasks(known):
 
 def test_a_claim_is_compared_with_the_truth(known):
     """Reports and replays compare a pass by task with each arm, and no verdict is false."""
-    world = made_world(1, tasks=250, one_kind=True, known=known)
+    world = made_world(1, tasks=250, known=known)
     found = claims(played(world, unit="task", known=known))
     assert len(found) == 4
     assert not any(claim.is_false or claim.is_missed for claim in found.values())
@@ -49,7 +49,7 @@ def test_a_claim_is_compared_with_the_truth(known):
 
 def test_a_service_does_what_a_pass_does(known):
     """A service with the unit `task` draws the same arms, and a report reads the same costs and outcomes."""
-    world = made_world(0, tasks=6, one_kind=True, known=known)
+    world = made_world(0, tasks=6, known=known)
     same = agreement(played(world, unit="task", known=known), tasks=6, encoder="hashing", known=known)
     assert (same.tasks, same.same_arm, same.same_outcome) == (6, 6, 6)
     assert same.pmf < 1e-9

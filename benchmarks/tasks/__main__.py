@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m benchmarks.tasks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--turn-worlds", type=int, default=20, help="worlds that are played with unit turn too")
+    parser.add_argument("--turn-worlds", type=int, default=12, help="worlds that are played with unit turn too")
     parser.add_argument("--tasks", type=int, default=1_500, help="tasks of each world")
     parser.add_argument("--kinds", choices=UNITS, default="task", help="whether a task or each turn has its kind")
     parser.add_argument("--same-weight", action="store_true", help="`reward.weight` of unit turn is that of unit task")

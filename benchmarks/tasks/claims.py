@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.logs.columns import keys_of_bytes
-from ragbandit.router.offline.replay import LogPart, Plan, estimate_candidates, parse_candidates
-from ragbandit.router.offline.replay.plan import CandidatePmf
+from ragbandit.router.offline.replay import MemoryPart, Plan, estimate_candidates, parse_candidates
+from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import arm_of, report_of
 from ragbandit.shared.types import Vector
@@ -109,11 +109,10 @@ def report_rows(rows: Rows, *, settings: Settings) -> ReportRows:
 
 def _of_replay(rows: Rows, *, settings: Settings) -> Iterator[tuple[str, Mark]]:
     candidates = parse_candidates([f"fixed:{arm}" for arm in ARMS])
-    pmfs = tuple(np.tile(row, (len(rows.arm), 1)) for row in np.eye(len(ARMS)))
     result = estimate_candidates(
-        [LogPart(rows=_log(rows, settings=settings, candidates=pmfs))],
+        [MemoryPart(log=_log(rows, settings=settings))],
         candidates=candidates,
-        candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],
+        descriptions=[Description(described=one.name) for one in candidates],
         plan=Plan(),
         log="a pass",
     )
@@ -123,7 +122,7 @@ def _of_replay(rows: Rows, *, settings: Settings) -> Iterator[tuple[str, Mark]]:
             yield f"replay, always {arm} against the log", _mark(rows, found.comparison, truth)
 
 
-def _log(rows: Rows, *, settings: Settings, candidates: Any) -> Log:
+def _log(rows: Rows, *, settings: Settings) -> Log:
     count, reward = len(rows.arm), settings.reward
     no = np.zeros(count, dtype=np.bool_)
     cost = reward.weight * rows.dollars
@@ -144,7 +143,6 @@ def _log(rows: Rows, *, settings: Settings, candidates: Any) -> Log:
         defaulted=no,
         made_at=np.zeros(count),
         features=np.zeros((count, 1), dtype=np.float32),
-        candidates=candidates,
     )
 
 

@@ -242,9 +242,10 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
     """Quality of an answer by one feedback, in [0, 1]; for the kind "reward" any value that was sent.
 
     If the feedback is a label, a failed or blank answer has quality 0. If the arm failed and another arm answered in
-    its place, the quality of the failed arm is 0, because the rater saw the other arm's answer.
+    its place, the quality of the failed arm is 0, because the rater saw the other arm's answer. A task is judged as a
+    whole, and its feedback counts for the arm that was drawn.
     """
-    if outcome is not None and successor_of(outcome.made_by) is not None:
+    if outcome is not None and successor_of(outcome.made_by) is not None and not outcome.cost.turns:
         return 0.0
     if feedback.kind == "label":
         assert isinstance(feedback.value, tuple)

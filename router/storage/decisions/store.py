@@ -49,6 +49,7 @@ from ragbandit.shared.types import (
     DecisionId,
     DecisionState,
     Feedback,
+    JudgeRequest,
     LabelRequest,
     Outcome,
     PolicyLabel,
@@ -87,13 +88,16 @@ class AnswerTask:
 #: locks let one writer at a time add an outcome to a decision, or to a turn of it
 _DECISIONS_OF_OUTCOMES: Final = (
     "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts LIKE ? AS asked, facts LIKE ? AS is_erased,"
-    " facts LIKE ? AS is_task"
+    " facts LIKE ? AS is_task, facts LIKE ? AS is_drawn, facts LIKE ? AS is_judged"
     " FROM decisions WHERE id IN ? OR id IN (SELECT turn_of FROM decisions WHERE id IN ?)"
     " ORDER BY id FOR NO KEY UPDATE"
 )
 #: LIKE patterns for `facts`
 _ASKED, _IS_ERASED = object_pattern(LabelRequest.key, first='"asked":true'), key_pattern(ERASED)
 _IS_TASK: Final = key_pattern(TaskTurn.key)
+#: the judge's share was drawn when the decision was made, and the decision is in it
+_IS_DRAWN, _IS_JUDGED = key_pattern(JudgeRequest.key), object_pattern(JudgeRequest.key, first='"asked":true')
+_PATTERNS: Final = (_ASKED, _IS_ERASED, _IS_TASK, _IS_DRAWN, _IS_JUDGED)
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
@@ -263,7 +267,7 @@ class DecisionStore:
             if successor is not None and successor.turn_of is not None:
                 units.lock_task(connection, successor)
             ids = sorted({row["decision_id"] for row in rows})
-            locked = send(connection, _DECISIONS_OF_OUTCOMES, _ASKED, _IS_ERASED, _IS_TASK, ids, ids)
+            locked = send(connection, _DECISIONS_OF_OUTCOMES, *_PATTERNS, ids, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
             waits = lock_waiting(connection, ids)
             decided = {row["id"]: row for row in locked()}
@@ -336,7 +340,10 @@ class DecisionStore:
             scored += tool_turns.add_turns(connection, turns, waits=waits)
         if sample is not None:
             shard = self.database.shard
-            sample_outcomes(connection, scored, label=self.label, sample=sample, moves=moves, shard=shard)
+            drawn_before = {key: bool(row["is_judged"]) for key, row in decided.items() if row["is_drawn"]}
+            sample_outcomes(
+                connection, scored, label=self.label, sample=sample, drawn=drawn_before, moves=moves, shard=shard
+            )
         to_label = [outcome for outcome in drawn if decided[outcome.decision_id]["asked"] and outcome.answer]
         add_labels(connection, to_label, moves=moves)
         if self.check:

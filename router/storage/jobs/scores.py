@@ -16,9 +16,8 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_job
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
-from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, jobs
-from ragbandit.shared.types import CANCELLED, IMPORTED, Json, JudgeRequest, Outcome, calls_of
+from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of
 
 #: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
@@ -90,16 +89,24 @@ class JudgeSample:
 
 
 def sample_outcomes(
-    connection: Connection, group: Iterable[Outcome], *, label: str, sample: JudgeSample, moves: Moves, shard: int
+    connection: Connection,
+    group: Iterable[Outcome],
+    *,
+    label: str,
+    sample: JudgeSample,
+    drawn: Mapping[str, bool],
+    moves: Moves,
+    shard: int,
 ) -> None:
-    """Let the sampled share of new outcomes wait for the judge, if there is room."""
+    """Let the sampled share of new outcomes wait for the judge, if there is room.
+
+    drawn: decision -> whether it was drawn for the judge, for decisions that were drawn when they were made
+    """
     counts = kept(connection, label=label)
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share
-    outcomes = list(group)
-    drawn = _drawn_before(connection, [item.decision_id for item in outcomes])
     sampled = [
         item
-        for item in outcomes
+        for item in group
         if drawn.get(item.decision_id, drawn_for("judge", item.decision_id, secret=sample.secret) < share)
     ]
     facts: dict[str, Json] = {"share": share, "failures": 0}
@@ -108,11 +115,3 @@ def sample_outcomes(
     )
     if skipped:
         move_day(connection, {"skipped": skipped}, now=sampled[0].made_at, shard=1 + shard)
-
-
-def _drawn_before(connection: Connection, ids: Sequence[str]) -> Mapping[str, bool]:
-    """Decision -> whether it was drawn for the judge, for decisions that were drawn when they were made."""
-    query = select(decisions.c.id, decisions.c.facts).where(decisions.c.id.in_(ids))
-    rows = connection.execute(query.where(has_key(decisions.c.facts, JudgeRequest.key)))
-    requests = ((key, JudgeRequest.of(json.loads(facts))) for key, facts in rows)
-    return {key: request.asked for key, request in requests if request is not None}

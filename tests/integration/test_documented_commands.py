@@ -50,6 +50,7 @@ NOT_RUN = {
     "init": "looks for servers and asks: tests/integration/cli/test_init_cli.py",
     "up": "starts processes: tests/acceptance",
     "answer": "asks a service: tests/acceptance",
+    "feedback send --session": "asks a service: tests/integration/api/test_coding_agents.py",
     "route": "asks a service: tests/integration/api/test_command.py",
     "evaluate --table": "trains policies: tests/integration/test_papers.py runs the commands with tiny models",
     "policy train": "trains a language model: tests/integration/policies",

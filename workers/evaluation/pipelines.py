@@ -25,8 +25,10 @@ Pipelines = Mapping[str, Any]
 #: a JSONL file, a mapping question -> right answers, or rows that `_record` accepts
 Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 
-#: cost terms that a pipeline can report; seconds_total is measured instead
-_COSTS: Final = frozenset(asdict(Cost())) - {"seconds_total"}
+#: cost terms that a pipeline cannot report: they are measured, or counted by the store
+_MEASURED: Final = frozenset({"seconds_total", "turns"})
+#: cost terms that a pipeline can report
+_COSTS: Final = frozenset(asdict(Cost())) - _MEASURED
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
 
 
@@ -116,10 +118,10 @@ class FunctionArm(CallableArm):
         return {"answer": text_of(output), "steps": cost.pop("steps", 1), "cost": cost}
 
     def _amounts(self, cost: object) -> dict[str, object]:
-        """A reported cost as a mapping, without None and without seconds_total, which is measured."""
+        """A reported cost as a mapping, without None and without measured terms."""
         cost = asdict(cost) if isinstance(cost, Cost) else cost
         fields = cost if isinstance(cost, Mapping) else {self._unit or "cost in a unit": cost}
-        amounts = {name: value for name, value in fields.items() if value is not None and name != "seconds_total"}
+        amounts = {name: value for name, value in fields.items() if value is not None and name not in _MEASURED}
         for name, value in amounts.items():
             if isinstance(value, SupportsFloat) and not isinstance(value, bool | int):
                 amounts[name] = float(value)  # the value is a number of numpy, or a Decimal

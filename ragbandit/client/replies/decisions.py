@@ -242,6 +242,8 @@ class CostReply(TypedDict):
     """Seconds from the start of the arm to its end."""
     dollars: float
     """Price of all tokens; 0 if the generator has no prices."""
+    turns: int
+    """Further turns of the decision: results of tools, and later requests of its task."""
 
 
 class SourceReply(TypedDict):

@@ -21,7 +21,7 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from tests.unit.shared.fitting.requests import answer, called, result, system, user
 
 #: messages, calls or blocks of a shape, and processor seconds: many times what linear code takes
-N, LIMIT_S = 6_000, 1.5
+N, LIMIT_S = 6_000, 6.0
 
 
 def shapes():

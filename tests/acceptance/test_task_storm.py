@@ -195,9 +195,8 @@ def assert_whole(system, tasks, models):
     assert {key: rows[key]["session"] for key in tasks.made} == tasks.made
     firsts = {row["session"]: key for key, row in rows.items() if row["turn_of"] is None}
     assert set(firsts) == set(tasks.judged)
-    # The judgement of an arm that failed, and was replaced in the first turn, is 0.
-    qualities = [(key, float(costs[key][0] == "answered")) for key in firsts.values()]
-    assert sorted(map(tuple, learned)) == sorted(qualities)
+    # The judgement of a task counts for the arm that was drawn, also if another one answered the first turn.
+    assert sorted(map(tuple, learned)) == sorted((key, 1.0) for key in firsts.values())
     assert set(costs) == set(rows)
     assert_arms(rows)
     own = {key: cost.get("dollars", 0.0) - cost.get(LATER, {}).get("dollars", 0.0) for key, (_, cost) in costs.items()}

@@ -9,7 +9,7 @@ replays of older stores do not change.
 import sqlalchemy as sa
 from alembic import op
 
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting

@@ -19,7 +19,7 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.reading import ReportScope, count_questions, in_sample, reason_to_leave_out
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key

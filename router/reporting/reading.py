@@ -27,7 +27,7 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
-from ragbandit.router.storage.decisions.units import STOPPED
+from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key

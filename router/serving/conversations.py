@@ -20,7 +20,7 @@ from ragbandit.router.config.sections import ConversationSettings, GeneratorSett
 from ragbandit.router.serving.asked_model import AskedModel, event_loop
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 

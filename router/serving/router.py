@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +29,6 @@ from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.process import RouterProcess
 from ragbandit.router.serving.setup.bootstrap import make_encoder, make_jobs, make_learner, open_database
-from ragbandit.router.serving.task import Task
 from ragbandit.router.storage.cancellations import Cancellation, cancel
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -305,7 +304,7 @@ class Router(AbstractContextManager["Router"]):
         return decision_id
 
     @contextmanager
-    def task(self, session: str | None = None, *, tenant: str = "default") -> Iterator[Task]:
+    def task(self, session: str | None = None, *, tenant: str = "default") -> "Iterator[Task]":
         """A task whose turns all get the arm of the first one; it ends with the block. session: None for a new id.
 
         with router.task() as task:
@@ -384,3 +383,31 @@ class Router(AbstractContextManager["Router"]):
     def refresh(self) -> bool:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
         return self.process.versions.refresh()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """The turns of one task, see `Router.task`. `route` and `answer` are those of the router."""
+
+    router: Router
+    session: str
+    tenant: str
+
+    def _query(self, query: Query | str) -> Query:
+        query = Query(text=query) if isinstance(query, str) else query
+        return replace(query, session=self.session, tenant=self.tenant, unit="task")
+
+    def route(self, query: Query | str) -> Decision:
+        return self.router.route(self._query(query))
+
+    def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
+        return self.router.answer(self._query(query), wait_s=wait_s)
+
+    def feedback(self, **judgement: Any) -> Receipt:
+        """Judge the whole task, as `Router.feedback` judges a decision. Raises NotFound before the first turn."""
+        judged = self.router.store.decision_of_session(
+            self.session, tenant=self.tenant, feedback_id=judgement.get("feedback_id")
+        )
+        if judged is None:
+            raise NotFound("the task has no turn yet", field="session", remedy="route a question first")
+        return self.router.feedback(judged[0], **judgement)

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from ragbandit.router.cli.feedback import FeedbackImporter, cell
 from ragbandit.router.config.sections import RatingsSettings
 from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.storage.decisions.tool_turns import edge_of
+from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions

@@ -20,7 +20,7 @@ from ragbandit.router.serving.failover import may_hand_over, next_decision, othe
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry import conventions as names

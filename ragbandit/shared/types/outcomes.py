@@ -279,7 +279,7 @@ class Query:
     budget: limits of the answer
     tenant: the tenant that asks
     forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
-    session: the caller's id of the conversation, or one that the service gave it (DERIVED); None without one
+    session: id of the conversation, chosen by the caller or by the service (DERIVED); None without a conversation
     unit: what one draw decides: "turn", this question; "task", all turns of the session until it ends. None for the
         settings
     messages: earlier messages, oldest first; an arm may show them to its model

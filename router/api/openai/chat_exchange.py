@@ -32,7 +32,7 @@ from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.overview import Savings
-from ragbandit.router.storage.decisions.tool_turns import (
+from ragbandit.router.storage.decisions.turns import (
     NAMED,
     PERMITTED,
     RESULTS,

@@ -26,7 +26,7 @@ from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION
+from ragbandit.router.storage.decisions.turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER

@@ -21,7 +21,7 @@ from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, TOOL_TURN
+from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of

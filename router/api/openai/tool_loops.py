@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any, Final
 
-from ragbandit.router.storage.decisions.tool_turns import loop_key
+from ragbandit.router.storage.decisions.turns import loop_key
 from ragbandit.router.storage.rows.conversion import body_hash
 
 _SYSTEM: Final = ("system", "developer")

@@ -17,7 +17,7 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore, settle
-from ragbandit.router.storage.decisions.units import TAKEN
+from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError

@@ -14,7 +14,7 @@ from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.model_servers.failures import link_of

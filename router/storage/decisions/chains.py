@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.model_servers.failures import FAILOVER

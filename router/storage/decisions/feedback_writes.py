@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.decisions.tool_turns import firsts_of
+from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant, object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run

@@ -18,8 +18,16 @@ from sqlalchemy import Connection, RowMapping, Table, exists, select
 from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
-from ragbandit.router.storage.decisions import feedback_writes, tool_turns, units
+from ragbandit.router.storage.decisions import feedback_writes, tasks
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
+from ragbandit.router.storage.decisions.turns import (
+    CONVERSATION,
+    TOOL_TURN,
+    add_turns,
+    called,
+    earlier_turns,
+    take_results,
+)
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import (
@@ -105,7 +113,7 @@ _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "er
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    kept = (tool_turns.TOOL_TURN, tool_turns.CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
+    kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
     request = without_messages(row["request"], keep=kept)
     return {"text": "", "context": canonical(values), "request": request}
 
@@ -160,15 +168,15 @@ class DecisionStore:
             refused.update(over)
             stopped = [item.turn_of for item in group if item.id in over and item.turn_of is not None]
             if stopped:
-                units.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
+                tasks.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
             whole, group = group, [decision for decision in group if decision.id not in over]
             rows = [self._row(decision) for decision in group]
             are_new = send_new(connection, decisions, rows, key="id")
 
             def accept() -> list[Decision]:
                 new = list(compress(group, are_new()))
-                refused.update(tool_turns.take_results(connection, new))
-                refused.update(units.take_places(connection, [item for item in new if item.id not in refused]))
+                refused.update(take_results(connection, new))
+                refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
                 return [decision for decision in new if decision.id not in refused]
 
             self._begin(connection, group, accept=accept, moves=moves, claims=claims, reserved=reserved)
@@ -214,7 +222,7 @@ class DecisionStore:
             rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
             insert_rows(connection, waiting, rows)
             moves.waiting(rows)
-            units.keep_open(connection, new)
+            tasks.keep_open(connection, new)
             for_workers = [decision for decision in new if decision.run_by == "worker"]
             answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims, reserved=reserved)
 
@@ -265,7 +273,7 @@ class DecisionStore:
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
             if successor is not None and successor.turn_of is not None:
-                units.lock_task(connection, successor)
+                tasks.lock_task(connection, successor)
             ids = sorted({row["decision_id"] for row in rows})
             locked = send(connection, _DECISIONS_OF_OUTCOMES, *_PATTERNS, ids, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
@@ -278,7 +286,7 @@ class DecisionStore:
                 key = outcome.decision_id
                 if key in decided and key not in hashes and not feedback_writes.is_foreign(outcome, run_by):
                     blank = _NO_OUTCOME_TEXTS if decided[key]["is_erased"] else {}
-                    call = tool_turns.called(outcome, request=decided[key]["request"], session=decided[key]["session"])
+                    call = called(outcome, request=decided[key]["request"], session=decided[key]["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
             again = [
                 outcome
@@ -295,7 +303,7 @@ class DecisionStore:
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
                     if successor.turn_of is not None:
-                        units.move_task(connection, successor)
+                        tasks.move_task(connection, successor)
                     estimate = {successor.id: self.estimate(successor)}
                     self._begin(
                         connection,
@@ -333,11 +341,11 @@ class DecisionStore:
             else:
                 turns.append((outcome, {**row, "request": decision["request"]}, decision["turn_of"]))
         of_tasks = [outcome.decision_id for outcome in drawn if decided[outcome.decision_id]["is_task"]]
-        turns += tool_turns.earlier_turns(connection, of_tasks)
+        turns += earlier_turns(connection, of_tasks)
         scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
         if turns:
             waits = {row["decision_id"] for row in lock_waiting(connection, {first for _, _, first in turns})()}
-            scored += tool_turns.add_turns(connection, turns, waits=waits)
+            scored += add_turns(connection, turns, waits=waits)
         if sample is not None:
             shard = self.database.shard
             drawn_before = {key: bool(row["is_judged"]) for key, row in decided.items() if row["is_drawn"]}
@@ -384,7 +392,7 @@ class DecisionStore:
     def decision_of_session(
         self, session: str, *, tenant: str, feedback_id: str | None = None
     ) -> tuple[DecisionId, float | None] | None:
-        """The decision for which feedback on this session counts, see `units.newest_decision`; None without one.
+        """The decision for which feedback on this session counts, see `tasks.newest_decision`; None without one.
 
         Returns (decision, when this feedback was received if it is stored). feedback_id: id of the feedback. If it is
         stored, the request is repeated, and the decision is that of the stored feedback.
@@ -394,7 +402,7 @@ class DecisionStore:
                 judged = feedback_writes.judged_decision(connection, feedback_id, session=session, tenant=tenant)
                 if judged is not None:
                     return judged
-            newest = units.newest_decision(connection, session=session, tenant=tenant)
+            newest = tasks.newest_decision(connection, session=session, tenant=tenant)
         return None if newest is None else (newest, None)
 
     def end_session(self, session: str, *, tenant: str, now: float, begun_until: float | None = None) -> int:
@@ -402,17 +410,17 @@ class DecisionStore:
         of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
         if begun_until is not None:
             of_session.append(decisions.c.made_at <= begun_until)
-        newest = select(decisions.c.id).where(*of_session).order_by(decisions.c.made_at.desc()).limit(units.READ)
+        newest = select(decisions.c.id).where(*of_session).order_by(decisions.c.made_at.desc()).limit(tasks.READ)
         with self.database.write() as connection:
-            return len(units.end_tasks(connection, connection.execute(newest).scalars().all(), now=now))
+            return len(tasks.end_tasks(connection, connection.execute(newest).scalars().all(), now=now))
 
     def stop_task(self, query: Query, *, now: float) -> None:
         """End the open task to which this query would belong, because a budget refuses the query."""
-        key = units.unit_key(query)
-        task = None if key is None else units.newest_tasks(self.database, {key}).get(key)
+        key = tasks.unit_key(query)
+        task = None if key is None else tasks.newest_tasks(self.database, {key}).get(key)
         if task is not None and task.until > now:
             with counting(self.database) as (connection, moves):
-                units.stop_tasks(connection, [task.first], moves=moves, now=now)
+                tasks.stop_tasks(connection, [task.first], moves=moves, now=now)
 
     def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
         """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""

@@ -349,7 +349,11 @@ outcomes = _table(
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
     Column("reply", Text, comment="JSON object: parts of the model's reply other than text"),
-    Column("call", String(43), comment="sha256 of caller, conversation and tool calls, see tool_turns"),
+    Column(
+        "call",
+        String(43),
+        comment="sha256 of caller, conversation, and tool calls or answer; see turns.py",
+    ),
     Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet"),
     Index("outcomes_made_at", "made_at"),
     comment="outcome of a decision: the answer and its cost; at most one per decision",

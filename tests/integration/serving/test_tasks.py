@@ -14,7 +14,7 @@ from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.failover import FAILOVER
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.decisions.units import end_tasks
+from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates, waiting

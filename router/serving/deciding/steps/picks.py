@@ -15,7 +15,7 @@ from ragbandit.router.serving.asked_model import AskedModel
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import PICK, Decision, ModelPick
 

@@ -15,8 +15,8 @@ from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.tool_turns import TOOL_TURN
-from ragbandit.router.storage.decisions.units import OpenTask, end_tasks, newest_tasks, unit_key
+from ragbandit.router.storage.decisions.tasks import OpenTask, end_tasks, newest_tasks, unit_key
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Decision, DecisionId, Json, StickyTurn, TaskTurn

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, select, update
 
-from ragbandit.router.storage.decisions.tool_turns import edge_of
+from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.counters import Moves

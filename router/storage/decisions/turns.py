@@ -7,8 +7,8 @@ Feedback on a turn counts for the decision.
 Results of tool calls are turns in any case: they go to the arm that made the calls. Such a turn finds the outcome with
 the calls by its `loop_key`. The results of calls are accepted once, in the transaction that stores the turn
 (`outcomes.taken_by`), so the turns of a loop form a chain. The loop that the decision began has one answer, so the
-decision's outcome gets the newest answer of this loop. All other turns belong to tasks (`units`), and a task's decision
-keeps the answer to its own question.
+decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see `tasks`), and a task's
+decision keeps the answer to its own question.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

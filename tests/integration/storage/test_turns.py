@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.tool_turns import CONVERSATION, RESULTS, TOOL_TURN, loop_key, next_turn
+from ragbandit.router.storage.decisions.turns import CONVERSATION, RESULTS, TOOL_TURN, loop_key, next_turn
 from ragbandit.router.storage.erasure import Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import CHAT_HASH

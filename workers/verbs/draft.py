@@ -84,6 +84,8 @@ class Surroundings:
     local: bool = False
     #: (name, description) of the bm25 index to search; None if there is none
     index: tuple[str, str] | None = None
+    #: whether coding agents call the service
+    agents: bool = False
 
 
 def look_around(
@@ -150,6 +152,8 @@ def _passages(index: Mapping[str, object]) -> str:
     return f"{index['passages']} passage{'' if index['passages'] == 1 else 's'}"
 
 
+#: interfaces that coding agents use
+AGENT_DOORS: Final = ("anthropic", "responses")
 #: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight
 WEIGHTS: Final = {
     "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
@@ -191,6 +195,8 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     choices.append(_arms_choice(here, arms))
     if len(arms) > 1:
         choices.append(_incumbent(arms))
+    if here.agents:
+        choices.append(_agents())
     return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
 
 
@@ -362,6 +368,11 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     )
     sections = {"policy": {"incumbent": incumbent, "harm": harm, "holdback": {"arm": incumbent, **held.setting}}}
     return Choice(topic="policy", why=why, sections=sections, note=note)
+
+
+def _agents() -> Choice:
+    why = "coding agents: one decision is for a whole task at /v1/messages and /v1/responses (docs/agents.md)"
+    return Choice(topic="agents", why=why, sections={"conversation": {"units": dict.fromkeys(AGENT_DOORS, "task")}})
 
 
 def _reward(preference: str, *, unit: str) -> Choice:

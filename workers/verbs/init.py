@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.prompt import InvalidResponse, Prompt, PromptBase
+from rich.prompt import Confirm, InvalidResponse, Prompt, PromptBase
 
 from ragbandit.router.cli.console import console
 from ragbandit.router.cli.options import ConfigOption
@@ -37,6 +37,7 @@ def init(
         list[str] | None, typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens, small model first")
     ] = None,
     prefer: Annotated[str | None, typer.Option(help=f"{', '.join(draft.WEIGHTS)}: worth of a right answer")] = None,
+    agents: Annotated[bool, typer.Option("--agents", help="coding agents call it: one decision for a task")] = False,
     yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite an existing file")] = False,
     config: ConfigOption = None,
@@ -63,7 +64,8 @@ def init(
     trial = file.with_name(f".{file.name}.trial")
     _write(draft.as_yaml(draft.draft(surroundings, preference=_BALANCED, key_env=key_env)), file=trial, force=True)
     trial.unlink()
-    surroundings = replace(surroundings, index=draft.index_of(surroundings, documents=documents, settings=settings))
+    index = draft.index_of(surroundings, documents=documents, settings=settings)
+    surroundings = replace(surroundings, index=index, agents=agents)
     models = surroundings.models
     if prices and len(prices) != len(models):
         message = f"{len(prices)} prices for {len(models)} models"
@@ -74,6 +76,9 @@ def init(
     for choice in draft.draft(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
         _print(choice)
     if asks:
+        if surroundings.server is not None and not agents:
+            question = "Do coding agents, such as Claude Code or Codex, call this service?"
+            surroundings = replace(surroundings, agents=Confirm.ask(question, default=False, console=console))
         prices = prices or _asked_prices(surroundings)
         prefer = _preference(unit=draft.cost_unit(surroundings, prices=prices))
     choices = draft.draft(surroundings, preference=prefer or _BALANCED, key_env=key_env, prices=prices)

@@ -37,7 +37,7 @@ from ragbandit.router.api.schemas.requests import (
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.header_context import with_headers
-from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of
+from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
 from ragbandit.router.api.security.rules import ANY_ROLE, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_text
@@ -217,7 +217,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
         session=body.session_id,
-        unit=body.unit,
+        unit=unit_of(caller, given=body.unit),
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,

@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import hashed
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.header_context import value_of, with_headers
-from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
+from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
@@ -278,9 +278,14 @@ def chat_question(
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     forced_arm = None if model.arm is None else (model.arm,)
     sent_headers: dict[bytes, bytes] = dict(request.scope["headers"])
-    unit = _unit_of(sent_headers, body, router=router)
+    sent_unit = _sent_unit(sent_headers)
     interface = str((facts or {}).get("surface", "openai"))
-    arms = permitted_arms(forced_arm, unit=unit, interface=interface, tenant=tenant, request=request, run_by="worker")
+    arms = permitted_arms(
+        forced_arm, unit=sent_unit, interface=interface, tenant=tenant, request=request, run_by="worker"
+    )
+    unit = unit_of(caller, given=sent_unit)
+    if sent_unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
+        unit = "turn"
     prices = noted_prices(request, tenant=tenant)
     schema, sent = router.settings.context, dict(chat.sent)
     context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
@@ -325,20 +330,17 @@ def _named_by(sent: Mapping[bytes, bytes], headers: Iterable[bytes]) -> str | No
     return None
 
 
-def _unit_of(sent: Mapping[bytes, bytes], body: OpenAIBody, *, router: Router) -> DecisionUnit | None:
-    """The unit that the header names, or that requests for this model have. Raises InvalidInput."""
+def _sent_unit(sent: Mapping[bytes, bytes]) -> DecisionUnit | None:
+    """The unit that the header names. Raises InvalidInput."""
     given = sent.get(_UNIT, b"").decode("latin-1").strip()
-    if given:
-        if given not in ("turn", "task"):
-            raise InvalidInput(
-                f"the unit {given!r:.40} is unknown", field=_UNIT.decode(), remedy='send "turn" or "task"'
-            )
-        return cast(DecisionUnit, given)
-    patterns = router.settings.conversation.one_turn_models
-    for pattern in patterns if body.model != AUTO else ():
-        if fnmatchcase(body.model, pattern):
-            return "turn"
-    return None
+    if given not in ("", "turn", "task"):
+        raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT.decode(), remedy='send "turn" or "task"')
+    return cast(DecisionUnit, given) if given else None
+
+
+def _is_one_turn(model: str, *, patterns: Iterable[str]) -> bool:
+    """Whether requests for this model are units of one turn (`conversation.one_turn_models`)."""
+    return model != AUTO and any(fnmatchcase(model, pattern) for pattern in patterns)
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:

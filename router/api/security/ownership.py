@@ -33,8 +33,8 @@ def permitted_arms(
     request: Request,
     run_by: RunBy,
 ) -> tuple[ArmName, ...] | None:
-    """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the caller wants to be
-    decided by one draw; None for the settings of this interface.
+    """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the request wants to be
+    decided by one draw; None for the key's unit, or the settings of this interface.
     """
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
@@ -43,8 +43,19 @@ def permitted_arms(
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
         caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
-        _check_unforced(chooses=chooses, unit=unit, configured=router.settings.conversation.unit_of(interface))
+        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(request, interface=interface))
     return _narrowed(arms, caller=caller, offered=offered)
+
+
+def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
+    """The unit of a caller's question: that of its key, or else the given one. Raises Forbidden if the two differ."""
+    scope = caller.scopes.get("unit")
+    if scope not in ("turn", "task"):
+        return given
+    if given not in (None, scope):
+        message, remedy = f"this key has the unit {scope}", f"leave unit out, or send {scope}"
+        raise Forbidden(message, field="unit", remedy=remedy)
+    return scope
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
@@ -53,6 +64,11 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     if isinstance(allowed, bool):
         return allowed
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
+
+
+def _configured_unit(request: Request, *, interface: str) -> DecisionUnit:
+    key_unit = unit_of(caller_of(request), given=None)
+    return router_of(request).settings.conversation.unit_of(interface) if key_unit is None else key_unit
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:

@@ -53,6 +53,8 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     "arms": (_names, "a list of names of arms"),
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
     "forced": (_flag, "true or false"),
+    # what one draw decides for the key's questions; overrides the setting conversation.unit
+    "unit": (lambda value: value in ("turn", "task"), "turn or task"),
     # default cost weight of the key's questions; overrides the tenant's
     "cost_weight": (
         lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from rich.prompt import InvalidResponse
 
+from ragbandit.router.config.loading import load
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.verbs import model_lists as servers
@@ -293,3 +294,14 @@ def test_which_models_are_taken():
         of("a", "b", "c")
     with pytest.raises(ConfigError, match="two models at most"):
         of("a", "b", "c", wanted=("a", "b", "c"))
+
+
+def test_coding_agents_get_a_decision_for_a_task(run, tmp_path):
+    """--agents sets the unit `task` for the interfaces that coding agents use."""
+    with ScriptedServer({"": "Paris."}, models=[{"id": "llama-3b"}, {"id": "llama-70b"}]) as server:
+        code, output, _ = run("--yes", "--agents", "--url", server.url)
+    assert code == 0
+    assert "one decision is for a whole task" in output
+    settings = load(tmp_path / "config.yaml").settings
+    assert settings.conversation.units == {"anthropic": "task", "responses": "task"}
+    assert settings.conversation.unit == "turn"

@@ -271,3 +271,22 @@ def test_each_response_of_a_task_keeps_its_answer(serve):
         assert again["output"] == first["output"]
         assert service.http.get(f"/v1/responses/{first['id']}").json()["output"] == first["output"]
         assert service.router.decision(first["id"]).outcome.cost.turns == 2
+
+
+def test_a_key_has_a_unit(chats):
+    """The scope `unit` sets it for all questions of a key; a header cannot change it, and titles stay single turns."""
+    world = chats(unit="turn", one_turn_models=["auto:title*"])
+    store = KeyStore(world.router.database)
+    scopes = {"unit": "task", "forced": False}
+    world.keys[0] = store.create(name="a", role="app", now=time.time(), actor="cli:test", scopes=scopes).text
+    world.service.app.state.gate.ring.known = None
+    headers = {"x-ragbandit-session-id": "s"}
+    assert number(world.post(FIRST, headers=headers)) == 1
+    assert number(world.post(FIRST, headers={**headers, "x-ragbandit-unit": "task"})) == 2
+    refused = world.send(
+        "/v1/chat/completions", {"model": "auto", "messages": FIRST}, **headers, **{"x-ragbandit-unit": "turn"}
+    )
+    assert refused.status_code == 403
+    assert "unit" in refused.json()["error"]["param"]
+    reply = world.send("/v1/route", {"question": "when?", "session_id": "t"})
+    assert number(world.router.decision(reply.json()["decision_id"]).decision) == 1
